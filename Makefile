@@ -1,0 +1,45 @@
+# Everything sets up what it needs in .venv. Needs: python3 (>= 3.11), make, a package registry.
+PYTHON ?= python3
+PY := .venv/bin/python
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run test check format lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## create .venv from the pinned requirements
+$(STAMP): requirements-dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cosmos-outbox needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--json --contacts N ...")
+	@$(PY) -m examples.contacts demo $(DEMO_ARGS)
+
+run: $(STAMP) ## the whole stack until Ctrl-C
+	@$(PY) -m examples.contacts run $(RUN_ARGS)
+
+test: check ## everything CI runs
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP) ## format, lint, types, import contracts
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+format: $(STAMP) ## format and fix what can be fixed
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
+	$(PY) -m pip install --quiet uv
+	.venv/bin/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-dev.txt
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,129 @@
+"""
+The JSON documents stored in the container: the contract with programs in other languages.
+
+An entity and its events lie in one logical partition and tell themselves apart by `type`. The shape is the one of
+Microsoft's sample, so its .NET worker relays our events and ours relays its events (which then have no `meta`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cosmos_outbox.entities import Entity
+from cosmos_outbox.events import DomainEvent
+
+EVENT_TYPE = "domainEvent"
+KEPT_FOREVER = -1
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventMeta:
+    """
+    Where an event comes from: what the sample's events lack, and a consumer needs to see gaps and causes.
+    """
+
+    entity_type: str
+    entity_id: str
+    entity_version: int
+    commit_id: str
+    sequence: int
+    schema_version: int = 1
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+_META_NAMES = {
+    "entityType": "entity_type",
+    "entityId": "entity_id",
+    "entityVersion": "entity_version",
+    "commitId": "commit_id",
+    "sequence": "sequence",
+    "schemaVersion": "schema_version",
+    "correlationId": "correlation_id",
+    "causationId": "causation_id",
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """
+    An event document as the change feed delivered it.
+    """
+
+    id: str
+    partition_key: str
+    action: str
+    data: Mapping[str, Any]
+    meta: Mapping[str, Any]  # camelCase, {} for events of the .NET sample
+    ttl: int | None
+    lsn: int
+    written_at: int  # `_ts`, seconds since 1970
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """
+        Return what sorts the events of one partition key: the commit, then the place inside it.
+        """
+        sequence = self.meta.get("sequence")
+        return self.lsn, sequence if isinstance(sequence, int) else 0
+
+
+def entity_document(entity: Entity, *, version: int) -> Document:
+    """
+    Return the document of an entity as the commit with this version writes it.
+    """
+    return {
+        "id": entity.id,
+        "partitionKey": entity.partition_key,
+        "type": entity.entity_type,
+        "data": entity.model_dump(mode="json", by_alias=True),
+        "ttl": KEPT_FOREVER,
+        "version": version,
+    }
+
+
+def event_document(event: DomainEvent, *, partition_key: str, meta: EventMeta) -> Document:
+    """
+    Return the document of an event; absent context (correlation, trace) is left out.
+    """
+    values = {json_name: getattr(meta, name) for json_name, name in _META_NAMES.items()}
+    return {
+        "id": event.id,
+        "partitionKey": partition_key,
+        "type": EVENT_TYPE,
+        "data": event.payload(),
+        "ttl": max(1, int(event.ttl.total_seconds())),
+        "meta": {name: value for name, value in values.items() if value is not None},
+    }
+
+
+def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
+    """
+    Return the event a change carries, or None where the document is something else.
+
+    Only what the relay needs to route and order is required; the payload is passed on as it is.
+    """
+    if document.get("type") != EVENT_TYPE:
+        return None
+    data, event_id, partition_key = document.get("data"), document.get("id"), document.get("partitionKey")
+    if not isinstance(data, dict) or not isinstance(event_id, str) or not isinstance(partition_key, str):
+        return None
+    meta, ttl = document.get("meta"), document.get("ttl")
+    return StoredEvent(
+        id=event_id,
+        partition_key=partition_key,
+        action=str(data.get("action", "")),
+        data=data,
+        meta=meta if isinstance(meta, dict) else {},
+        ttl=ttl if isinstance(ttl, int) else None,
+        lsn=int(document.get("_lsn", 0)),
+        written_at=int(document.get("_ts", 0)),
+    )

@@ -1,0 +1,231 @@
+"""
+Every error this library raises, one sentence each saying what happened and what to do.
+
+    OutboxError
+    ├── ConfigurationError        settings or resources that cannot work
+    ├── UsageError                the program calls the library in a way that cannot work
+    │   ├── SharedUnitOfWork
+    │   ├── MixedPartitionKeys
+    │   ├── BatchTooLarge
+    │   ├── IdentityConflict
+    │   └── EventHandlerCycle
+    ├── StoreError                Cosmos DB said no
+    │   ├── NotFound
+    │   ├── Conflict
+    │   ├── PreconditionFailed
+    │   ├── NotModified
+    │   ├── InvalidRequest
+    │   ├── RequestTooLarge
+    │   ├── AccessDenied
+    │   ├── TooManyRequests       (retriable)
+    │   ├── StoreUnavailable      (retriable)
+    │   └── CommitOutcomeUnknown
+    ├── RangeGone                 a physical partition was split or merged
+    ├── LeaseLost                 another owner holds the lease
+    └── PublishError              Service Bus said no
+        ├── BrokerUnavailable     (retriable)
+        ├── TopicUnavailable      (needs an operator, then recovers by itself)
+        └── MessageRejected       this message will never be accepted as it is
+
+`retriable` is a property of the class: the same call may succeed later without any change by the caller.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OutboxError(Exception):
+    """
+    Base of all errors of this library.
+    """
+
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None) -> None:
+        doc = (type(self).__doc__ or "").strip()
+        super().__init__(message or doc)
+
+
+class ConfigurationError(OutboxError):
+    """
+    A setting or an Azure resource cannot work as it is; the message names it and the fix.
+    """
+
+
+class UsageError(OutboxError):
+    """
+    The program uses the library in a way that cannot work; nothing was sent.
+    """
+
+
+class SharedUnitOfWork(UsageError):
+    """
+    A unit of work was used from two tasks at once; give every task its own.
+    """
+
+
+class MixedPartitionKeys(UsageError):
+    """
+    One commit may only touch one partition key; commit them one after another.
+    """
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(
+            f"One commit may only touch one partition key, but it holds {first!r} and {second!r}; "
+            "commit them in two units of work."
+        )
+        self.first, self.second = first, second
+
+
+class BatchTooLarge(UsageError):
+    """
+    A commit exceeds what one transactional batch may hold; split the work into several commits.
+    """
+
+    def __init__(self, *, operations: int, size_bytes: int, max_operations: int, max_bytes: int) -> None:
+        super().__init__(
+            f"The commit has {operations} operations and {size_bytes} bytes; one transactional batch holds at most "
+            f"{max_operations} operations and {max_bytes} bytes. Split it into several commits."
+        )
+        self.operations, self.size_bytes = operations, size_bytes
+
+
+class IdentityConflict(UsageError):
+    """
+    Two different objects with the same id were added to one unit of work; use the one that is already there.
+    """
+
+
+class EventHandlerCycle(UsageError):
+    """
+    In-process event handlers raise events that call each other without end; break the cycle.
+    """
+
+
+class StoreError(OutboxError):
+    """
+    Cosmos DB refused the request.
+    """
+
+
+class NotFound(StoreError):
+    """
+    The document does not exist (or its TTL has passed).
+    """
+
+
+class Conflict(StoreError):
+    """
+    A document with this id already exists in this partition key.
+    """
+
+
+class PreconditionFailed(StoreError):
+    """
+    The document changed since it was read; read it again and repeat the change.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, expected: str | None = None, actual: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.expected, self.actual = expected, actual
+
+
+class NotModified(StoreError):
+    """
+    The document still has the etag that the caller knows.
+    """
+
+    def __init__(self, message: str | None = None, *, etag: str | None = None) -> None:
+        super().__init__(message)
+        self.etag = etag
+
+
+class InvalidRequest(StoreError):
+    """
+    Cosmos DB calls the request malformed; this is a mistake of the program, a retry will not help.
+    """
+
+
+class RequestTooLarge(StoreError):
+    """
+    The document or batch is larger than Cosmos DB accepts (2 MB); make it smaller.
+    """
+
+
+class AccessDenied(StoreError):
+    """
+    The credential is wrong or lacks a role; grant the data-plane role that the operation needs.
+    """
+
+
+class TooManyRequests(StoreError):
+    """
+    Cosmos DB throttles this client; wait for `retry_after` seconds or provision more request units.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class StoreUnavailable(StoreError):
+    """
+    Cosmos DB did not answer or answered with a passing fault (408, 449, 5xx, lost connection); try again.
+    """
+
+    retriable = True
+
+
+class CommitOutcomeUnknown(StoreError):
+    """
+    The answer to a commit was lost and reading it back failed too; commit the same unit of work again to find out.
+    """
+
+
+class RangeGone(OutboxError):
+    """
+    The physical partition was split or merged; its lease must be replaced by leases of the new ranges.
+    """
+
+
+class LeaseLost(OutboxError):
+    """
+    The lease belongs to another owner or is gone; stop its work at once and write nothing more for it.
+    """
+
+
+class PublishError(OutboxError):
+    """
+    Service Bus did not accept a message.
+    """
+
+
+class BrokerUnavailable(PublishError):
+    """
+    Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TopicUnavailable(PublishError):
+    """
+    The topic is missing, disabled or may not be sent to; fix it, the relay goes on by itself.
+    """
+
+    retriable = True
+
+
+class MessageRejected(PublishError):
+    """
+    Service Bus will never accept this message as it is (too large, malformed, header too big).
+    """

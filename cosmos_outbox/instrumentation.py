@@ -1,0 +1,126 @@
+"""
+What happened, as frozen records handed to hooks: logging, metrics and tracing all listen the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+_logger = logging.getLogger("cosmos_outbox")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAcquired:
+    """
+    This owner took a lease.
+    """
+
+    lease: str
+    owner: str
+    previous_owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseClosed:
+    """
+    This owner stopped working on a lease; `reason` is a CloseReason.
+    """
+
+    lease: str
+    owner: str
+    reason: str
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageHandled:
+    """
+    The handler finished a page; `latest_lsn - last_lsn` is what still waits.
+    """
+
+    lease: str
+    changes: int
+    seconds: float
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageFailed:
+    """
+    The handler or the feed failed; the same page is tried again after `delay_seconds`.
+    """
+
+    lease: str
+    attempt: int
+    delay_seconds: float
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancingFailed:
+    """
+    A balancing pass failed; the next one tries again.
+    """
+
+    owner: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesPublished:
+    """
+    The broker accepted messages of one lane.
+    """
+
+    lane: int
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishFailed:
+    """
+    The broker did not accept messages of one lane; they are sent again after `delay_seconds`.
+    """
+
+    lane: int
+    attempt: int
+    delay_seconds: float
+    error: BaseException
+
+
+Record = (
+    LeaseAcquired
+    | LeaseClosed
+    | PageHandled
+    | PageFailed
+    | BalancingFailed
+    | MessagesPublished
+    | PublishFailed
+)
+Hook = Callable[[Record], None]
+
+_LEVELS: dict[type, int] = {
+    LeaseAcquired: logging.INFO,
+    LeaseClosed: logging.INFO,
+    PageHandled: logging.DEBUG,
+    MessagesPublished: logging.DEBUG,
+}
+
+
+def log_hook(record: Record) -> None:
+    """
+    Log a record: its class name is the event key, its fields are the structured extra.
+    """
+    level = _LEVELS.get(type(record), logging.WARNING)
+    if _logger.isEnabledFor(level):
+        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        _logger.log(
+            level,
+            "%s %s",
+            type(record).__name__,
+            " ".join(f"{name}={value}" for name, value in values.items() if value is not None),
+            extra={"event": type(record).__name__, "fields": values},
+        )

@@ -1,0 +1,263 @@
+"""
+The seams: what the library needs from the world, with the guarantees every implementation keeps.
+
+Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite
+in `tests/contracts` runs over all of them. Documents cross a seam as the JSON that is stored, so that fields written
+by other programs survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.messages import OutboundMessage
+
+Document = dict[str, Any]
+MAX_BATCH_OPERATIONS = 100
+MAX_BATCH_BYTES = 2 * 1024 * 1024
+
+
+class WriteKind(StrEnum):
+    """
+    What one write of a commit does.
+    """
+
+    CREATE = "Create"
+    REPLACE = "Replace"
+    UPSERT = "Upsert"
+    DELETE = "Delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """
+    One write of a commit; `etag` makes a replace, upsert or delete conditional.
+    """
+
+    kind: WriteKind
+    id: str
+    document: Mapping[str, Any] | None = None  # None for a delete
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """
+    What a commit wrote: one etag a write, in order (None for a delete), and what it cost.
+    """
+
+    etags: tuple[str | None, ...]
+    request_charge: float
+    session_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """
+    One page of documents; `continuation` is None after the last.
+    """
+
+    documents: tuple[Document, ...]
+    continuation: str | None
+
+
+class Store(Protocol):
+    """
+    The container that holds entities and their events.
+    """
+
+    async def read(
+        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+    ) -> Document:
+        """
+        Return the newest version of a document, with its `_etag`; a reader sees its own writes.
+
+        Raises:
+            NotFound: there is none, or its TTL has passed.
+            NotModified: it still has the etag `if_none_match`.
+            StoreError: the service refused, or failed; see `retriable`.
+        """
+        ...
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        """
+        Apply all writes or none of them, in one request.
+
+        Raises:
+            NotFound, Conflict, PreconditionFailed: one write could not be applied; none was.
+            RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
+            TooManyRequests: throttled; none was applied.
+            StoreUnavailable: the outcome is unknown: all or none were applied.
+        """
+        ...
+
+    async def query_type(
+        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    ) -> Page:
+        """
+        Return a page of the documents of one type over all partition keys, ordered by id.
+
+        Documents whose `data.deleted` is true are left out unless `include_deleted`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitoredContainer:
+    """
+    What names a container in lease ids.
+    """
+
+    account_host: str
+    database_rid: str
+    container_rid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhysicalRange:
+    """
+    A physical partition: its id (`LeaseToken` of a version 0 lease) and the range of keys it holds.
+    """
+
+    id: str
+    range: FeedRange
+
+
+class StartFrom(StrEnum):
+    """
+    Where a range without continuation begins.
+    """
+
+    BEGINNING = "beginning"
+    NOW = "now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePage:
+    """
+    One page of the change feed of one range.
+
+    `documents` is empty when there was nothing new; `continuation` is valid and newer all the same. Every document
+    has its `_lsn`; documents of one transactional batch share it and are never cut over two pages, so a page may be
+    longer than was asked for. `latest_lsn` is the newest LSN of the range when the page was read.
+    """
+
+    documents: tuple[Document, ...]
+    continuation: str
+    latest_lsn: int | None
+    request_charge: float = 0.0
+
+
+class ChangeFeed(Protocol):
+    """
+    The change feed of one container, latest version of each document, one range at a time.
+    """
+
+    async def describe(self) -> MonitoredContainer:
+        """
+        Return what names the container in lease ids.
+        """
+        ...
+
+    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+        """
+        Return the ranges as they are now, never from a cache; together they cover every key once.
+        """
+        ...
+
+    async def read_page(
+        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+    ) -> ChangePage:
+        """
+        Return the changes of the range after a continuation, or from `start` where there is none.
+
+        Changes of one partition key come in the order they were committed.
+
+        Raises:
+            RangeGone: the range is no longer served by one physical partition.
+            StoreError: the service refused or failed; see `retriable`. Nothing is lost: read again.
+        """
+        ...
+
+
+class LeaseStore(Protocol):
+    """
+    A container of small documents with compare-and-set: leases, the marker and the lock of their creation.
+
+    Every write returns the document with its new `_etag`.
+    """
+
+    async def partitioned_by_id(self) -> bool:
+        """
+        Say whether the container is partitioned on `/id` (True) or `/partitionKey` (False).
+
+        Raises:
+            ConfigurationError: on neither, or the container is missing.
+        """
+        ...
+
+    async def list(self, prefix: str) -> tuple[Document, ...]:
+        """
+        Return all documents whose id starts with the prefix.
+        """
+        ...
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        """
+        Return one document. Raises NotFound where there is none.
+        """
+        ...
+
+    async def create(self, document: Mapping[str, Any]) -> Document:
+        """
+        Create a document. Raises Conflict where the id is taken; exactly one of several callers succeeds.
+        """
+        ...
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        """
+        Replace a document that still has the etag.
+
+        Raises:
+            PreconditionFailed: somebody else wrote since; nothing changed.
+            NotFound: it is gone.
+        """
+        ...
+
+    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
+        """
+        Delete a document. Raises NotFound or, where it does not have the etag, PreconditionFailed.
+        """
+        ...
+
+
+class Publisher(Protocol):
+    """
+    A topic, reached over a fixed number of lanes; each lane is one ordered stream.
+    """
+
+    @property
+    def lanes(self) -> int:
+        """
+        Return the number of lanes; lane numbers run from 0.
+        """
+        ...
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        """
+        Send messages in order and return when the broker has accepted every one of them.
+
+        A message is only sent after all earlier ones of the call were accepted or travel in the same atomic batch.
+        After an error an unknown prefix was accepted: send the same messages again before any later one of the same
+        session. A cancelled call never sends anything later.
+
+        Raises:
+            MessageRejected: the broker will never accept one of them.
+            BrokerUnavailable, TopicUnavailable: try again.
+        """
+        ...
