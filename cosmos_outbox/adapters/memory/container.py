@@ -1,0 +1,263 @@
+"""
+MemoryContainer: a Cosmos DB container in memory, the reference semantics of the Store and ChangeFeed ports.
+
+It is shipped for tests and simulations of programs built on this library. Every operation is atomic and takes
+one turn of the event loop, so concurrent tasks interleave between operations as they would on a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cosmos_outbox.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    PreconditionFailed,
+    RangeGone,
+    RequestTooLarge,
+)
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_OPERATIONS,
+    ChangePage,
+    CommitResult,
+    Document,
+    MonitoredContainer,
+    Page,
+    PhysicalRange,
+    StartFrom,
+    Write,
+    WriteKind,
+)
+
+_KEY_SPACE = 1 << 126  # effective partition keys lie in 00…3F, as Cosmos DB's hash keys do
+
+
+@dataclass(slots=True)
+class _Partition:
+    id: str
+    range: FeedRange
+    lsn: int = 0
+    documents: dict[tuple[str, str], Document] = field(default_factory=dict)
+    log: list[tuple[int, tuple[str, str]]] = field(default_factory=list)
+
+
+class MemoryContainer:
+    """
+    A container whose documents have `id`, `partitionKey` and an optional `ttl` in seconds.
+
+    Args:
+        ranges: number of physical partitions.
+        now: seconds since 1970; decides `_ts` and expiry. Defaults to the system clock.
+    """
+
+    def __init__(self, *, ranges: int = 1, now: Callable[[], float] = time.time) -> None:
+        bounds = ["", *(f"{_KEY_SPACE * i // ranges:032X}" for i in range(1, ranges)), "FF"]
+        self._partitions = [
+            _Partition(str(i), FeedRange(min=low, max=high))
+            for i, (low, high) in enumerate(itertools.pairwise(bounds))
+        ]
+        self._next_id = itertools.count(ranges)
+        self._etags = itertools.count(1)
+        self._now = now
+
+    # Store
+
+    async def read(
+        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+    ) -> Document:
+        await asyncio.sleep(0)
+        document = self._find(partition_key, document_id)
+        if document is None:
+            raise NotFound
+        if if_none_match is not None and if_none_match == document["_etag"]:
+            raise NotModified(etag=if_none_match)
+        return dict(document)
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        await asyncio.sleep(0)
+        if not 1 <= len(writes) <= MAX_BATCH_OPERATIONS:
+            raise InvalidRequest(f"A batch holds 1 to {MAX_BATCH_OPERATIONS} operations, not {len(writes)}.")
+        if sum(len(json.dumps(write.document)) for write in writes if write.document) > MAX_BATCH_BYTES:
+            raise RequestTooLarge
+        partition = self._partition_of(partition_key)
+        staged: dict[tuple[str, str], Document | None] = {}
+        etags: list[str | None] = []
+        for write in writes:
+            key = (partition_key, write.id)
+            current = staged[key] if key in staged else self._find(partition_key, write.id)
+            staged[key] = self._applied(write, current, partition_key)
+            stored = staged[key]
+            etags.append(stored["_etag"] if stored else None)
+        partition.lsn += 1
+        for key, document in staged.items():
+            if document is None:
+                partition.documents.pop(key, None)
+            else:
+                partition.documents[key] = {**document, "_lsn": partition.lsn}
+                partition.log.append((partition.lsn, key))
+        return CommitResult(etags=tuple(etags), request_charge=float(6 * len(writes)))
+
+    async def query_type(
+        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    ) -> Page:
+        await asyncio.sleep(0)
+        found = sorted(
+            (
+                document
+                for partition in self._partitions
+                for document in self._visible(partition)
+                if document.get("type") == document_type
+                and (include_deleted or not _data_of(document).get("deleted"))
+                and (continuation is None or document["id"] > continuation)
+            ),
+            key=lambda document: str(document["id"]),
+        )
+        page = tuple(dict(document) for document in found[:page_size])
+        return Page(documents=page, continuation=str(page[-1]["id"]) if len(found) > page_size else None)
+
+    # ChangeFeed
+
+    async def describe(self) -> MonitoredContainer:
+        return MonitoredContainer(
+            account_host="memory", database_rid="AAAAAA==", container_rid="AAAAAIAAAAA="
+        )
+
+    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+        await asyncio.sleep(0)
+        return tuple(PhysicalRange(id=partition.id, range=partition.range) for partition in self._partitions)
+
+    async def read_page(
+        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+    ) -> ChangePage:
+        await asyncio.sleep(0)
+        partition = next((p for p in self._partitions if p.range.contains(feed_range)), None)
+        if partition is None:
+            raise RangeGone
+        after, not_before = _position(partition, continuation, start)
+        first = bisect_right(partition.log, after, key=lambda entry: entry[0])
+        documents: list[Document] = []
+        read_to = partition.lsn
+        for lsn, key in itertools.islice(partition.log, first, None):
+            if len(documents) >= max_items and lsn != documents[-1]["_lsn"]:
+                read_to = documents[-1]["_lsn"]
+                break
+            document = partition.documents.get(key)
+            superseded = document is None or document["_lsn"] != lsn
+            if superseded or document is None or not self._alive(document) or document["_ts"] < not_before:
+                continue
+            if feed_range.min <= effective_partition_key(key[0]) < feed_range.max:
+                documents.append(dict(document))
+        return ChangePage(documents=tuple(documents), continuation=f'"{read_to}"', latest_lsn=partition.lsn)
+
+    # What the service does by itself
+
+    def split(self, range_id: str) -> tuple[str, str]:
+        """
+        Split a physical partition in the middle; return the ids of the two that replace it.
+        """
+        parent = next(partition for partition in self._partitions if partition.id == range_id)
+        low = int(parent.range.min or "0", 16)
+        high = _KEY_SPACE if parent.range.max == "FF" else int(parent.range.max, 16)
+        middle = f"{(low + high) // 2:032X}"
+        halves = (FeedRange(min=parent.range.min, max=middle), FeedRange(min=middle, max=parent.range.max))
+        children = [self._moved([parent], half) for half in halves]
+        position = self._partitions.index(parent)
+        self._partitions[position : position + 1] = children
+        return children[0].id, children[1].id
+
+    def merge(self, first_id: str, second_id: str) -> str:
+        """
+        Merge two neighbouring physical partitions; return the id of the one that replaces them.
+
+        LSNs of both are kept where they are, so a continuation of either parent may see a change again, never miss one.
+        """
+        first, second = (next(p for p in self._partitions if p.id == i) for i in (first_id, second_id))
+        merged = self._moved([first, second], FeedRange(min=first.range.min, max=second.range.max))
+        position = self._partitions.index(first)
+        self._partitions[position : position + 2] = [merged]
+        return merged.id
+
+    def documents(self) -> tuple[Document, ...]:
+        """
+        Return all documents that are alive, for a test to look at.
+        """
+        return tuple(
+            dict(document) for partition in self._partitions for document in self._visible(partition)
+        )
+
+    def _moved(self, parents: list[_Partition], feed_range: FeedRange) -> _Partition:
+        child = _Partition(str(next(self._next_id)), feed_range, max(parent.lsn for parent in parents))
+        for parent in parents:
+            for key, document in parent.documents.items():
+                if feed_range.min <= effective_partition_key(key[0]) < feed_range.max:
+                    child.documents[key] = document
+            child.log.extend(entry for entry in parent.log if entry[1] in child.documents)
+        child.log.sort(key=lambda entry: entry[0])
+        return child
+
+    def _applied(self, write: Write, current: Document | None, partition_key: str) -> Document | None:
+        if write.kind is WriteKind.CREATE and current is not None:
+            raise Conflict
+        if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
+            raise NotFound
+        if write.etag is not None and current is not None and current["_etag"] != write.etag:
+            raise PreconditionFailed(expected=write.etag, actual=current["_etag"])
+        if write.kind is WriteKind.DELETE:
+            return None
+        document = dict(write.document or {})
+        if document.get("id") != write.id or document.get("partitionKey") != partition_key:
+            raise InvalidRequest("The document's id or partitionKey differs from the one addressed.")
+        return {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
+
+    def _partition_of(self, partition_key: str) -> _Partition:
+        hashed = effective_partition_key(partition_key)
+        return next(
+            partition for partition in self._partitions if partition.range.min <= hashed < partition.range.max
+        )
+
+    def _find(self, partition_key: str, document_id: str) -> Document | None:
+        document = self._partition_of(partition_key).documents.get((partition_key, document_id))
+        return document if document is not None and self._alive(document) else None
+
+    def _alive(self, document: Document) -> bool:
+        ttl = document.get("ttl")
+        return not isinstance(ttl, int) or ttl < 0 or self._now() < document["_ts"] + ttl
+
+    def _visible(self, partition: _Partition) -> Iterator[Document]:
+        return (document for document in partition.documents.values() if self._alive(document))
+
+
+def effective_partition_key(partition_key: str) -> str:
+    """
+    Return where a partition key lies in the key space: 32 upper-case hexadecimal digits (not Cosmos DB's own hash).
+    """
+    digest = hashlib.blake2b(partition_key.encode(), digest_size=16).digest()
+    return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
+
+
+def _data_of(document: Document) -> Mapping[str, Any]:
+    data = document.get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def _position(
+    partition: _Partition, continuation: str | None, start: StartFrom | datetime
+) -> tuple[int, float]:
+    if continuation is not None:
+        return int(continuation.strip('"')), 0.0
+    if isinstance(start, datetime):
+        return 0, start.timestamp()
+    return (partition.lsn if start is StartFrom.NOW else 0), 0.0

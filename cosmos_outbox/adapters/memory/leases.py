@@ -1,0 +1,84 @@
+"""
+MemoryLeases: a lease container in memory, the reference semantics of the LeaseStore port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
+from cosmos_outbox.ports import Document
+
+
+class MemoryLeases:
+    """
+    Documents with compare-and-set, one turn of the event loop an operation.
+
+    Args:
+        now: seconds since 1970; decides `_ts` and when a `ttl` has passed. Defaults to the system clock.
+        by_id: whether the container counts as partitioned on `/id`.
+    """
+
+    def __init__(self, *, now: Callable[[], float] = time.time, by_id: bool = True) -> None:
+        self._documents: dict[str, Document] = {}
+        self._etags = itertools.count(1)
+        self._now = now
+        self._by_id = by_id
+
+    async def partitioned_by_id(self) -> bool:
+        return self._by_id
+
+    async def list(self, prefix: str) -> tuple[Document, ...]:
+        await asyncio.sleep(0)
+        found = [
+            self._find(document_id)
+            for document_id in sorted(self._documents)
+            if document_id.startswith(prefix)
+        ]
+        return tuple(dict(document) for document in found if document is not None)
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        await asyncio.sleep(0)
+        return dict(self._existing(document_id))
+
+    async def create(self, document: Mapping[str, Any]) -> Document:
+        await asyncio.sleep(0)
+        if self._find(document["id"]) is not None:
+            raise Conflict
+        return self._put(document)
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        await asyncio.sleep(0)
+        _check(self._existing(document["id"]), etag)
+        return self._put(document)
+
+    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
+        await asyncio.sleep(0)
+        _check(self._existing(document_id), etag)
+        del self._documents[document_id]
+
+    def _put(self, document: Mapping[str, Any]) -> Document:
+        stored = {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
+        self._documents[stored["id"]] = stored
+        return dict(stored)
+
+    def _existing(self, document_id: str) -> Document:
+        document = self._find(document_id)
+        if document is None:
+            raise NotFound
+        return document
+
+    def _find(self, document_id: str) -> Document | None:
+        document = self._documents.get(document_id)
+        if document is None or self._now() >= document["_ts"] + document.get("ttl", float("inf")):
+            return None
+        return document
+
+
+def _check(document: Document, etag: str | None) -> None:
+    if etag is not None and document["_etag"] != etag:
+        raise PreconditionFailed(expected=etag, actual=document["_etag"])
