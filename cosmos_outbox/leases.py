@@ -17,6 +17,7 @@ from typing import Any
 from cosmos_outbox.errors import ConfigurationError
 
 INCREMENTAL_FEED = "Incremental Feed"
+_SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +66,22 @@ class Lease:
         """
         return str(self.raw.get("partitionKey", self.id))
 
-    def renewed_at(self) -> datetime:
+    def written_at(self) -> datetime:
         """
-        Return when the lease was last written: the explicit timestamp, else the service's `_ts`.
+        Return when the lease was last written, on the service's clock (`_ts`, whole seconds).
+
+        .NET compares the owner's clock (`timestamp`) with the reader's; the service's clock needs neither to be right.
         """
-        return self.timestamp or datetime.fromtimestamp(int(self.raw.get("_ts", 0)), UTC)
+        ts = self.raw.get("_ts")
+        if isinstance(ts, int | float):
+            return datetime.fromtimestamp(ts, UTC)
+        return self.timestamp or datetime.fromtimestamp(0, UTC)
 
     def expired(self, now: datetime, expiration: timedelta) -> bool:
         """
-        Say whether nobody can count on this lease any more: unowned, or not renewed in time.
+        Say whether nobody can count on this lease any more, `now` being on the service's clock.
         """
-        return not self.owned or self.renewed_at() + expiration < now
+        return not self.owned or self.written_at() + expiration < now
 
     @property
     def owned(self) -> bool:
@@ -143,9 +149,18 @@ def to_document(lease: Lease) -> dict[str, Any]:
     if lease.range is not None:
         document["FeedRange"] = {"Range": {"min": lease.range.min, "max": lease.range.max}}
     document.setdefault("Mode", INCREMENTAL_FEED)
-    for system_field in ("_etag", "_ts", "_rid", "_self", "_attachments"):
-        document.pop(system_field, None)
-    return document
+    return _without_system_fields(document)
+
+
+def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return the JSON to store when somebody who does not own the lease changes its properties, and nothing else.
+    """
+    return _without_system_fields({**lease.raw, "properties": dict(properties)})
+
+
+def _without_system_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in _SYSTEM_FIELDS}
 
 
 def from_document(document: Mapping[str, Any]) -> Lease:

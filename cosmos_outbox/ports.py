@@ -185,6 +185,40 @@ class ChangeFeed(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeBatch:
+    """
+    One page of changes of one lease, as a handler gets it: never empty, in feed order.
+    """
+
+    lease: str
+    documents: tuple[Document, ...]
+
+
+class ChangeHandler(Protocol):
+    """
+    What is done with the changes; returning means that all of the batch is done and may be checkpointed.
+    """
+
+    async def __call__(self, batch: ChangeBatch) -> None:
+        """
+        Handle a batch. The same batch comes again after an error, a crash or a lost lease, here or elsewhere.
+
+        The call is cancelled when the lease can no longer be trusted: stop at once.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """
+    Documents, and when they were read on the service's own clock: the one clock that decides expiry.
+    """
+
+    documents: tuple[Document, ...]
+    read_at: datetime
+
+
 class LeaseStore(Protocol):
     """
     A container of small documents with compare-and-set: leases, the marker and the lock of their creation.
@@ -201,9 +235,9 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def list(self, prefix: str) -> tuple[Document, ...]:
+    async def list(self, prefix: str) -> Listing:
         """
-        Return all documents whose id starts with the prefix.
+        Return all documents whose id starts with the prefix, each with its `_etag` and `_ts`.
         """
         ...
 

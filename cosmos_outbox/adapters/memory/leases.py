@@ -8,10 +8,11 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
-from cosmos_outbox.ports import Document
+from cosmos_outbox.ports import Document, Listing
 
 
 class MemoryLeases:
@@ -32,14 +33,15 @@ class MemoryLeases:
     async def partitioned_by_id(self) -> bool:
         return self._by_id
 
-    async def list(self, prefix: str) -> tuple[Document, ...]:
+    async def list(self, prefix: str) -> Listing:
         await asyncio.sleep(0)
         found = [
             self._find(document_id)
             for document_id in sorted(self._documents)
             if document_id.startswith(prefix)
         ]
-        return tuple(dict(document) for document in found if document is not None)
+        documents = tuple(dict(document) for document in found if document is not None)
+        return Listing(documents=documents, read_at=datetime.fromtimestamp(int(self._now()), UTC))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         await asyncio.sleep(0)

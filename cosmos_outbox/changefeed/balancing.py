@@ -1,0 +1,164 @@
+"""
+Balancing: which leases a worker takes, asks for or robs; a pure function of the leases as they were listed.
+
+Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed fleets converge: every worker aims at
+`ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come wishes: a worker that wants
+a lease of a live owner writes `handover.wanted-by` into the lease's properties and the owner releases it for that
+worker. Only owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET
+robs: one lease a pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cosmos_outbox.leases import Lease
+
+SIGNATURE = "handover.owner"
+WANTED_BY = "handover.wanted-by"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """
+    What one balancing pass does: `take` leases that are free (or robbed), `ask` for leases, `hand_over` own leases.
+
+    `waiting` says that leases this worker asked for are still with their owners.
+    """
+
+    take: tuple[Lease, ...] = ()
+    ask: tuple[Lease, ...] = ()
+    hand_over: tuple[Lease, ...] = ()
+    waiting: bool = False
+
+
+def signed(properties: Mapping[str, str], owner: str) -> dict[str, str]:
+    """
+    Return the properties of a lease that this owner takes: signed, and without the wish that it fulfils.
+    """
+    return {**{name: value for name, value in properties.items() if name != WANTED_BY}, SIGNATURE: owner}
+
+
+def wished(properties: Mapping[str, str], worker: str) -> dict[str, str]:
+    """
+    Return the properties of a lease that a worker asks for.
+    """
+    return {**properties, WANTED_BY: worker}
+
+
+def wish_for(lease: Lease) -> str | None:
+    """
+    Return the worker that asks for the lease, or is promised it; a wish that the owner cannot read does not count.
+    """
+    wish = lease.properties.get(WANTED_BY)
+    heard = not lease.owned or lease.properties.get(SIGNATURE) == lease.owner
+    return wish if heard and wish != lease.owner else None
+
+
+def plan(
+    leases: Sequence[Lease],
+    *,
+    me: str,
+    running: Collection[str],
+    now: datetime,
+    expiration: timedelta,
+    reservation: timedelta,
+) -> Plan:
+    """
+    Decide what this worker does about the leases.
+
+    Args:
+        leases: all leases of the processor, as listed.
+        me: this worker's instance name.
+        running: ids of the leases this worker is working on.
+        now: when they were listed, on the service's clock.
+        expiration: a lease not written for so long is free.
+        reservation: a released lease is kept for the worker that asked for it for so long.
+    """
+    holders = {
+        lease.id: _holder(
+            lease, me=me, running=running, now=now, expiration=expiration, reservation=reservation
+        )
+        for lease in leases
+    }
+    counts: Counter[str] = Counter({me: 0})
+    counts.update(holder for holder in holders.values() if holder is not None)
+    target = math.ceil(len(leases) / len(counts)) if len(leases) > len(counts) else 1
+    preferred = sorted(leases, key=lambda lease: _preference(me, lease.id))
+
+    mine_but_idle = [
+        lease
+        for lease in preferred
+        if holders[lease.id] == me
+        and lease.id not in running
+        and (lease.owner == me or lease.expired(now, expiration))
+    ]
+    needed = target - counts[me]
+    free = [lease for lease in preferred if holders[lease.id] is None]
+    taken = free[: max(0, needed)]
+    robbed, asked = ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
+    return Plan(
+        take=(*mine_but_idle, *taken, *robbed),
+        ask=tuple(asked),
+        hand_over=tuple(lease for lease in leases if lease.id in running and wish_for(lease)),
+        waiting=bool(asked) or any(wish_for(lease) == me and lease not in mine_but_idle for lease in leases),
+    )
+
+
+def _from_the_rich(
+    leases: Sequence[Lease], holders: Mapping[str, str | None], counts: Counter[str], *, me: str, target: int
+) -> tuple[list[Lease], list[Lease]]:
+    counts = Counter(counts)
+    robbed: list[Lease] = []
+    asked: list[Lease] = []
+    untouched = [lease for lease in leases if holders[lease.id] == lease.owner and lease.owner != me]
+    while (needed := target - counts[me]) > 0:
+        available = {holder for lease in untouched if (holder := holders[lease.id]) is not None}
+        if not available:
+            break
+        richest = max(sorted(available), key=lambda worker: counts[worker])
+        if counts[richest] <= target - (1 if needed > 1 else 0):
+            break
+        lease = next(lease for lease in untouched if holders[lease.id] == richest)
+        untouched.remove(lease)
+        if lease.properties.get(SIGNATURE) == lease.owner:
+            asked.append(lease)
+        elif not robbed:
+            robbed.append(lease)
+        else:
+            continue
+        counts[richest] -= 1
+        counts[me] += 1
+    return robbed, asked
+
+
+def _holder(
+    lease: Lease,
+    *,
+    me: str,
+    running: Collection[str],
+    now: datetime,
+    expiration: timedelta,
+    reservation: timedelta,
+) -> str | None:
+    """
+    Return the worker a lease counts for: its owner, or the one it is promised to; None where it is free.
+    """
+    wish = wish_for(lease)
+    if lease.id in running and lease.owner == me:
+        return wish or me
+    if not lease.expired(now, expiration):
+        return wish or lease.owner
+    if wish is not None and not lease.owned and lease.written_at() + reservation >= now:
+        return wish
+    return None
+
+
+def _preference(worker: str, lease_id: str) -> bytes:
+    # Workers that join at once look at the leases in different orders, so they seldom reach for the same one.
+    return hashlib.blake2b(f"{worker}\0{lease_id}".encode(), digest_size=8).digest()

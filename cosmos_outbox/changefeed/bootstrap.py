@@ -1,0 +1,147 @@
+"""
+Bootstrap: create the leases of all ranges, once, however many workers start at the same time.
+
+As in .NET: `<prefix>.info` says that it was done; `<prefix>.lock` is held while it is being done. On top of it, a lock
+left behind by a crash is broken, and ranges that no lease covers get one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
+from cosmos_outbox.leases import Lease, format_timestamp, from_document, new_lease, parse_timestamp
+from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, PhysicalRange, StartFrom
+
+LOCK_SECONDS = 30
+STALE_LOCK = timedelta(seconds=2 * LOCK_SECONDS)
+START = "start"
+
+_logger = logging.getLogger(__name__)
+
+
+async def bootstrap(
+    prefix: str,
+    *,
+    feed: ChangeFeed,
+    store: LeaseStore,
+    start: StartFrom | datetime,
+    utcnow: Callable[[], datetime],
+    look_again: timedelta = timedelta(seconds=1),
+) -> None:
+    """
+    Return when every range has a lease, created here or by another worker.
+    """
+    by_id = await store.partitioned_by_id()
+    marker = _document(f"{prefix}.info", by_id=by_id)
+    lock = _document(f"{prefix}.lock", by_id=by_id) | {"ttl": LOCK_SECONDS}
+    while not await _exists(marker, store):
+        try:
+            held = await store.create(lock)
+        except Conflict:
+            await _break_if_stale(prefix, store)
+            await asyncio.sleep(look_again.total_seconds())
+            continue
+        await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
+        with suppress(Conflict):
+            await store.create(marker)
+        with suppress(NotFound, PreconditionFailed):
+            await store.delete(held["id"], _routing(held), etag=held["_etag"])
+        return
+    repaired = await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
+    for lease in repaired:
+        _logger.warning(
+            "lease.repaired no lease covered the range of %s; its changes are read from the start", lease.id
+        )
+
+
+async def create_missing(
+    prefix: str,
+    *,
+    feed: ChangeFeed,
+    store: LeaseStore,
+    start: StartFrom | datetime,
+    utcnow: Callable[[], datetime],
+) -> tuple[Lease, ...]:
+    """
+    Create a lease for every physical range that none covers; return those created here.
+    """
+    by_id = await store.partitioned_by_id()
+    # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
+    physical = await feed.physical_ranges()
+    leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
+    properties = {START: _start_property(start, utcnow())}
+    created = []
+    for missing in uncovered(physical, leases):
+        lease = new_lease(prefix, missing.id, missing.range, properties=properties, partitioned_by_id=by_id)
+        with suppress(Conflict):
+            await store.create(lease.raw)
+            created.append(lease)
+    return tuple(created)
+
+
+def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tuple[PhysicalRange, ...]:
+    """
+    Return the physical ranges that no lease touches.
+
+    A lease without a range (written by an old .NET SDK) covers the physical range of its token; where there is none,
+    it may cover anything, so nothing counts as uncovered.
+    """
+    ids = {candidate.id for candidate in physical}
+    if any(lease.range is None and lease.token not in ids for lease in leases):
+        return ()
+    tokens = {lease.token for lease in leases if lease.version == 0}
+    return tuple(
+        candidate
+        for candidate in physical
+        if candidate.id not in tokens
+        and not any(lease.range and lease.range.overlaps(candidate.range) for lease in leases)
+    )
+
+
+def start_of(lease: Lease, *, default: StartFrom | datetime) -> StartFrom | datetime:
+    """
+    Return where a lease without continuation begins: what was chosen when it was created.
+    """
+    chosen = lease.properties.get(START)
+    if chosen is None:
+        return default
+    return StartFrom.BEGINNING if chosen == StartFrom.BEGINNING else parse_timestamp(chosen)
+
+
+def _start_property(start: StartFrom | datetime, now: datetime) -> str:
+    if start is StartFrom.BEGINNING:
+        return StartFrom.BEGINNING.value
+    # "Now" is fixed here: a lease first read a minute later must not skip that minute. One second earlier, as .NET,
+    # because the service's start time has whole seconds and is exclusive.
+    moment = start if isinstance(start, datetime) else now - timedelta(seconds=1)
+    return format_timestamp(moment)
+
+
+async def _exists(document: Document, store: LeaseStore) -> bool:
+    try:
+        await store.read(document["id"], _routing(document))
+    except NotFound:
+        return False
+    return True
+
+
+async def _break_if_stale(prefix: str, store: LeaseStore) -> None:
+    listing = await store.list(f"{prefix}.lock")
+    for lock in listing.documents:
+        if datetime.fromtimestamp(lock["_ts"], UTC) + STALE_LOCK < listing.read_at:
+            _logger.warning("lease.lock-broken %s was left behind by a worker that died", lock["id"])
+            with suppress(NotFound, PreconditionFailed):
+                await store.delete(lock["id"], _routing(lock), etag=lock["_etag"])
+
+
+def _document(document_id: str, *, by_id: bool) -> Document:
+    return {"id": document_id} if by_id else {"id": document_id, "partitionKey": document_id}
+
+
+def _routing(document: Document) -> str:
+    return str(document.get("partitionKey", document["id"]))

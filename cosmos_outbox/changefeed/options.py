@@ -1,0 +1,86 @@
+"""
+ProcessorOptions: every knob of the change feed processor, checked once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import StartFrom
+
+
+def default_instance_name() -> str:
+    """
+    Return a name no other process has: host, process id and a random part (a restart is a new owner).
+    """
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorOptions:
+    """
+    Options of a processor; the intervals are those of the .NET SDK.
+    """
+
+    processor_name: str  # Names the group of workers that share the leases; part of every lease id.
+    instance_name: str = field(default_factory=default_instance_name)  # Must differ between live workers.
+    start: StartFrom | datetime = StartFrom.BEGINNING  # Where a range without continuation begins.
+    max_items: int = 100  # Page size asked for; a page may be longer. Defaults to 100.
+    acquire_interval: timedelta = timedelta(seconds=13)  # Between balancing passes. Defaults to 13 s.
+    renew_interval: timedelta = timedelta(seconds=17)  # Between renewals of an owned lease. Defaults to 17 s.
+    expiration: timedelta = timedelta(
+        seconds=60
+    )  # A lease not written for so long is free. Defaults to 60 s.
+    checkpoint_interval: timedelta = timedelta(
+        seconds=0.2
+    )  # Least time between checkpoints. Defaults to 200 ms.
+    min_poll_interval: timedelta = timedelta(seconds=0.02)  # After the first empty page. Defaults to 20 ms.
+    max_poll_interval: timedelta = timedelta(seconds=1)  # Reached by doubling. Defaults to 1 s.
+    grace_period: timedelta = timedelta(seconds=20)  # How long a stop waits for handlers. Defaults to 20 s.
+    backoff: Backoff = field(default_factory=Backoff)  # Between attempts after a failure.
+
+    def __post_init__(self) -> None:
+        mistakes = [
+            message
+            for wrong, message in (
+                (not self.processor_name.strip(), "processor_name must not be empty"),
+                (not self.instance_name.strip(), "instance_name must not be empty"),
+                (any(c in self.processor_name for c in "/\\?#"), "processor_name must not contain / \\ ? #"),
+                (self.max_items < 1, "max_items must be at least 1"),
+                (self.acquire_interval <= timedelta(0), "acquire_interval must be positive"),
+                (self.renew_interval <= timedelta(0), "renew_interval must be positive"),
+                (
+                    self.expiration < timedelta(seconds=2),
+                    "expiration must be at least 2 s (the service counts seconds)",
+                ),
+                (
+                    self.renew_interval * 2 > self.expiration,
+                    "renew_interval must be at most half of expiration",
+                ),
+                (
+                    self.min_poll_interval > self.max_poll_interval,
+                    "min_poll_interval must not exceed max_poll_interval",
+                ),
+                (self.grace_period < timedelta(0), "grace_period must not be negative"),
+            )
+            if wrong
+        ]
+        if mistakes:
+            raise ConfigurationError("; ".join(mistakes) + ".")
+
+    @property
+    def trust_seconds(self) -> float:
+        """
+        Return how long after sending a successful write the owner trusts its lease.
+
+        Shorter than `expiration` by the whole second that `_ts` is rounded by and by a margin for clocks that run
+        at different speeds and for work that takes a moment to stop.
+        """
+        seconds = self.expiration.total_seconds()
+        return seconds - min(max(1.0, seconds / 20), seconds / 2)

@@ -1,0 +1,194 @@
+"""
+ChangeFeedProcessor: one worker of the group that shares the ranges of a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from cosmos_outbox.changefeed.balancing import plan, wished
+from cosmos_outbox.changefeed.bootstrap import bootstrap
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
+from cosmos_outbox.changefeed.tenure import Tenure, acquire
+from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired, Record, log_hook
+from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix, with_properties
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+
+
+def _utcnow() -> datetime:
+    return datetime.now(UTC)
+
+
+class ChangeFeedProcessor:
+    """
+    Hand every change of a container to a handler, sharing the work with all processors of the same name.
+
+        processor = ChangeFeedProcessor(feed, leases, handler, ProcessorOptions(processor_name="billing"))
+        await processor.run()          # until `processor.stop()` is called
+
+    Args:
+        feed: the change feed of the monitored container.
+        leases: the lease container; it must exist.
+        handler: awaited with each page of changes; see `ChangeHandler`.
+        options: see `ProcessorOptions`.
+        hooks: called with a record of everything that happens; must not block.
+        utcnow: the wall clock, for the timestamps that .NET and Java read; no decision depends on it.
+    """
+
+    def __init__(
+        self,
+        feed: ChangeFeed,
+        leases: LeaseStore,
+        handler: ChangeHandler,
+        options: ProcessorOptions,
+        *,
+        hooks: Iterable[Hook] = (log_hook,),
+        utcnow: Callable[[], datetime] = _utcnow,
+    ) -> None:
+        self._feed, self._store, self._handler, self._options = feed, leases, handler, options
+        self._hooks = tuple(hooks)
+        self._utcnow = utcnow
+        self._running: dict[str, Tenure] = {}
+        self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+
+    @property
+    def owned(self) -> Mapping[str, Tenure]:
+        """
+        Return the leases this worker works on, by id.
+        """
+        return MappingProxyType(self._running)
+
+    def stop(self) -> None:
+        """
+        Ask `run` to end: pages at hand are finished within the grace period and all leases released.
+        """
+        self._stopping.set()
+        self._wake.set()
+        for tenure in self._running.values():
+            tenure.drain.set()
+
+    async def run(self) -> None:
+        """
+        Process changes until `stop` is called; cancelling it instead leaves the leases to expire.
+
+        Raises:
+            ConfigurationError: the containers, or the leases found there, cannot be used; the message names the fix.
+            StoreError: the service refused the first requests.
+        """
+        container = await self._feed.describe()
+        name = self._options.processor_name
+        prefix = lease_prefix(name, container.account_host, container.database_rid, container.container_rid)
+        await self._unless_stopped(
+            bootstrap(
+                prefix, feed=self._feed, store=self._store, start=self._options.start, utcnow=self._utcnow
+            )
+        )
+        async with asyncio.TaskGroup() as group:
+            while not self._stopping.is_set():
+                self._wake.clear()
+                waiting = await self._balance(prefix, group)
+                await self._pause(self._options.acquire_interval.total_seconds() / (4 if waiting else 1))
+
+    async def _unless_stopped(self, work: Coroutine[None, None, None]) -> None:
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        finally:
+            working.cancel()
+            stopping.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+
+    async def _balance(self, prefix: str, group: asyncio.TaskGroup) -> bool:
+        """
+        Do one balancing pass; return True while leases that this worker asked for are still to come.
+        """
+        try:
+            listing = await self._store.list(f"{prefix}..")
+            decided = plan(
+                [from_document(document) for document in listing.documents],
+                me=self._options.instance_name,
+                running=self._running.keys(),
+                now=listing.read_at,
+                expiration=self._options.expiration,
+                reservation=2 * self._options.acquire_interval,
+            )
+            for lease in decided.hand_over:
+                if lease.id in self._running:  # else it ended while we were waiting
+                    self._running[lease.id].hand_over()
+            for lease in decided.ask:
+                await self._ask(lease)
+            for lease in decided.take:
+                await self._take(lease, group)
+        except StoreError as error:  # the store may be back at the next pass
+            self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
+            return False
+        return decided.waiting
+
+    async def _ask(self, lease: Lease) -> None:
+        with suppress(PreconditionFailed, NotFound):
+            wish = with_properties(lease, wished(lease.properties, self._options.instance_name))
+            await self._store.replace(wish, etag=lease.etag or "")
+
+    async def _take(self, lease: Lease, group: asyncio.TaskGroup) -> None:
+        if self._stopping.is_set() or lease.id in self._running:
+            return
+        feed_range = lease.range or await self._range_of(lease)
+        with suppress(PreconditionFailed, NotFound):
+            tenure = await acquire(
+                replace(lease, range=feed_range), self._store, self._options, utcnow=self._utcnow
+            )
+            self._running[lease.id] = tenure
+            if self._stopping.is_set():
+                tenure.drain.set()
+            self._notify(
+                LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
+            )
+            group.create_task(self._work(tenure, feed_range))
+
+    async def _work(self, tenure: Tenure, feed_range: FeedRange) -> None:
+        try:
+            reason = await supervise(
+                tenure,
+                feed_range,
+                feed=self._feed,
+                store=self._store,
+                handler=self._handler,
+                options=self._options,
+                notify=self._notify,
+            )
+        finally:
+            del self._running[tenure.lease.id]
+        if reason is CloseReason.RANGE_GONE:
+            self._wake.set()
+
+    async def _range_of(self, lease: Lease) -> FeedRange:
+        for physical in await self._feed.physical_ranges():
+            if physical.id == lease.token:
+                return physical.range
+        raise ConfigurationError(
+            f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
+            "delete the lease, its changes are then read again from the start of the new ranges."
+        )
+
+    def _notify(self, record: Record) -> None:
+        for hook in self._hooks:
+            hook(record)
+
+    async def _pause(self, seconds: float) -> None:
+        jittered = seconds * random.uniform(0.9, 1.1)
+        try:
+            async with asyncio.timeout(jittered):
+                await self._wake.wait()
+        except TimeoutError:
+            return

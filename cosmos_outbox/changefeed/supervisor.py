@@ -1,0 +1,92 @@
+"""
+Supervisor: the life of one owned lease; the keeping of the lease and the work on it share one fate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.pump import Pump
+from cosmos_outbox.changefeed.splits import children_of, replace_lease
+from cosmos_outbox.changefeed.tenure import Tenure
+from cosmos_outbox.errors import LeaseLost, RangeGone, StoreError
+from cosmos_outbox.instrumentation import Hook, LeaseClosed
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+
+
+class CloseReason(StrEnum):
+    """
+    Why the work on a lease ended.
+    """
+
+    STOPPED = "stopped"  # the worker stops; the lease is released
+    HANDED_OVER = "handed over"  # another worker asked for it; the lease is released
+    LOST = "lost"  # somebody else owns it, or trust ran out; nothing more was written
+    RANGE_GONE = "range gone"  # replaced by leases of the new ranges
+
+
+async def supervise(
+    tenure: Tenure,
+    feed_range: FeedRange,
+    *,
+    feed: ChangeFeed,
+    store: LeaseStore,
+    handler: ChangeHandler,
+    options: ProcessorOptions,
+    notify: Hook,
+) -> CloseReason:
+    """
+    Work on a lease until it is drained or lost, then give it up in the way that fits.
+
+    A drained pump has `grace_period` to finish its page, then its handler is cancelled. When this task itself is
+    cancelled the lease is left to expire.
+    """
+    pump = Pump(tenure, feed_range, feed=feed, handler=handler, options=options, notify=notify)
+    error: BaseException | None = None
+    try:
+        await _share_fate(tenure, pump, grace=options.grace_period.total_seconds())
+        await tenure.release()
+        reason = CloseReason.HANDED_OVER if tenure.wanted else CloseReason.STOPPED
+    except* LeaseLost as lost:
+        reason, error = CloseReason.LOST, lost.exceptions[0]
+    except* RangeGone:
+        reason = CloseReason.RANGE_GONE
+    if reason is CloseReason.RANGE_GONE:
+        error = await _split(tenure, feed_range, feed, store)
+    notify(LeaseClosed(lease=tenure.lease.id, owner=options.instance_name, reason=reason, error=error))
+    return reason
+
+
+async def _share_fate(tenure: Tenure, pump: Pump, *, grace: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(tenure.keep())
+        pumping = group.create_task(pump.run())
+        draining = group.create_task(tenure.drain.wait())
+        await asyncio.wait({pumping, draining}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({pumping}, timeout=grace)
+        for task in (keeping, pumping, draining):
+            task.cancel()
+
+
+async def _split(
+    tenure: Tenure, feed_range: FeedRange, feed: ChangeFeed, store: LeaseStore
+) -> Exception | None:
+    """
+    Put the children in place; where that fails, the parent is released or expires and its next owner tries again.
+    """
+    try:
+        async with asyncio.timeout_at(tenure.trusted_until):
+            await tenure.save()
+            physical = await feed.physical_ranges()
+            by_id = await store.partitioned_by_id()
+            children = children_of(tenure.lease, feed_range, physical, partitioned_by_id=by_id)
+            await replace_lease(tenure.lease, children, store)
+            if not children:
+                await tenure.release()
+    except (LeaseLost, StoreError, TimeoutError) as error:
+        await tenure.release()
+        return error
+    return None

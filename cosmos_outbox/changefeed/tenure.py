@@ -1,0 +1,185 @@
+"""
+Tenure: one worker's ownership of one lease; the only place that writes a lease while it is owned.
+
+One task does all the writing, so a renewal and a checkpoint never collide: whatever is due goes into one write, which
+carries the etag of the write before. The continuation written is always that of work that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.changefeed.balancing import signed, wish_for
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.errors import LeaseLost, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.leases import Lease, from_document
+from cosmos_outbox.ports import LeaseStore
+
+_WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
+
+
+class Tenure:
+    """
+    Ownership of a lease from its acquisition to its release or loss.
+
+    `drain` is set when the owner should finish what it does and release: on stop, or when another worker asks.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        store: LeaseStore,
+        options: ProcessorOptions,
+        *,
+        utcnow: Callable[[], datetime],
+        acquired_at: float,
+    ) -> None:
+        self.lease = lease
+        self.drain = asyncio.Event()
+        self.wanted = False
+        self._store = store
+        self._options = options
+        self._utcnow = utcnow
+        self._trusted_until = acquired_at + options.trust_seconds
+        self._renew_at = acquired_at + options.renew_interval.total_seconds()
+        self._checkpoint_at = acquired_at
+        self._done = lease.continuation
+        self._advanced = asyncio.Event()
+
+    @property
+    def continuation(self) -> str | None:
+        """
+        Return up to where all changes are done (perhaps not saved yet).
+        """
+        return self._done
+
+    @property
+    def trusted_until(self) -> float:
+        """
+        Return until when, on the loop's clock, this owner may act.
+        """
+        return self._trusted_until
+
+    def advance(self, continuation: str, *, soon: bool = True) -> None:
+        """
+        Note that all changes up to a continuation are done; it is saved soon, or with the next renewal.
+        """
+        self._done = continuation
+        if soon:
+            self._advanced.set()
+
+    def hand_over(self) -> None:
+        """
+        Ask the pump to finish, because another worker wants the lease.
+        """
+        self.wanted = True
+        self.drain.set()
+
+    async def keep(self) -> None:
+        """
+        Renew and checkpoint until cancelled.
+
+        Raises:
+            LeaseLost: another worker owns the lease, it is gone, or trust ran out before a write succeeded.
+        """
+        while True:
+            await self._until_a_write_is_due()
+            await self.save()
+
+    async def save(self) -> None:
+        """
+        Write the lease now, with the continuation of the work that is done; this also renews it.
+
+        Raises:
+            LeaseLost: as `keep`.
+        """
+        self._advanced.clear()
+        await self._write(continuation=self._done)
+
+    async def release(self) -> None:
+        """
+        Save what is done and give the lease up; a loss of the lease on the way is no error.
+        """
+        try:
+            await self._write(continuation=self._done, owner=None)
+        except LeaseLost:
+            return
+
+    async def _until_a_write_is_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(self._renew_at):
+                await self._advanced.wait()
+                await asyncio.sleep(max(0.0, self._checkpoint_at - loop.time()))
+        except TimeoutError:
+            return
+
+    async def _write(self, **changes: Any) -> None:
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        try:
+            async with asyncio.timeout_at(self._trusted_until):
+                while True:
+                    attempt += 1
+                    sent_at = loop.time()
+                    changed = self.lease.with_changes(now=self._utcnow(), **changes)
+                    try:
+                        document = await self._store.replace(changed.raw, etag=self.lease.etag or "")
+                    except PreconditionFailed:
+                        await self._look_again()
+                    except NotFound as gone:
+                        raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
+                    except StoreError:  # the store may recover before trust runs out
+                        await asyncio.sleep(_WRITE_BACKOFF.delay(attempt))
+                    else:
+                        self._written(from_document(document), sent_at)
+                        return
+        except TimeoutError:
+            raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
+
+    async def _look_again(self) -> None:
+        """
+        Read the lease after somebody wrote it: a wish or an answer of ours that was lost is no loss, another owner is.
+        """
+        try:
+            found = from_document(await self._store.read(self.lease.id, self.lease.partition_key))
+        except NotFound as gone:
+            raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
+        except StoreError:
+            await asyncio.sleep(_WRITE_BACKOFF.delay(1))
+            return
+        if found.owner != self.lease.owner:
+            raise LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
+        self.lease = replace(found, range=found.range or self.lease.range)
+
+    def _written(self, lease: Lease, sent_at: float) -> None:
+        self.lease = replace(lease, range=lease.range or self.lease.range)
+        self._trusted_until = sent_at + self._options.trust_seconds
+        self._renew_at = sent_at + self._options.renew_interval.total_seconds()
+        self._checkpoint_at = sent_at + self._options.checkpoint_interval.total_seconds()
+        if wish_for(self.lease):
+            self.hand_over()
+
+
+async def acquire(
+    lease: Lease, store: LeaseStore, options: ProcessorOptions, *, utcnow: Callable[[], datetime]
+) -> Tenure:
+    """
+    Take a lease that is free, expired, promised to us, or to be robbed.
+
+    Raises:
+        PreconditionFailed: somebody wrote it since it was listed.
+        NotFound: it is gone.
+        StoreError: the outcome is unknown; the next balancing pass finds out.
+    """
+    sent_at = asyncio.get_running_loop().time()
+    me = options.instance_name
+    taken = lease.with_changes(now=utcnow(), owner=me, properties=signed(lease.properties, me))
+    document = await store.replace(taken.raw, etag=lease.etag or "")
+    owned = replace(from_document(document), range=taken.range)
+    return Tenure(owned, store, options, utcnow=utcnow, acquired_at=sent_at)
