@@ -1,0 +1,230 @@
+"""
+The processor over memory and virtual time: what a user of `ChangeFeedProcessor` may rely on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
+from cosmos_outbox.ports import ChangeBatch, StartFrom
+from tests.unit.changefeed.world import World
+
+
+async def test_every_change_is_handled_once_and_in_order_when_nothing_fails():
+    world = World(ranges=4)
+    await world.write_many(500)
+    world.start("a")
+    await world.until(world.all_handled)
+    await world.write_many(500)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert {key: list(range(100)) for key in world.handled} == world.handled
+
+
+async def test_a_clean_stop_saves_what_is_done_and_releases_every_lease():
+    world = World(ranges=3)
+    await world.write_many(100)
+    world.start("a")
+    await world.until(world.all_handled)
+    await world.stop("a")
+
+    assert {"nobody": 3} == await world.owners()
+
+    world.start("b")
+    await asyncio.sleep(30)
+    await world.stop_all()
+    assert all(len(numbers) == len(set(numbers)) for numbers in world.handled.values())
+
+
+async def test_two_workers_share_the_ranges_evenly_without_handling_anything_twice():
+    world = World(ranges=4)
+    world.start("a")
+    await asyncio.sleep(20)
+    await world.write_many(100)
+    world.start("b")
+    await asyncio.sleep(60)
+    await world.write_many(100)
+    await world.until(world.all_handled)
+
+    assert {"a": 2, "b": 2} == await world.owners()
+    await world.stop_all()
+    assert all(numbers == sorted(set(numbers)) for numbers in world.handled.values())
+
+
+async def test_the_leases_of_a_killed_worker_are_taken_over_after_they_expire():
+    world = World(ranges=4)
+    world.start("a")
+    world.start("b")
+    await asyncio.sleep(60)
+    await world.kill("a")
+    await world.write_many(200)
+    seconds = await world.until(world.all_handled)
+
+    assert {"b": 4} == await world.owners()
+    assert seconds < 60 + 2 * 13 + 2
+    await world.stop_all()
+    assert world.first_copies_in_order()
+
+
+async def test_a_hundred_leases_spread_over_five_workers_within_three_acquire_intervals():
+    world = World(ranges=100)
+    world.start("w0")
+    await asyncio.sleep(20)
+    for i in range(1, 5):
+        world.start(f"w{i}")
+    await asyncio.sleep(3 * 13 * 1.1)
+
+    assert {f"w{i}": 20 for i in range(5)} == await world.owners()
+    await world.stop_all()
+
+
+async def test_a_handler_that_fails_gets_the_same_page_again_and_nothing_is_skipped():
+    world = World()
+    failures = 5
+
+    async def flaky(batch: ChangeBatch) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("not yet")
+        await world.handle(batch)
+
+    await world.write_many(50)
+    world.start("a", handler=flaky)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert {key: list(range(5)) for key in world.handled} == world.handled
+
+
+async def test_the_checkpoint_never_runs_ahead_of_the_handler():
+    world = World()
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def slow(batch: ChangeBatch) -> None:
+        entered.set()
+        await leave.wait()
+        await world.handle(batch)
+
+    await world.write_many(10)
+    world.start("a", handler=slow)
+    await entered.wait()
+    await asyncio.sleep(120)  # renewals go on all the while
+
+    (lease,) = await world.all_leases()
+    assert (None, "a") == (lease.continuation, lease.owner)
+
+    leave.set()
+    await world.until(world.all_handled)
+    await world.stop_all()
+    (lease,) = await world.all_leases()
+    assert '"10"' == lease.continuation
+
+
+async def test_an_owner_cut_off_from_the_lease_store_stops_before_the_lease_expires_for_others():
+    world = World()
+    active: list[str] = []
+    overlaps: list[list[str]] = []
+
+    def recording(name: str):
+        async def handler(batch: ChangeBatch) -> None:
+            active.append(name)
+            overlaps.append(list(active))
+            try:
+                await asyncio.sleep(1000 if name == "a" else 1)  # a's handler would go on for ever
+                await world.handle(batch)
+            finally:
+                active.remove(name)
+
+        return handler
+
+    class CutOff:
+        """The lease store, as a worker sees it whose network is down."""
+
+        down = False
+
+        def __getattr__(self, name: str):
+            async def call(*args: object, **kwargs: object) -> object:
+                if self.down:
+                    raise StoreUnavailable
+                return await getattr(world.leases, name)(*args, **kwargs)
+
+            return call
+
+    cut_off = CutOff()
+    await world.write_many(10)
+    world.start("a", handler=recording("a"), leases=cut_off)  # type: ignore[arg-type]
+    await world.until(lambda: active == ["a"])
+    cut_off.down = True
+    world.start("b", handler=recording("b"))
+    await world.until(world.all_handled)
+
+    assert max(len(names) for names in overlaps) == 1
+    await world.stop("b")
+    await world.kill("a")
+
+
+async def test_a_stop_cancels_a_handler_that_outlives_the_grace_period_and_releases_the_lease():
+    world = World()
+    started = asyncio.Event()
+
+    async def endless(batch: ChangeBatch) -> None:
+        started.set()
+        await asyncio.sleep(10_000)
+
+    await world.write_many(1)
+    world.start("a", handler=endless, grace_period=timedelta(seconds=5))
+    await started.wait()
+    before = asyncio.get_running_loop().time()
+    await world.stop("a")
+
+    assert asyncio.get_running_loop().time() - before == pytest.approx(5, abs=0.1)
+    (lease,) = await world.all_leases()
+    assert (None, None) == (lease.owner, lease.continuation)
+
+
+async def test_a_split_loses_nothing_and_keeps_the_order_of_every_key():
+    world = World(ranges=2)
+    world.start("a")
+    world.start("b")
+    for _ in range(3):
+        await world.write_many(100)
+        ranges = await world.container.physical_ranges()
+        world.container.split(ranges[0].id)
+        await world.write_many(100)
+    await world.until(world.all_handled)
+    await asyncio.sleep(60)
+
+    leases = await world.all_leases()
+    assert {r.id for r in await world.container.physical_ranges()} == {lease.token for lease in leases}
+    await world.stop_all()
+    assert world.first_copies_in_order()
+
+
+async def test_start_now_skips_history_but_nothing_written_after_the_first_start():
+    world = World()
+    await world.write("old")
+    await asyncio.sleep(10)
+    world.start("a", start=StartFrom.NOW)
+    await asyncio.sleep(1)
+    await world.write("new")
+    await world.until(lambda: "new" in world.handled)
+    await world.stop_all()
+
+    assert {"new": [0]} == world.handled
+
+
+def test_options_report_every_mistake_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        ProcessorOptions(
+            processor_name="", instance_name=" ", max_items=0, renew_interval=timedelta(seconds=50)
+        )
+
+    for word in ("processor_name", "instance_name", "max_items", "renew_interval"):
+        assert word in str(caught.value)

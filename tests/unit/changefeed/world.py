@@ -1,0 +1,122 @@
+"""
+A container, its lease container and several workers in memory, under the loop's virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.leases import Lease, from_document
+from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, LeaseStore, Write, WriteKind
+
+EPOCH = 1_800_000_000.0
+
+
+def virtual_seconds() -> float:
+    return EPOCH + asyncio.get_running_loop().time()
+
+
+def virtual_utcnow() -> datetime:
+    return datetime.fromtimestamp(virtual_seconds(), UTC)
+
+
+class World:
+    def __init__(self, *, ranges: int = 1) -> None:
+        self.container = MemoryContainer(ranges=ranges, now=virtual_seconds)
+        self.leases = MemoryLeases(now=virtual_seconds)
+        self.handled: dict[str, list[int]] = defaultdict(
+            list
+        )  # partition key -> numbers, in the order handled
+        self.workers: dict[str, tuple[ChangeFeedProcessor, asyncio.Task[None]]] = {}
+        self._written: dict[str, int] = defaultdict(int)
+
+    async def write(self, partition_key: str) -> None:
+        """
+        Write the next number of a partition key.
+        """
+        number = self._written[partition_key]
+        self._written[partition_key] += 1
+        document = {"id": f"{partition_key}-{number}", "partitionKey": partition_key, "n": number}
+        write = Write(kind=WriteKind.CREATE, id=document["id"], document=document)
+        await self.container.commit(partition_key, [write])
+
+    async def write_many(self, count: int, *, keys: int = 10) -> None:
+        for i in range(count):
+            await self.write(f"key-{i % keys}")
+
+    async def handle(self, batch: ChangeBatch) -> None:
+        for document in batch.documents:
+            self.handled[document["partitionKey"]].append(document["n"])
+
+    def start(
+        self,
+        name: str,
+        *,
+        handler: ChangeHandler | None = None,
+        feed: ChangeFeed | None = None,
+        leases: LeaseStore | None = None,
+        utcnow: Callable[[], datetime] = virtual_utcnow,
+        **options: object,
+    ) -> ChangeFeedProcessor:
+        processor = ChangeFeedProcessor(
+            feed or self.container,
+            leases or self.leases,
+            handler or self.handle,
+            ProcessorOptions(processor_name="p", instance_name=name, **options),  # type: ignore[arg-type]
+            utcnow=utcnow,
+            hooks=(),
+        )
+        self.workers[name] = (processor, asyncio.ensure_future(processor.run()))
+        return processor
+
+    async def stop(self, name: str) -> None:
+        processor, task = self.workers.pop(name)
+        processor.stop()
+        await task
+
+    async def kill(self, name: str) -> None:
+        """
+        End a worker as SIGKILL does: nothing is released.
+        """
+        _, task = self.workers.pop(name)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def stop_all(self) -> None:
+        for name in list(self.workers):
+            await self.stop(name)
+
+    async def all_leases(self) -> list[Lease]:
+        listing = await self.leases.list("p")
+        return [from_document(d) for d in listing.documents if ".." in d["id"]]
+
+    async def owners(self) -> dict[str, int]:
+        counts: dict[str, int] = defaultdict(int)
+        for lease in await self.all_leases():
+            counts[lease.owner or "nobody"] += 1
+        return dict(counts)
+
+    async def until(self, fact: Callable[[], bool], *, within: timedelta = timedelta(minutes=10)) -> float:
+        """
+        Wait for a fact; return how many virtual seconds it took.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        async with asyncio.timeout(within.total_seconds()):
+            while not fact():
+                await asyncio.sleep(0.05)
+        return loop.time() - started
+
+    def all_handled(self) -> bool:
+        return all(set(self.handled[key]) >= set(range(count)) for key, count in self._written.items())
+
+    def first_copies_in_order(self) -> bool:
+        return all(list(dict.fromkeys(numbers)) == sorted(set(numbers)) for numbers in self.handled.values())
