@@ -1,0 +1,3 @@
+"""
+The worker process: reads the container's change feed and relays its events to the topic.
+"""

@@ -1,0 +1,72 @@
+"""
+`python -m worker`: relay the events of a container to a topic, until SIGTERM.
+
+Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; 2 a setting or resource cannot work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from cosmos_outbox import ConfigurationError
+from worker import logs
+from worker.bootstrap import assembled
+from worker.lifecycle import Aborted, run_until_signalled
+from worker.settings import Settings, load, unknown_variables
+
+_logger = logging.getLogger("worker")
+
+
+def main() -> int:
+    """
+    Run the worker; return its exit code.
+    """
+    if len(sys.argv) > 1:
+        return _usage(asked_for=sys.argv[1:] in (["--help"], ["-h"]))
+    try:
+        settings = load()
+    except ConfigurationError as error:
+        sys.stderr.write(f"The worker cannot start; these settings are wrong:\n{_indented(str(error))}\n")
+        return 2
+    logs.configure(settings.log_level, settings.log_format)
+    for sentence in unknown_variables(os.environ):
+        _logger.warning("settings.unknown %s", sentence)
+    try:
+        asyncio.run(_run(settings))
+    except ConfigurationError as error:
+        sys.stderr.write(f"The worker cannot run:\n{_indented(str(error))}\n")
+        return 2
+    except Aborted:
+        return 1
+    except Exception:
+        _logger.exception("worker.crashed")
+        return 1
+    return 0
+
+
+async def _run(settings: Settings) -> None:
+    async with assembled(settings) as processor:
+        _logger.info("worker.started as %s", settings.instance_name)
+        await run_until_signalled(processor)
+    _logger.info("worker.stopped")
+
+
+def _usage(*, asked_for: bool) -> int:
+    lines = ["usage: python -m worker", "", "Configured by environment variables alone:", ""]
+    for name, field in Settings.model_fields.items():
+        default = "required" if field.is_required() else field.get_default()
+        shown = "" if default is None or field.default_factory else f" [{default}]"
+        lines.append(f"  OUTBOX_{name.upper():28} {field.description}{shown}")
+    (sys.stdout if asked_for else sys.stderr).write("\n".join(lines) + "\n")
+    return 0 if asked_for else 2
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

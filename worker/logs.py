@@ -1,0 +1,48 @@
+"""
+Logs: one JSON object a line, or plain text; the Azure SDKs only speak up from WARNING on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class JsonFormatter(logging.Formatter):
+    """
+    Time, level, logger, message, and for records of the library the event's name and fields.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        event = getattr(record, "event", None)
+        if event is not None:
+            line["event"] = event
+            line.update({name: _plain(value) for name, value in getattr(record, "fields", {}).items()})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(level: str, form: str) -> None:
+    """
+    Send all logs to standard error.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonFormatter() if form == "json" else plain)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # At INFO the SDKs log every request, some 2 KB each.
+    for chatty in ("azure", "uamqp"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)

@@ -1,0 +1,166 @@
+"""
+Settings: the environment, read once; all mistakes are reported together, each with the variable's name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from cosmos_outbox import ConfigurationError
+from cosmos_outbox.changefeed.options import default_instance_name
+
+PREFIX = "OUTBOX_"
+# Either of each pair; a connection string wins, as it holds the key as well.
+_ALTERNATIVES = (
+    ("cosmos_connection_string", "cosmos_endpoint"),
+    ("servicebus_connection_string", "servicebus_namespace"),
+)
+
+
+def _with_parts(*parts: str) -> AfterValidator:
+    def check(secret: SecretStr | None) -> SecretStr | None:
+        text = secret.get_secret_value() if secret else ""
+        missing = [part for part in parts if f"{part}=".casefold() not in text.casefold()]
+        if secret is not None and missing:
+            raise ValueError(
+                f"is no connection string: it lacks {' and '.join(f'{part}=…' for part in missing)}"
+            )
+        return secret
+
+    return AfterValidator(check)
+
+
+def _https_url(text: str | None) -> str | None:
+    if text is not None and not text.startswith(("https://", "http://")):
+        raise ValueError("must be a URL such as https://ACCOUNT.documents.azure.com")
+    return text
+
+
+class Settings(BaseSettings):
+    """
+    What the worker is told by its environment; every variable is `OUTBOX_` and the field's name in capitals.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
+
+    cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = (
+        Field(
+            default=None,
+            description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
+        )
+    )
+    cosmos_endpoint: Annotated[str | None, AfterValidator(_https_url)] = Field(
+        default=None,
+        description="Cosmos DB account, reached with the default Azure credential (managed identity).",
+    )
+    cosmos_database: str = Field(min_length=1, description="Database of both containers.")
+    cosmos_container: str = Field(min_length=1, description="Container of the entities and events.")
+    lease_container: str = Field(
+        default="leases", min_length=1, description="Container of the leases; must exist."
+    )
+    servicebus_connection_string: Annotated[
+        SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")
+    ] = Field(
+        default=None,
+        description="Service Bus namespace with its key. Either this or OUTBOX_SERVICEBUS_NAMESPACE.",
+    )
+    servicebus_namespace: str | None = Field(
+        default=None,
+        description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
+    )
+    topic: str = Field(min_length=1, description="Topic that receives the events.")
+
+    processor_name: str = Field(
+        default="outbox",
+        min_length=1,
+        description="Workers with the same name share the work; part of the lease ids.",
+    )
+    instance_name: str = Field(
+        default_factory=default_instance_name, min_length=1, description="Must differ between live workers."
+    )
+    start: Literal["beginning", "now"] | datetime = Field(
+        default="beginning",
+        description="Where ranges without a lease begin: beginning, now, or an ISO 8601 time.",
+    )
+    page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
+    lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
+    max_poll_seconds: float = Field(
+        default=1.0, gt=0, description="Longest pause between reads of an idle range."
+    )
+    lease_acquire_seconds: float = Field(default=13.0, gt=0, description="Time between two balancing passes.")
+    lease_renew_seconds: float = Field(
+        default=17.0, gt=0, description="Time between two renewals of a lease."
+    )
+    lease_expiration_seconds: float = Field(
+        default=60.0, ge=2, description="A lease not renewed for so long is free."
+    )
+    grace_seconds: float = Field(
+        default=20.0, ge=0, description="How long SIGTERM waits for pages in the making."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe log line."
+    )
+    log_format: Literal["json", "text"] = Field(
+        default="json", description="One JSON object a line, or plain text."
+    )
+
+
+def load() -> Settings:
+    """
+    Read the settings from the environment.
+
+    Raises:
+        ConfigurationError: one line a mistake, all of them, naming the variables; values are never shown.
+    """
+    mistakes = [
+        f"{PREFIX}{first.upper()} or {PREFIX}{second.upper()}: one of them is required"
+        for first, second in _ALTERNATIVES
+        if not os.environ.get(f"{PREFIX}{first.upper()}") and not os.environ.get(f"{PREFIX}{second.upper()}")
+    ]
+    settings: Settings | None = None
+    try:
+        settings = Settings()  # type: ignore[call-arg] # its fields come from the environment
+    except ValidationError as error:
+        mistakes += _described(error)
+    else:
+        if settings.lease_renew_seconds * 2 > settings.lease_expiration_seconds:
+            mistakes.append(
+                f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS "
+                f"({settings.lease_expiration_seconds:g})"
+            )
+    if mistakes or settings is None:
+        raise ConfigurationError("\n".join(sorted(mistakes)))
+    return settings
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """
+    Return a sentence for every `OUTBOX_` variable that no setting reads: most likely a typing mistake.
+    """
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    sentences = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            sentences.append(
+                f"{name} is not a setting of the worker" + (f"; did you mean {near[0]}?" if near else "")
+            )
+    return sentences
+
+
+def _described(error: ValidationError) -> list[str]:
+    lines: dict[str, str] = {}  # a union reports one mistake for each of its members: the first is enough
+    for mistake in error.errors(include_url=False, include_context=False, include_input=False):
+        variable = f"{PREFIX}{str(mistake['loc'][0]).upper()}"
+        message = (
+            "is required" if mistake["type"] == "missing" else mistake["msg"].removeprefix("Value error, ")
+        )
+        lines.setdefault(variable, f"{variable}: {message}")
+    return list(lines.values())
