@@ -1,0 +1,193 @@
+"""
+What a broker serves: topics, subscriptions and queues, checked field by field with the path of every mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DEFAULT_KEYS = {"RootManageSharedAccessKey": "SAS_KEY_VALUE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig:
+    """
+    How messages are kept and delivered, for a queue and for a subscription alike.
+    """
+
+    requires_session: bool = False
+    lock_s: float = 60.0
+    max_delivery_count: int = 10
+    ttl_s: float | None = None
+    dead_letter_on_expiration: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionConfig:
+    name: str
+    queue: QueueConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """
+    The entity messages are sent to; `queue` set and no subscriptions: it is a queue.
+    """
+
+    name: str
+    dedup_window_s: float | None = None
+    ttl_s: float | None = None
+    max_message_size: int = 256 * 1024
+    subscriptions: tuple[SubscriptionConfig, ...] = ()
+    queue: QueueConfig | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """
+    Attributes:
+        link_idle_s: A link over which nothing was sent for so long is detached. Defaults to 600, as in Azure.
+        sas_keys: Names and values of the shared access keys that clients may sign tokens with.
+    """
+
+    topics: tuple[TopicConfig, ...] = ()
+    link_idle_s: float = 600.0
+    sas_keys: Mapping[str, str]
+
+
+_Check = Callable[[Any, str], Any]
+
+
+def _fail(path: str, expected: str, value: Any) -> ValueError:
+    return ValueError(f"{path or 'config'}: expected {expected}, got {value!r:.80}")
+
+
+def _object(value: Any, path: str, fields: Mapping[str, tuple[_Check, Any]]) -> dict[str, Any]:
+    """
+    Check every known field, fill in defaults, refuse unknown ones; a default of `...` marks a mandatory field.
+    """
+    if not isinstance(value, dict):
+        raise _fail(path, "an object", value)
+    prefix = f"{path}." if path else ""
+    for key in value:
+        if key not in fields:
+            raise ValueError(f"{prefix}{key}: unknown field, known are {', '.join(sorted(fields))}")
+    out = {}
+    for key, (check, default) in fields.items():
+        if key not in value and default is ...:
+            raise ValueError(f"{prefix}{key}: is missing")
+        out[key] = check(value[key], prefix + key) if key in value else default
+    return out
+
+
+def _seconds(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise _fail(path, "a positive number of seconds", value)
+    return float(value)
+
+
+def _optional_seconds(value: Any, path: str) -> float | None:
+    return None if value is None else _seconds(value, path)
+
+
+def _count(value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _fail(path, "a whole number of at least 1", value)
+    return value
+
+
+def _flag(value: Any, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise _fail(path, "true or false", value)
+    return value
+
+
+def _name(value: Any, path: str) -> str:
+    if not isinstance(value, str) or not value.strip("/") or len(value) > 260 or "$" in value:
+        raise _fail(path, "an entity name of 1 to 260 characters without '$'", value)
+    return value.strip("/")
+
+
+def _keys(value: Any, path: str) -> dict[str, str]:
+    if (
+        not isinstance(value, dict)
+        or not value
+        or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+    ):
+        raise _fail(path, "an object of key names and key values", value)
+    return value
+
+
+def _list(value: Any, path: str, item: Callable[[Any, str], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _fail(path, "a list", value)
+    items = tuple(item(element, f"{path}[{index}]") for index, element in enumerate(value))
+    names = [element.name.lower() for element in items]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"{path}[{index}].name: {name!r} is already used")
+    return items
+
+
+_QUEUE_FIELDS: dict[str, tuple[_Check, Any]] = {
+    "requires_session": (_flag, False),
+    "lock_s": (_seconds, 60.0),
+    "max_delivery_count": (_count, 10),
+    "ttl_s": (_optional_seconds, None),
+    "dead_letter_on_expiration": (_flag, False),
+}
+_ENTITY_FIELDS: dict[str, tuple[_Check, Any]] = {
+    "name": (_name, ...),
+    "dedup_window_s": (_optional_seconds, None),
+    "max_message_size": (_count, 256 * 1024),
+}
+
+
+def _subscription(value: Any, path: str) -> SubscriptionConfig:
+    fields = _object(value, path, {"name": (_name, ...), **_QUEUE_FIELDS})
+    return SubscriptionConfig(name=fields.pop("name"), queue=QueueConfig(**fields))
+
+
+def parse_topic(value: Any, path: str = "") -> TopicConfig:
+    fields = _object(
+        value,
+        path,
+        {
+            **_ENTITY_FIELDS,
+            "ttl_s": (_optional_seconds, None),
+            "subscriptions": (lambda v, p: _list(v, p, _subscription), ()),
+        },
+    )
+    return TopicConfig(**fields)
+
+
+def parse_queue(value: Any, path: str = "") -> TopicConfig:
+    fields = _object(value, path, {**_ENTITY_FIELDS, **_QUEUE_FIELDS})
+    queue = QueueConfig(**{key: fields.pop(key) for key in _QUEUE_FIELDS})
+    return TopicConfig(**fields, queue=queue)
+
+
+def parse(value: Any) -> BrokerConfig:
+    """
+    Raises:
+        ValueError: names the path of the first mistake.
+    """
+    fields = _object(
+        value,
+        "",
+        {
+            "topics": (lambda v, p: _list(v, p, parse_topic), ()),
+            "queues": (lambda v, p: _list(v, p, parse_queue), ()),
+            "link_idle_s": (_seconds, 600.0),
+            "sas_keys": (_keys, DEFAULT_KEYS),
+        },
+    )
+    names = {topic.name.lower() for topic in fields["topics"]}
+    for index, queue in enumerate(fields["queues"]):
+        if queue.name.lower() in names:
+            raise ValueError(f"queues[{index}].name: {queue.name!r} is already the name of a topic")
+    topics = fields["topics"] + fields["queues"]
+    return BrokerConfig(topics=topics, link_idle_s=fields["link_idle_s"], sas_keys=fields["sas_keys"])

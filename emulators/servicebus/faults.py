@@ -1,0 +1,178 @@
+"""
+Faults on demand: deterministic, counted, and chosen by the broker's user before they happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+
+class Action(StrEnum):
+    DROP_BEFORE_STORE = "drop-before-store"
+    DROP_AFTER_STORE = "drop-after-store"
+    LOST = "lost"
+    NO_ACK = "no-ack"
+    DELAY_ACK = "delay-ack"
+    DETACH_BEFORE_STORE = "detach-before-store"
+    DETACH_AFTER_STORE = "detach-after-store"
+    REJECT = "reject"
+    REJECT_AFTER_STORE = "reject-after-store"
+    SERVER_BUSY = "server-busy"
+    ZERO_CREDIT = "zero-credit"
+    LATENCY = "latency"
+    DOWN = "down"
+
+
+class On(StrEnum):
+    """
+    What a fault strikes: what clients send, or what they settle.
+    """
+
+    SEND = "send"
+    SETTLE = "settle"
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """
+    Mutable: it counts what it saw and what it struck.
+
+    Attributes:
+        entity: Path of a topic, queue or subscription, any case. Defaults to every one.
+        skip: How many matching events pass first. Defaults to 0.
+        count: How many are struck, None for all. Defaults to 1; to all for latency.
+        probability: Chance of each remaining one, drawn from `seed`. Defaults to 1.
+        seconds: Length of a delay, a latency or an outage.
+        condition: What a rejection or a detachment says. Defaults to one that suits the action.
+    """
+
+    action: Action
+    on: On = On.SEND
+    entity: str | None = None
+    skip: int = 0
+    count: int | None = 1
+    probability: float = 1.0
+    seed: int = 0
+    seconds: float = 0.0
+    condition: str | None = None
+    description: str = "A fault was injected."
+    seen: int = 0
+    struck: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = Random(self.seed)
+
+    _random: Random = None  # type: ignore[assignment]  # set above, from the seed
+
+    def strikes(self, on: On, entity: str) -> bool:
+        if self.on is not on or (self.entity is not None and self.entity.lower() != entity.lower()):
+            return False
+        if self.count is not None and self.struck >= self.count:
+            return False
+        self.seen += 1
+        if self.seen <= self.skip or (self.probability < 1 and self._random.random() >= self.probability):
+            return False
+        self.struck += 1
+        return True
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "action": self.action.value, "on": self.on.value, "entity": self.entity, "seen": self.seen, "struck": self.struck,
+        }  # fmt: skip
+
+
+_FIELDS = {
+    "action",
+    "on",
+    "entity",
+    "skip",
+    "count",
+    "probability",
+    "seed",
+    "seconds",
+    "condition",
+    "description",
+}
+_TIMED = {Action.DELAY_ACK, Action.LATENCY, Action.DOWN}
+
+
+def parse_fault(value: dict[str, Any]) -> Fault:
+    """
+    Raises:
+        ValueError: names the field that is wrong.
+    """
+    unknown = set(value) - _FIELDS
+    if unknown:
+        raise ValueError(f"faults: unknown field {min(unknown)!r}, known are {', '.join(sorted(_FIELDS))}")
+    fields = dict(value)
+    try:
+        fields["action"] = Action(fields.get("action", ""))
+        fields["on"] = On(fields.get("on", On.SEND))
+    except ValueError as error:
+        raise ValueError(
+            f"faults: {error}; actions are {', '.join(Action)}; on is one of {', '.join(On)}"
+        ) from error
+    for name in ("skip", "count", "probability", "seed", "seconds"):
+        number = fields.get(name)
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0
+        ):
+            raise ValueError(f"faults.{name}: expected a number of at least 0, got {number!r}")
+    if fields["action"] in _TIMED and not fields.get("seconds"):
+        raise ValueError(f"faults.seconds: {fields['action']} needs a positive number of seconds")
+    if fields["action"] is Action.LATENCY:
+        fields.setdefault("count", None)
+    return Fault(**fields)
+
+
+class Faults:
+    """
+    The list of faults of one broker, asked once for each event.
+    """
+
+    def __init__(self, go_down: Callable[[float], None]) -> None:
+        self._go_down = go_down
+        self._faults: list[Fault] = []
+        self._latencies: list[Fault] = []
+
+    def add(self, value: dict[str, Any]) -> Fault:
+        """
+        Add a fault, see `Fault` for the fields; "down" takes effect at once: all connections are cut and new ones refused.
+        """
+        fault = parse_fault(value)
+        if fault.action is Action.DOWN:
+            fault.struck = 1
+            self._go_down(fault.seconds)
+        (self._latencies if fault.action is Action.LATENCY else self._faults).append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """
+        Forget all faults; an outage that has begun ends too.
+        """
+        self._faults.clear()
+        self._latencies.clear()
+        self._go_down(0.0)
+
+    def next(self, on: On, entity: str) -> Fault | None:
+        """
+        The first fault that strikes this event; one event suffers at most one.
+        """
+        for fault in self._faults:
+            if fault.action is not Action.DOWN and fault.strikes(on, entity):
+                return fault
+        return None
+
+    def latency(self, on: On, entity: str) -> float:
+        return (
+            sum(fault.seconds for fault in self._latencies if fault.strikes(on, entity))
+            if self._latencies
+            else 0.0
+        )
+
+    def as_list(self) -> list[dict[str, Any]]:
+        return [fault.as_dict() for fault in (*self._faults, *self._latencies)]

@@ -1,0 +1,56 @@
+"""
+Deadlines of the broker in one heap, so that its time is whatever clock it was given.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+
+
+class Timer:
+    __slots__ = ("callback", "due")
+
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
+        self.due = due
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Timers:
+    """
+    Runs callbacks when `run_due` is called after their time; whoever drives the broker calls it at `next_due`.
+
+    `on_earlier`, when set, is called each time `next_due` moves closer.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.now = clock
+        self.on_earlier: Callable[[float], None] | None = None
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+
+    @property
+    def next_due(self) -> float | None:
+        while self._heap and self._heap[0][2].callback is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def at(self, due: float, callback: Callable[[], None]) -> Timer:
+        earlier = not self._heap or due < self._heap[0][0]
+        timer = Timer(due, callback)
+        heapq.heappush(self._heap, (due, next(self._order), timer))
+        if earlier and self.on_earlier:
+            self.on_earlier(due)
+        return timer
+
+    def run_due(self) -> None:
+        now = self.now()
+        while self._heap and self._heap[0][0] <= now:
+            timer = heapq.heappop(self._heap)[2]
+            callback, timer.callback = timer.callback, None
+            if callback:
+                callback()
