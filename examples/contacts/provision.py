@@ -1,0 +1,21 @@
+"""
+Create what the local stack needs in a Cosmos account; on Azure this is the infrastructure's work, never a worker's.
+"""
+
+from __future__ import annotations
+
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
+
+
+async def provision(
+    connection_string: str, *, database: str = "contacts", data: str = "data", leases: str = "leases"
+) -> None:
+    """
+    Create the database and both containers where they do not exist yet.
+    """
+    # -1: nothing expires by itself, but a document's own `ttl` counts. Without it events would stay for ever.
+    async with CosmosClient.from_connection_string(connection_string) as client:
+        made = await client.create_database_if_not_exists(database)
+        await made.create_container_if_not_exists(data, PartitionKey("/partitionKey"), default_ttl=-1)
+        await made.create_container_if_not_exists(leases, PartitionKey("/id"), default_ttl=-1)

@@ -1,0 +1,174 @@
+"""
+The session subscriber: holds many sessions at once, takes each one's messages in order, records, then completes.
+
+The SDK has no session processor, so receivers ask for "the next session that has messages" in a loop, drain it, and
+move on. Opening and closing a receiver takes about a second even locally: many of them run side by side, and a
+session is held a little longer than its messages last, so that the next change of the same contact finds it open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from examples.contacts.received import ReceivedMessage, to_line
+
+logger = logging.getLogger(__name__)
+
+Record = Callable[[ReceivedMessage], None]
+
+
+class SubscriberSettings(BaseSettings):
+    """
+    Where to receive from, and how many sessions to hold at once.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="OUTBOX_")
+
+    servicebus_connection_string: str
+    topic: str = "events"
+    subscription: str = "all"
+    receivers: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTimes:
+    """
+    How long a receiver waits for a session, and for one more message of the session it holds.
+    """
+
+    accept_seconds: float = 20
+    idle_seconds: float = 0.5
+    renew_before_seconds: float = 10
+
+
+async def subscribe(settings: SubscriberSettings, record: Record, times: SessionTimes | None = None) -> None:
+    """
+    Receive until cancelled; a message is recorded before it is completed, so no completed one can be missing.
+    """
+    # retry_total=0: the SDK retries an accept that found no session, which turns 20 s of waiting into minutes.
+    client = ServiceBusClient.from_connection_string(settings.servicebus_connection_string, retry_total=0)
+    async with client, asyncio.TaskGroup() as receivers:
+        for _ in range(settings.receivers):
+            receivers.create_task(_receive_sessions(client, settings, record, times or SessionTimes()))
+
+
+async def _receive_sessions(
+    client: ServiceBusClient, settings: SubscriberSettings, record: Record, times: SessionTimes
+) -> None:
+    while True:
+        receiver = client.get_subscription_receiver(
+            settings.topic,
+            settings.subscription,
+            session_id=NEXT_AVAILABLE_SESSION,
+            max_wait_time=times.accept_seconds,
+        )
+        try:
+            async with receiver:
+                await _drain(receiver, record, times)
+        except OperationTimeoutError:
+            continue  # no session had a message
+        except ServiceBusError as error:
+            # A lost lock or connection: what was not completed comes again, to whoever holds the session then.
+            logger.warning("subscriber.receive_failed", extra={"error": repr(error)})
+            await asyncio.sleep(0.5)
+
+
+async def _drain(receiver: ServiceBusReceiver, record: Record, times: SessionTimes) -> None:
+    while messages := await receiver.receive_messages(100, max_wait_time=times.idle_seconds):
+        received_ns = time.time_ns()
+        for message in messages:
+            record(_received(message, received_ns))
+            await receiver.complete_message(message)
+        session = receiver.session
+        if session.locked_until_utc and session.locked_until_utc - datetime.now(UTC) < timedelta(
+            seconds=times.renew_before_seconds
+        ):
+            await session.renew_lock()
+
+
+def _received(message: ServiceBusReceivedMessage, received_ns: int) -> ReceivedMessage:
+    properties = {_text(key): value for key, value in (message.application_properties or {}).items()}
+    return ReceivedMessage(
+        message_id=message.message_id or "",
+        session_id=message.session_id or "",
+        subject=message.subject or "",
+        entity_version=_number(properties.get("entity-version")),
+        sequence=_number(properties.get("sequence")),
+        sequence_number=message.sequence_number or 0,
+        enqueued_at=message.enqueued_time_utc.isoformat() if message.enqueued_time_utc else None,
+        created_at=_created_at(message),
+        received_ns=received_ns,
+    )
+
+
+def _created_at(message: ServiceBusReceivedMessage) -> str | None:
+    try:
+        event = json.loads(b"".join(message.body))
+    except ValueError:
+        return None
+    created_at = event.get("createdAt") if isinstance(event, dict) else None
+    return created_at if isinstance(created_at, str) else None
+
+
+def _text(value: Any) -> str:
+    # The SDK hands symbols and strings of AMQP over as bytes.
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+async def run_until_stopped(settings: SubscriberSettings, record_file: Path) -> None:
+    """
+    Subscribe until SIGTERM or SIGINT, appending one line a message to the record file.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    # Unbuffered: a line is in the file before its message is completed, whatever then happens to this process.
+    with record_file.open("ab", buffering=0) as file:
+
+        def record(message: ReceivedMessage) -> None:
+            file.write(to_line(message).encode())
+
+        receiving = asyncio.create_task(subscribe(settings, record))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([receiving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        receiving.cancel()
+        stopping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await receiving
+
+
+def load_settings() -> SubscriberSettings:
+    """
+    Return the settings of the environment.
+
+    Raises:
+        SystemExit: one is missing or wrong; all are named on stderr, and the exit code is 2.
+    """
+    try:
+        return SubscriberSettings()
+    except ValidationError as error:
+        for mistake in error.errors():
+            name = f"OUTBOX_{str(mistake['loc'][0]).upper()}"
+            sys.stderr.write(f"{name}: {mistake['msg']}\n")
+        sys.exit(2)
