@@ -1,0 +1,18 @@
+"""
+An emulator of Azure Cosmos DB for NoSQL that serves the unmodified vendor SDKs over plain http.
+
+Two halves that know each other through one function. The *engine* holds accounts, containers, partitions and items; it is
+synchronous, so that every operation is atomic without a lock, and takes the time as an argument. The *protocol* turns HTTP
+requests into engine calls and engine values into the bytes that Azure would send.
+
+```text
+server      sockets, added latency, injected faults                     (asyncio, aiohttp)
+  gateway   one request -> one reply: routes, key check, error replies  (no sockets from here on)
+    resources  databases, containers, partition key ranges
+    documents  items, batches, queries, change feed
+      account > container > partition > item                            the engine
+      transaction, patch, sql, changefeed                               what can be done with it
+```
+
+Nothing of a partition changes before a transaction commits, therefore no error on the way can leave half of a batch behind.
+"""

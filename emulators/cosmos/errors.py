@@ -1,0 +1,40 @@
+"""
+The one way in which the emulator refuses a request: the status, sub-status and message that Azure would send.
+"""
+
+from __future__ import annotations
+
+
+class CosmosError(Exception):
+    """
+    Carry an HTTP status and a Cosmos DB sub-status to the reply.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, substatus: int = 0, retry_after_ms: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.substatus = substatus
+        self.message = message
+        self.retry_after_ms = retry_after_ms
+
+
+def bad_request(message: str, *, substatus: int = 0) -> CosmosError:
+    return CosmosError(400, message, substatus=substatus)
+
+
+def not_found(message: str = "Entity with the specified id does not exist in the system.") -> CosmosError:
+    return CosmosError(404, message)
+
+
+def conflict() -> CosmosError:
+    return CosmosError(409, "Entity with the specified id already exists in the system.")
+
+
+def precondition_failed(*, substatus: int = 0) -> CosmosError:
+    return CosmosError(412, "One of the specified pre-condition is not met.", substatus=substatus)
+
+
+def too_large() -> CosmosError:
+    return CosmosError(413, "Request size is too large.")
