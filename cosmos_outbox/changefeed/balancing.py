@@ -98,12 +98,13 @@ def plan(
         and lease.id not in running
         and (lease.owner == me or lease.expired(now, expiration))
     ]
+    working_on = sum(1 for lease in leases if lease.id in running and holders[lease.id] == me)
     needed = target - counts[me]
     free = [lease for lease in preferred if holders[lease.id] is None]
     taken = free[: max(0, needed)]
     robbed, asked = ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
     return Plan(
-        take=(*mine_but_idle, *taken, *robbed),
+        take=(*mine_but_idle[: max(0, target - working_on)], *taken, *robbed),
         ask=tuple(asked),
         hand_over=tuple(lease for lease in leases if lease.id in running and wish_for(lease)),
         waiting=bool(asked) or any(wish_for(lease) == me and lease not in mine_but_idle for lease in leases),

@@ -1,0 +1,182 @@
+"""
+CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page a call.
+
+The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as
+.NET does; the token is built around it for each call and the raw etag is taken from the response, so nothing depends
+on the SDK's tokens outliving a call.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from azure.cosmos.aio import ContainerProxy
+
+from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.errors import ConfigurationError, InvalidRequest, NotFound, RangeGone
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import ChangePage, MonitoredContainer, PhysicalRange, StartFrom
+
+_SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
+
+
+class CosmosChangeFeed:
+    """
+    The change feed of one container.
+
+    Args:
+        container: the monitored container.
+        account_host: host of the account's global endpoint, as it appears in lease ids.
+    """
+
+    def __init__(self, container: ContainerProxy, *, account_host: str) -> None:
+        self._container = container
+        self._account_host = account_host
+        self._rid: str | None = None
+
+    async def describe(self) -> MonitoredContainer:
+        rid = await self._container_rid()
+        # The database's resource id is the first four bytes of the container's.
+        raw = base64.b64decode(rid.replace("-", "/"))
+        database_rid = base64.b64encode(raw[:4]).decode().replace("/", "-")
+        return MonitoredContainer(
+            account_host=self._account_host, database_rid=database_rid, container_rid=rid
+        )
+
+    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+        async with translated():
+            feed_ranges = [
+                feed_range async for feed_range in self._container.read_feed_ranges(force_refresh=True)
+            ]
+        found = []
+        for feed_range in feed_ranges:
+            bounds = FeedRange(min=feed_range["Range"]["min"], max=feed_range["Range"]["max"])
+            found.append(PhysicalRange(id=await self._range_id(bounds), range=bounds))
+        return tuple(found)
+
+    async def read_page(
+        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+    ) -> ChangePage:
+        rid = await self._container_rid()
+        where: dict[str, Any] = (
+            {"continuation": _composite_token(rid, feed_range, continuation)}
+            if continuation is not None
+            else {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": _sdk_start(start)}
+        )
+        response = _Response()
+        async with translated():
+            pages = self._container.query_items_change_feed(
+                **where, max_item_count=max_items, response_hook=response.note
+            ).by_page()
+            try:
+                page = await anext(pages)
+                documents = tuple([document async for document in page])
+            except StopAsyncIteration:
+                documents = ()
+        if response.sub_ranges() > 1:
+            # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours.
+            raise RangeGone
+        if response.etag is None:
+            raise InvalidRequest("The change feed answered without an etag.")
+        return ChangePage(
+            documents=documents,
+            continuation=response.etag,
+            latest_lsn=_global_lsn(response.session_token),
+            request_charge=response.request_charge,
+        )
+
+    async def _container_rid(self) -> str:
+        if self._rid is None:
+            try:
+                async with translated():
+                    properties = await self._container.read()
+            except NotFound:
+                raise ConfigurationError(
+                    f"The container {self._container.id!r} does not exist (workers never create containers)."
+                ) from None
+            self._rid = str(properties["_rid"])
+        return self._rid
+
+    async def _range_id(self, feed_range: FeedRange) -> str:
+        """
+        Return the id of a physical partition: no public call of the SDK tells it, but every session token starts with it.
+        """
+        response = _Response()
+        async with translated():
+            pages = self._container.query_items_change_feed(
+                feed_range={"Range": _sdk_range(feed_range)},
+                start_time="Now",
+                max_item_count=1,
+                response_hook=response.note,
+            ).by_page()
+            async for _ in pages:
+                break
+        if response.sub_ranges() > 1 or not response.session_token:
+            raise RangeGone  # split again since the ranges were listed
+        return response.session_token.partition(":")[0]
+
+
+class _Response:
+    """
+    What the answers to one call said; the hook runs before the SDK overwrites the etag in the same dict.
+    """
+
+    def __init__(self) -> None:
+        self.etag: str | None = None
+        self.session_token = ""
+        self.request_charge = 0.0
+        self._headers: Mapping[str, str] = {}
+
+    def note(self, headers: Mapping[str, str], _: object) -> None:
+        self._headers = headers
+        self.etag = headers.get("etag")
+        self.session_token = headers.get("x-ms-session-token") or ""
+        self.request_charge += float(headers.get("x-ms-request-charge") or 0)
+
+    def sub_ranges(self) -> int:
+        """
+        Return over how many ranges the SDK spread the call, read from the token it left behind.
+        """
+        token = self._headers.get("etag")
+        if token is None or token.startswith('"'):
+            return 1
+        state = json.loads(base64.b64decode(token))
+        return len(state["continuation"]["continuation"])
+
+
+def _composite_token(rid: str, feed_range: FeedRange, etag: str) -> str:
+    bounds = _sdk_range(feed_range)
+    state = {
+        "v": "v2",
+        "containerRid": rid,
+        "mode": "LatestVersion",
+        "startFrom": {"Type": "Beginning"},
+        "continuation": {
+            "v": "v2",
+            "rid": rid,
+            "continuation": [{"token": etag, "range": bounds}],
+            "Range": bounds,
+        },
+    }
+    return base64.b64encode(json.dumps(state).encode()).decode()
+
+
+def _sdk_range(feed_range: FeedRange) -> dict[str, Any]:
+    return {"min": feed_range.min, "max": feed_range.max, "isMinInclusive": True, "isMaxInclusive": False}
+
+
+def _sdk_start(start: StartFrom | datetime) -> str | datetime:
+    return start if isinstance(start, datetime) else _SDK_START[start]
+
+
+def _global_lsn(session_token: str) -> int | None:
+    """
+    Return the newest LSN of the range, from `<range>:<version>#<lsn>#…` or `<range>:<lsn>`.
+    """
+    segments = session_token.partition(":")[2].split("#")
+    text = segments[1] if len(segments) > 1 else segments[0]
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -1,0 +1,214 @@
+"""
+The balancing rule: examples from .NET's strategy, and properties that hold for fleets of any size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.changefeed.balancing import SIGNATURE, WANTED_BY, Plan, plan, signed, wish_for, wished
+from cosmos_outbox.leases import FeedRange, Lease, new_lease
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+EXPIRATION = timedelta(seconds=60)
+RESERVATION = timedelta(seconds=26)
+
+
+def a_lease(
+    number: int, *, owner: str | None = None, age: float = 1, ours: bool = True, wish: str | None = None
+) -> Lease:
+    lease = new_lease("p", str(number), FeedRange(min=f"{number:04X}", max=f"{number + 1:04X}"))
+    properties = signed({}, owner) if owner and ours else {}
+    if wish:
+        properties = wished(properties, wish)
+    written = int(NOW.timestamp() - age)
+    return replace(lease, owner=owner, properties=properties, raw={**lease.raw, "_ts": written}, etag='"1"')
+
+
+def planned(leases: list[Lease], me: str, *, running: set[str] | None = None) -> Plan:
+    if running is None:
+        running = {lease.id for lease in leases if lease.owner == me and not lease.expired(NOW, EXPIRATION)}
+    return plan(leases, me=me, running=running, now=NOW, expiration=EXPIRATION, reservation=RESERVATION)
+
+
+def test_a_lone_worker_takes_everything():
+    assert 7 == len(planned([a_lease(i) for i in range(7)], "a").take)
+
+
+def test_expired_leases_are_taken_up_to_the_target():
+    leases = [a_lease(i, owner="dead", age=100) for i in range(4)] + [
+        a_lease(4 + i, owner="b") for i in range(2)
+    ]
+
+    assert 3 == len(planned(leases, "a").take)
+
+
+def test_leases_of_a_live_owner_of_ours_are_asked_for_and_never_robbed():
+    leases = [a_lease(i, owner="b") for i in range(10)]
+
+    decided = planned(leases, "a")
+
+    assert (0, 5) == (len(decided.take), len(decided.ask))
+
+
+def test_a_dotnet_owner_is_robbed_of_one_lease_a_pass():
+    leases = [a_lease(i, owner="dotnet", ours=False) for i in range(10)]
+
+    decided = planned(leases, "a")
+
+    assert (1, 0) == (len(decided.take), len(decided.ask))
+
+
+def test_a_wish_that_a_dotnet_owner_cannot_read_does_not_count():
+    lease = a_lease(0, owner="dotnet", ours=False, wish="c")
+    inherited = replace(lease, properties={**lease.properties, SIGNATURE: "an earlier owner of ours"})
+
+    assert (None, None) == (wish_for(lease), wish_for(inherited))
+
+
+def test_the_owner_hands_over_what_another_worker_asks_for():
+    leases = [a_lease(0, owner="a", wish="b"), a_lease(1, owner="a")]
+
+    assert ("p..0",) == tuple(lease.id for lease in planned(leases, "a").hand_over)
+
+
+def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_nobody():
+    fresh, stale = a_lease(0, wish="b", age=5), a_lease(0, wish="b", age=27)
+
+    assert (1, 0, 1) == (
+        len(planned([fresh], "b").take),
+        len(planned([fresh], "c").take),
+        len(planned([stale], "c").take),
+    )
+
+
+def test_a_lease_that_carries_our_name_but_no_work_is_taken_again():
+    assert 1 == len(planned([a_lease(0, owner="a")], "a", running=set()).take)
+
+
+class Fleet:
+    """Workers that plan in turn against one list of leases; writes are compare-and-set by construction."""
+
+    def __init__(self, leases: list[Lease], workers: list[str]) -> None:
+        self.leases = {lease.id: lease for lease in leases}
+        self.workers = workers
+
+    def running(self, worker: str) -> set[str]:
+        return {
+            i
+            for i, lease in self.leases.items()
+            if lease.owner == worker and not lease.expired(NOW, EXPIRATION)
+        }
+
+    def turn(self, worker: str) -> int:
+        before = dict(self.leases)
+        decided = planned(list(self.leases.values()), worker, running=self.running(worker))
+        for lease in decided.hand_over:
+            self.leases[lease.id] = self._written(lease, owner=None)
+        for lease in decided.ask:
+            self.leases[lease.id] = self._written(lease, properties=wished(lease.properties, worker))
+        for lease in decided.take:
+            taken = signed(lease.properties, worker)
+            self.leases[lease.id] = self._written(lease, owner=worker, properties=taken)
+        return sum(before[i] != self.leases[i] for i in before)
+
+    def _written(self, lease: Lease, **changes: object) -> Lease:
+        raw = {**lease.raw, "_ts": int(NOW.timestamp())}
+        return replace(lease, raw=raw, **changes)  # type: ignore[arg-type]
+
+    def counts(self) -> Counter[str]:
+        return Counter(lease.owner or "" for lease in self.leases.values())
+
+
+owners = st.sampled_from(["a", "b", "c", "d", "gone", "dotnet", None])
+
+
+@st.composite
+def fleets(draw: st.DrawFn, *, wishes: bool = True) -> Fleet:
+    workers = draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=4, unique=True))
+    leases = []
+    for number in range(draw(st.integers(0, 25))):
+        owner = draw(owners)
+        # Whoever takes no part is long dead: its leases have expired.
+        age = 1 if owner in workers else 100
+        wish = draw(st.sampled_from([None, None, *workers])) if wishes else None
+        leases.append(a_lease(number, owner=owner, age=age, ours=owner != "dotnet", wish=wish))
+    return Fleet(leases, workers)
+
+
+@settings(max_examples=60)
+@given(fleets(), st.randoms(use_true_random=False))
+def test_any_fleet_converges_to_even_shares_and_then_rests(fleet: Fleet, random):
+    for _ in range(12):
+        for worker in random.sample(fleet.workers, len(fleet.workers)):
+            fleet.turn(worker)
+
+    counts = fleet.counts()
+    target = math.ceil(len(fleet.leases) / len(fleet.workers))
+    assert 0 == counts[""], "every lease has an owner"
+    assert max((counts[w] for w in fleet.workers), default=0) <= max(target, 1)
+    assert sum(counts[w] for w in fleet.workers) == len(fleet.leases)
+    assert 0 == sum(fleet.turn(worker) for worker in fleet.workers), "balanced means nothing moves"
+
+
+@settings(max_examples=60)
+@given(fleets(wishes=False), st.randoms(use_true_random=False))
+def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random):
+    for _ in range(12):
+        for worker in random.sample(fleet.workers, len(fleet.workers)):
+            held_before = fleet.counts()[worker]
+            alive = {lease.owner for lease in fleet.leases.values() if not lease.expired(NOW, EXPIRATION)}
+            asking = {wish_for(lease) for lease in fleet.leases.values()}
+            target = math.ceil(len(fleet.leases) / len((alive | asking | {worker}) - {None}))
+            fleet.turn(worker)
+            assert fleet.counts()[worker] <= max(held_before, target + 1)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_a_fleet_mixed_with_dotnet_workers_comes_to_rest(leases: int, ours: int, dotnet: int, random):
+    """
+    The neighbour robs at once, as .NET's EqualPartitionsBalancingStrategy does, and never hands over.
+    """
+    names = [f"ours-{i}" for i in range(ours)] + [f"dotnet-{i}" for i in range(dotnet)]
+    fleet = Fleet([a_lease(i) for i in range(leases)], [name for name in names if name.startswith("ours")])
+    moved = 0
+    for turn in range(120):
+        moved = 0 if turn % 10 == 0 else moved
+        for name in random.sample(names, len(names)):
+            moved += fleet.turn(name) if name.startswith("ours") else _dotnet_turn(fleet, name)
+
+    assert 0 == moved, "no war: the last ten rounds moved nothing"
+    counts = fleet.counts()
+    assert max(counts[name] for name in names) - min(counts[name] for name in names) <= 1 + (
+        leases > len(names)
+    )
+
+
+def _dotnet_turn(fleet: Fleet, me: str) -> int:
+    leases = list(fleet.leases.values())
+    counts: Counter[str] = Counter({me: 0})
+    counts.update(lease.owner for lease in leases if lease.owner)
+    target = math.ceil(len(leases) / len(counts)) if len(leases) > len(counts) else 1
+    needed = target - counts[me]
+    free = [lease for lease in leases if not lease.owner]
+    taken: list[Lease] = []
+    if needed > 0 and free:
+        taken = free[:needed]
+    elif needed > 0:
+        richest = max(counts, key=lambda worker: counts[worker])
+        if counts[richest] > target - (1 if needed > 1 else 0):
+            taken = [next(lease for lease in leases if lease.owner == richest)]
+    for lease in taken:
+        fleet.leases[lease.id] = fleet._written(lease, owner=me)
+    return len(taken)
+
+
+def test_signing_a_lease_fulfils_the_wish_that_was_on_it():
+    assert {SIGNATURE: "b", "theirs": "kept"} == signed({WANTED_BY: "b", "theirs": "kept"}, "b")
