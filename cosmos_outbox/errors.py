@@ -32,7 +32,7 @@ Every error this library raises, one sentence each saying what happened and what
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class OutboxError(Exception):
@@ -114,11 +114,19 @@ class NotFound(StoreError):
     The document does not exist (or its TTL has passed).
     """
 
+    def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
+        super().__init__(message)
+        self.document_id = document_id
+
 
 class Conflict(StoreError):
     """
     A document with this id already exists in this partition key.
     """
+
+    def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
+        super().__init__(message)
+        self.document_id = document_id
 
 
 class PreconditionFailed(StoreError):
@@ -127,10 +135,15 @@ class PreconditionFailed(StoreError):
     """
 
     def __init__(
-        self, message: str | None = None, *, expected: str | None = None, actual: str | None = None
+        self,
+        message: str | None = None,
+        *,
+        expected: str | None = None,
+        actual: str | None = None,
+        document_id: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.expected, self.actual = expected, actual
+        self.expected, self.actual, self.document_id = expected, actual, document_id
 
 
 class NotModified(StoreError):
@@ -175,10 +188,22 @@ class TooManyRequests(StoreError):
 
 class StoreUnavailable(StoreError):
     """
-    Cosmos DB did not answer or answered with a passing fault (408, 449, 5xx, lost connection); try again.
+    Cosmos DB did not answer or answered with a passing fault (408, 410, 449, 5xx, lost connection); try again.
+
+    `applied` is False where the service says that a write was not executed, None where nobody knows.
     """
 
     retriable = True
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        retry_after: float | None = None,
+        applied: Literal[False] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after, self.applied = retry_after, applied
 
 
 class CommitOutcomeUnknown(StoreError):
@@ -202,7 +227,14 @@ class LeaseLost(OutboxError):
 class PublishError(OutboxError):
     """
     Service Bus did not accept a message.
+
+    `accepted` counts the leading messages of the call that it is known to have accepted before; the outcome of those
+    behind them is open.
     """
+
+    def __init__(self, message: str | None = None, *, accepted: int = 0) -> None:
+        super().__init__(message)
+        self.accepted = accepted
 
 
 class BrokerUnavailable(PublishError):
@@ -212,8 +244,10 @@ class BrokerUnavailable(PublishError):
 
     retriable = True
 
-    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str | None = None, *, retry_after: float | None = None, accepted: int = 0
+    ) -> None:
+        super().__init__(message, accepted=accepted)
         self.retry_after = retry_after
 
 

@@ -91,6 +91,18 @@ class PublishFailed:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRejected:
+    """
+    The broker will never accept this event's message as it is; later events of its partition key wait behind it.
+    """
+
+    lane: int
+    event_id: str
+    partition_key: str
+    error: BaseException
+
+
 Record = (
     LeaseAcquired
     | LeaseClosed
@@ -99,6 +111,7 @@ Record = (
     | BalancingFailed
     | MessagesPublished
     | PublishFailed
+    | EventRejected
 )
 Hook = Callable[[Record], None]
 

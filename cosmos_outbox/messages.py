@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
+
 PropertyValue = str | int
 
 

@@ -86,13 +86,13 @@ class Store(Protocol):
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         """
-        Apply all writes or none of them, in one request.
+        Apply all writes or none of them, in one request, checked in the order given.
 
         Raises:
-            NotFound, Conflict, PreconditionFailed: one write could not be applied; none was.
+            NotFound, Conflict, PreconditionFailed: one write, named by `document_id`, could not be applied; none was.
             RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
             TooManyRequests: throttled; none was applied.
-            StoreUnavailable: the outcome is unknown: all or none were applied.
+            StoreUnavailable: the outcome is unknown (all or none were applied), unless `applied` is False.
         """
         ...
 
@@ -273,6 +273,8 @@ class LeaseStore(Protocol):
 class Publisher(Protocol):
     """
     A topic, reached over a fixed number of lanes; each lane is one ordered stream.
+
+    Calls on one lane are carried out one after another, calls on different lanes side by side.
     """
 
     @property
@@ -287,11 +289,13 @@ class Publisher(Protocol):
         Send messages in order and return when the broker has accepted every one of them.
 
         A message is only sent after all earlier ones of the call were accepted or travel in the same atomic batch.
-        After an error an unknown prefix was accepted: send the same messages again before any later one of the same
-        session. A cancelled call never sends anything later.
+        After an error the first `error.accepted` messages are in the topic and the fate of the others is open: send
+        those again, equal and in the same order, before any later message of their sessions. A message may be sent
+        more than once by one call. A cancelled call sends nothing after it returned.
 
         Raises:
-            MessageRejected: the broker will never accept one of them.
-            BrokerUnavailable, TopicUnavailable: try again.
+            MessageRejected: the broker will never accept one of the messages behind the accepted ones; alone in a
+                call, it is the one.
+            BrokerUnavailable, TopicUnavailable: try again, for as long as it takes.
         """
         ...

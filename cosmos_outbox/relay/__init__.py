@@ -1,0 +1,44 @@
+"""
+The outbox's handler: each event that the change feed delivers becomes a message on the topic, in order, at least once.
+
+Theory of operation
+-------------------
+A `Relay` is what a change feed processor calls with every page of a lease. It returns when the broker has accepted
+every event of the page, and only then does the processor move the checkpoint.
+
+    message    the message of an event: pure, so a resend by any worker is the same message   (message.py)
+    delivery   the plan of a page: which events, in which order, on which lane; pure          (delivery.py)
+    relay      carries the plan out: lanes side by side, inside a lane one after another      (relay.py)
+
+A *lane* is one ordered stream to the topic. A partition key always has the same lane, many keys share one, and one
+batch may carry the messages of many keys. The number of lanes bounds how much is under way at once.
+
+    page --plan--> lane 0: [a1 a2 c1] --publish--> accepted ------------------------------> page done -> checkpoint
+                   lane 1: [b1 b2]    --publish--> unavailable -> back off -> same again --^
+                   lane 2: [d1 d2 e1] --publish--> rejected -> halves -> d1 alone rejected: d2 waits, e1 goes out;
+                                                               the page fails, naming d1
+
+What holds, and why
+-------------------
+*Nothing is lost.* A page is done when all of it was accepted. Whatever ends a relay before that (a crash, a lost
+lease, an error), the page comes again, here or elsewhere.
+
+*Order per partition key.* The first copy of each message enters the topic in commit order: a relay sends a key's
+event only after all earlier ones of the page were accepted (or in one atomic batch with them), after an unknown
+outcome it sends the same messages again before any later one, and every page begins at or before the checkpoint. So
+when an event first arrives, every earlier one has arrived, even if two owners of a lease overlap for a while.
+
+*Stable identity.* The message id is the event id, so the broker's duplicate detection drops what is sent again.
+
+Failures
+--------
+The broker is unavailable, busy, full, or the topic is missing or disabled: the lease is kept, and the same messages
+are sent again with back-off until they are accepted or the lease is lost. A message that the broker will never take
+is found by halving; later events of its partition key stay behind it, all others of the page go out, and the page
+fails with an error that names it. It comes again then, but what the topic has of it is not sent twice.
+"""
+
+from cosmos_outbox.relay.message import message_of
+from cosmos_outbox.relay.relay import Relay
+
+__all__ = ["Relay", "message_of"]

@@ -1,0 +1,181 @@
+"""
+MemoryBroker: a topic with duplicate detection in memory, the reference semantics of the Publisher port.
+
+It is shipped for tests and simulations of programs built on this library: it can fail on demand in all the ways a
+broker behind a network fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+from cosmos_outbox.messages import OutboundMessage
+
+
+class Fault(StrEnum):
+    """
+    What goes wrong with one batch.
+    """
+
+    LOST = "lost"  # the connection breaks before the batch arrives
+    ACK_LOST = "ack-lost"  # it breaks after the batch was stored
+    LATE = "late"  # the sender gives up, and the batch arrives afterwards
+    BUSY = "busy"  # the broker refuses for now
+    NO_TOPIC = "no-topic"  # the topic is missing or disabled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """
+    A message the broker received, and when.
+    """
+
+    message: OutboundMessage
+    at: float
+    duplicate: bool
+
+
+class MemoryBroker:
+    """
+    A topic with one session subscription.
+
+    Args:
+        clock: seconds; decides what is a duplicate and when something arrived. Defaults to the monotonic clock.
+        dedup_window_seconds: how long a message id is remembered; None: duplicates are not detected.
+        max_message_bytes: body plus properties, roughly. Defaults to 256 KiB.
+        rejects: says which messages the broker will never take. Defaults to none.
+
+    Attributes:
+        faults: what happens to the next batches, one entry a batch; None lets one through.
+        down: whether the broker refuses everything.
+        latency_seconds: how long a batch takes to arrive, and its acknowledgement to come back.
+        late_seconds: how long after the failure a LATE batch arrives.
+        arrivals: everything received, duplicates too, in order.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        dedup_window_seconds: float | None = 600.0,
+        max_message_bytes: int = 256 * 1024,
+        rejects: Callable[[OutboundMessage], bool] = lambda message: False,
+    ) -> None:
+        self._clock, self._window, self._max_bytes = clock, dedup_window_seconds, max_message_bytes
+        self.rejects = rejects
+        self.faults: deque[Fault | None] = deque()
+        self.down = False
+        self.latency_seconds = 0.0
+        self.late_seconds = 1.0
+        self.arrivals: list[Arrival] = []
+        self._seen: dict[str, float] = {}
+        self._sessions: dict[str, deque[OutboundMessage]] = defaultdict(deque)
+
+    @property
+    def accepted(self) -> list[OutboundMessage]:
+        """
+        Return what entered the topic, in order, without the duplicates that were dropped.
+        """
+        return [arrival.message for arrival in self.arrivals if not arrival.duplicate]
+
+    @property
+    def duplicates(self) -> int:
+        """
+        Return how many messages were dropped as duplicates.
+        """
+        return sum(arrival.duplicate for arrival in self.arrivals)
+
+    def sessions(self) -> frozenset[str]:
+        """
+        Return the ids of the sessions that have messages waiting.
+        """
+        return frozenset(session for session, queue in self._sessions.items() if queue)
+
+    def receive(self, session_id: str) -> OutboundMessage | None:
+        """
+        Take the next message of a session, or return None.
+        """
+        queue = self._sessions[session_id]
+        return queue.popleft() if queue else None
+
+    def publisher(self, *, lanes: int = 8, batch_size: int = 100) -> MemoryPublisher:
+        """
+        Return a publisher to this topic; each is a sender of its own, as two processes would be.
+        """
+        return MemoryPublisher(self, lanes=lanes, batch_size=batch_size)
+
+    async def send(self, batch: Sequence[OutboundMessage]) -> None:
+        """
+        Carry one atomic batch to the topic and its acknowledgement back, unless a fault says otherwise.
+        """
+        fault = self.faults.popleft() if self.faults else None
+        await asyncio.sleep(self.latency_seconds)
+        if self.down or fault is Fault.LOST:
+            raise BrokerUnavailable
+        if fault is Fault.LATE:
+            asyncio.get_running_loop().call_later(self.late_seconds, self._store_if_acceptable, tuple(batch))
+            raise BrokerUnavailable
+        if fault is Fault.BUSY:
+            raise BrokerUnavailable(retry_after=2.0)
+        if fault is Fault.NO_TOPIC:
+            raise TopicUnavailable
+        self._check(batch)
+        self._store(batch)
+        if fault is Fault.ACK_LOST:
+            raise BrokerUnavailable
+        await asyncio.sleep(self.latency_seconds)
+
+    def _check(self, batch: Sequence[OutboundMessage]) -> None:
+        for message in batch:
+            if self.rejects(message) or _size(message) > self._max_bytes:
+                raise MessageRejected
+
+    def _store_if_acceptable(self, batch: Sequence[OutboundMessage]) -> None:
+        if not any(self.rejects(message) for message in batch):
+            self._store(batch)
+
+    def _store(self, batch: Sequence[OutboundMessage]) -> None:
+        now = self._clock()
+        for message in batch:
+            duplicate = self._is_duplicate(message.message_id, now)
+            self.arrivals.append(Arrival(message=message, at=now, duplicate=duplicate))
+            if not duplicate:
+                self._seen[message.message_id] = now
+                self._sessions[message.session_id].append(message)
+
+    def _is_duplicate(self, message_id: str, now: float) -> bool:
+        seen = self._seen.get(message_id)
+        return self._window is not None and seen is not None and now - seen < self._window
+
+
+class MemoryPublisher:
+    """
+    The Publisher port on a MemoryBroker.
+    """
+
+    def __init__(self, broker: MemoryBroker, *, lanes: int, batch_size: int) -> None:
+        self._broker, self._batch_size = broker, batch_size
+        self._locks = tuple(asyncio.Lock() for _ in range(lanes))
+
+    @property
+    def lanes(self) -> int:
+        return len(self._locks)
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        async with self._locks[lane]:
+            for start in range(0, len(messages), self._batch_size):
+                try:
+                    await self._broker.send(messages[start : start + self._batch_size])
+                except PublishError as error:
+                    error.accepted = start
+                    raise
+
+
+def _size(message: OutboundMessage) -> int:
+    return len(message.body) + sum(len(name) + len(str(value)) for name, value in message.properties.items())

@@ -1,0 +1,100 @@
+"""
+What an exception of the Service Bus SDK means for a publisher: the one place that translates them.
+"""
+
+from __future__ import annotations
+
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus import exceptions as sdk
+
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+
+BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
+QUOTA_SECONDS = 10.0  # a full topic has to be read empty by somebody first
+
+_MEANING: dict[type[Exception], type[PublishError]] = {
+    sdk.MessageSizeExceededError: MessageRejected,
+    sdk.MessagingEntityDisabledError: TopicUnavailable,
+    sdk.MessagingEntityNotFoundError: TopicUnavailable,
+    sdk.OperationTimeoutError: BrokerUnavailable,
+    sdk.ServiceBusAuthenticationError: TopicUnavailable,
+    sdk.ServiceBusAuthorizationError: TopicUnavailable,
+    sdk.ServiceBusCommunicationError: BrokerUnavailable,
+    sdk.ServiceBusConnectionError: BrokerUnavailable,
+    sdk.ServiceBusError: BrokerUnavailable,  # unless its condition says more, see below
+    sdk.ServiceBusQuotaExceededError: BrokerUnavailable,
+    sdk.ServiceBusServerBusyError: BrokerUnavailable,
+}
+
+# A sender never meets these; should the SDK change its mind, they count as passing, for that loses nothing.
+FOR_RECEIVERS: frozenset[type[Exception]] = frozenset(
+    {
+        sdk.AutoLockRenewFailed,
+        sdk.AutoLockRenewTimeout,
+        sdk.MessageAlreadySettled,
+        sdk.MessageLockLostError,
+        sdk.MessageNotFoundError,
+        sdk.MessagingEntityAlreadyExistsError,
+        sdk.SessionCannotBeLockedError,
+        sdk.SessionLockLostError,
+    }
+)
+
+# Conditions the SDK has no class for, and which blame the message, or the batch it travels in.
+_REJECTIONS = frozenset(
+    {
+        "amqp:decode-error",
+        "amqp:invalid-field",
+        "amqp:link:message-size-exceeded",
+        "amqp:not-allowed",
+        "amqp:not-implemented",
+        "amqp:precondition-failed",
+        "com.microsoft:argument-error",
+        "com.microsoft:argument-out-of-range",
+    }
+)
+
+_RETRY_AFTER: dict[type[Exception], float] = {
+    sdk.ServiceBusQuotaExceededError: QUOTA_SECONDS,
+    sdk.ServiceBusServerBusyError: BUSY_SECONDS,
+}
+
+
+def publish_error(error: sdk.ServiceBusError) -> PublishError:
+    """
+    Return the error of ours that tells what to do about one of the SDK's.
+    """
+    meaning = _meaning(error)
+    if meaning is BrokerUnavailable:
+        return BrokerUnavailable(str(error), retry_after=_RETRY_AFTER.get(type(error)))
+    return meaning(str(error))
+
+
+def leaves_link_usable(error: sdk.ServiceBusError) -> bool:
+    """
+    Say whether the broker answered on a link that stays open, so that the sender may go on.
+    """
+    return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
+
+
+def says_link_was_cut(error: BaseException | None) -> bool:
+    """
+    Say whether an error means that the connection or the link is gone.
+    """
+    return isinstance(error, sdk.ServiceBusConnectionError | sdk.ServiceBusCommunicationError)
+
+
+def _meaning(error: sdk.ServiceBusError) -> type[PublishError]:
+    if _condition(error) in _REJECTIONS:
+        return MessageRejected
+    if isinstance(
+        error.inner_exception, ClientAuthenticationError
+    ):  # from the credential, wrapped as unknown
+        return TopicUnavailable
+    return next((_MEANING[base] for base in type(error).__mro__ if base in _MEANING), BrokerUnavailable)
+
+
+def _condition(error: sdk.ServiceBusError) -> str | None:
+    # The SDK keeps the AMQP condition to itself, and without it a malformed message looks like a passing fault.
+    condition = getattr(error, "_condition", None)
+    return None if condition is None else str(condition)

@@ -1,0 +1,98 @@
+"""
+The message of an event: a pure function, so that every resend, by whatever worker, is the same message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cosmos_outbox.documents import StoredEvent
+from cosmos_outbox.messages import MAX_ID_LENGTH, OutboundMessage, PropertyValue
+
+HASHED = "sha256:"  # begins every id that stands for one the broker would not take
+
+_PROPERTIES = {
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    "entityType": "entity-type",
+    "entityId": "entity-id",
+    "entityVersion": "entity-version",
+    "commitId": "commit-id",
+    "sequence": "sequence",
+    "schemaVersion": "schema-version",
+    "correlationId": "correlation-id",
+    "causationId": "causation-id",
+}
+_LONG = range(-(2**63), 2**63)
+
+
+def message_of(event: StoredEvent) -> OutboundMessage:
+    """
+    Return the message that carries an event; what its `meta` lacks, the message lacks.
+    """
+    return OutboundMessage(
+        message_id=broker_id(event.id),
+        session_id=broker_id(event.partition_key),
+        subject=_text(event.action),
+        body=_json(event.data),
+        properties=_properties(event.meta),
+    )
+
+
+def broker_id(name: str) -> str:
+    """
+    Return the id under which Service Bus knows a name: the name itself or, where that cannot be, its marked hash.
+
+    A name that looks like a hash is hashed too, so that two names never share an id.
+    """
+    usable = name and not name.startswith(HASHED) and _is_text(name) and _utf16_length(name) <= MAX_ID_LENGTH
+    if usable:
+        return name
+    return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
+    return {
+        name: _property(meta[key]) for key, name in _PROPERTIES.items() if meta.get(key) not in (None, "")
+    }
+
+
+def _property(value: Any) -> PropertyValue:
+    # Documents are written by other programs too: what AMQP has no type for travels as the JSON it was.
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value in _LONG:
+        return value
+    return _json(value).decode()
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a surrogate pair: legal in JSON as an escape, not in UTF-8
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _text(value: str) -> str:
+    return (
+        value
+        if _is_text(value)
+        else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _utf16_length(value: str) -> int:
+    return len(value) + sum(character > "\uffff" for character in value)
