@@ -4,9 +4,6 @@ One AMQP connection: protocol headers, SASL, frames, and what each performative 
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -15,14 +12,13 @@ from emulators.servicebus.broker import Broker
 from emulators.servicebus.channel import WINDOW, Channel
 from emulators.servicebus.conditions import AmqpError, Condition
 from emulators.servicebus.decoding import DecodeError
-from emulators.servicebus.encoding import encode
+from emulators.servicebus.delivering import DeliveryLink
+from emulators.servicebus.framing import MAX_FRAME_SIZE, Frames
 from emulators.servicebus.opening import open_link
 from emulators.servicebus.performatives import (
     HEARTBEAT,
     SASL_FRAME,
-    TRUE,
     Code,
-    Raw,
     error,
     frame,
     performative,
@@ -33,16 +29,12 @@ from emulators.servicebus.requests import ReplyLink
 from emulators.servicebus.sas import covers
 from emulators.servicebus.timers import Timer
 
-logger = logging.getLogger(__name__)
-
-MAX_FRAME_SIZE = 65536
 MIN_FRAME_SIZE = 512
 MAX_PEER_FRAME_SIZE = 1 << 20
 CHANNEL_MAX = 4999
 HANDLE_MAX = 255
 IDLE_TIMEOUT_S = 240.0
 HANDSHAKE_TIMEOUT_S = 60.0
-FLUSH_AT = 1 << 18
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
@@ -54,26 +46,20 @@ class Stage(StrEnum):
     SASL = "sasl"
     AUTHENTICATED = "authenticated"
     OPEN = "open"
-    CLOSED = "closed"
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """
     Whatever the peer sends ends in an answer or in a closed connection, never in a wait or an error outside it.
     """
 
     def __init__(self, broker: Broker, on_closed: Callable[[Connection], None]) -> None:
         self.broker = broker
+        self.frames = Frames(self)
         self.peer_frame_size = MIN_FRAME_SIZE
-        self.congested = False
         self._on_closed = on_closed
-        self._transport: asyncio.Transport
         self._stage = Stage.HEADER
         self._opened = False
-        self._buffer = bytearray()
-        self._out: list[bytes] = []
-        self._out_size = 0
-        self._flush_scheduled = False
         self._channels: dict[int, Channel] = {}
         self._ended: set[int] = set()
         self._grants: dict[str, float] = {}
@@ -94,15 +80,22 @@ class Connection(asyncio.Protocol):
 
     # Transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
-        self._transport = transport
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    @property
+    def expects_header(self) -> bool:
+        return self._stage in (Stage.HEADER, Stage.AUTHENTICATED)
+
+    @property
+    def congested(self) -> bool:
+        return self.frames.congested
+
+    def on_connected(self) -> None:
         timers = self.broker.timers
         self._watch = timers.at(timers.now() + HANDSHAKE_TIMEOUT_S, self._check_silence)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stage = Stage.CLOSED
+    def on_heard(self) -> None:
+        self._heard_at = self.broker.timers.now()
+
+    def on_lost(self) -> None:
         for timer in (self._heartbeat, self._watch):
             if timer:
                 timer.cancel()
@@ -111,106 +104,42 @@ class Connection(asyncio.Protocol):
             channel.close()
         self._on_closed(self)
 
-    def pause_writing(self) -> None:
-        self.congested = True
-
-    def resume_writing(self) -> None:
-        self.congested = False
+    def on_writable(self) -> None:
         for channel in list(self._channels.values()):
             for link in list(channel.links.values()):
-                pump = getattr(link, "pump", None)
-                if pump:
-                    pump()
-
-    def data_received(self, data: bytes) -> None:
-        if self._stage is Stage.CLOSED:
-            return
-        self._heard_at = self.broker.timers.now()
-        self._buffer += data
-        try:
-            self._read_frames()
-        except DecodeError as failure:
-            self._fail(AmqpError(Condition.DECODE_ERROR, str(failure)))
-        except AmqpError as failure:
-            self._fail(failure)
-        except Exception:  # the last line: a defect may cost this connection, never the broker or another one
-            logger.exception("connection.failed")
-            self._fail(AmqpError(Condition.INTERNAL_ERROR, "The broker failed to process a frame."))
-        self.flush()
-
-    def _read_frames(self) -> None:
-        buffer, position, size = self._buffer, 0, len(self._buffer)
-        while size - position >= 8 and self._stage is not Stage.CLOSED:
-            if self._stage in (Stage.HEADER, Stage.AUTHENTICATED):
-                self._on_header(bytes(buffer[position : position + 8]))
-                position += 8
-                continue
-            length = int.from_bytes(buffer[position : position + 4], "big")
-            offset = buffer[position + 4] * 4
-            if not 8 <= length <= MAX_FRAME_SIZE or not 8 <= offset <= length:
-                raise AmqpError(
-                    Condition.FRAMING_ERROR,
-                    f"A frame of {length} bytes with an offset of {offset} is not valid.",
-                )
-            if size - position < length:
-                break
-            if length > offset:
-                channel = int.from_bytes(buffer[position + 6 : position + 8], "big")
-                body = bytes(buffer[position + offset : position + length])
-                self._on_frame(buffer[position + 5], channel, body)
-            position += length
-        del buffer[:position]
-
-    def write(self, data: bytes) -> None:
-        if self._stage is Stage.CLOSED:
-            return
-        self._out.append(data)
-        self._out_size += len(data)
-        if self._out_size >= FLUSH_AT:
-            self.flush()
-        elif not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+                if isinstance(link, DeliveryLink):
+                    link.pump()
 
     def send(self, channel: int, body: bytes) -> None:
-        self.write(frame(channel, body))
+        self.frames.write(frame(channel, body))
 
-    def flush(self) -> None:
-        self._flush_scheduled = False
-        if self._out and not self._transport.is_closing():
-            data = b"".join(self._out)
-            self._out.clear()
-            self._out_size = 0
-            self._transport.write(data)
+    def write(self, data: bytes) -> None:
+        self.frames.write(data)
 
     def abort(self) -> None:
-        self._stage = Stage.CLOSED
-        self._out.clear()
-        self._transport.abort()
+        self.frames.abort()
 
     def close(self, failure: AmqpError | None = None) -> None:
         """
         Say goodbye, with the reason if there is one, and close the socket once that is written.
         """
-        if self._stage is Stage.CLOSED:
+        if self.frames.closed:
             return
         if self._stage is Stage.OPEN:
             if not self._opened:
                 self._send_open(None)
             self.send(0, performative(Code.CLOSE, error(failure) if failure else None))
-        self.flush()
-        self._stage = Stage.CLOSED
-        self._transport.close()
+        self.frames.close()
 
-    def _fail(self, failure: AmqpError) -> None:
-        if self._stage in (Stage.HEADER, Stage.AUTHENTICATED):
+    def on_failure(self, failure: AmqpError) -> None:
+        if self.expects_header:
             # A peer that speaks no AMQP is told what is spoken here.
             self.write(SASL_HEADER if self._stage is Stage.HEADER else AMQP_HEADER)
         self.close(failure)
 
     # Handshake
 
-    def _on_header(self, header: bytes) -> None:
+    def on_header(self, header: bytes) -> None:
         if header == SASL_HEADER and self._stage is Stage.HEADER:
             self._stage = Stage.SASL
             mechanisms = Array(Symbol(name) for name in MECHANISMS)
@@ -248,7 +177,7 @@ class Connection(asyncio.Protocol):
         self.authorise("", float("inf"))
         return True
 
-    def _on_frame(self, kind: int, channel: int, body: bytes) -> None:
+    def on_frame(self, kind: int, channel: int, body: bytes) -> None:
         if self._stage is Stage.SASL:
             if kind != SASL_FRAME:
                 raise AmqpError(Condition.FRAMING_ERROR, "A SASL frame was expected.")
@@ -377,8 +306,7 @@ class Connection(asyncio.Protocol):
         session.forget_deliveries(link.end)
         if not link.end.detached:
             link.end.detached = True
-            closed = TRUE if fields[1] else Raw(encode(value=False))
-            session.send(performative(Code.DETACH, UInt(fields[0]), closed))
+            session.send(performative(Code.DETACH, UInt(fields[0]), bool(fields[1])))
 
     def _on_flow(self, channel: int, fields: list[Any], payload: bytes) -> None:
         session = self._channel(channel)

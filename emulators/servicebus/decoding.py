@@ -171,8 +171,13 @@ def _elements(data: bytes, position: int, count: int, end: int) -> tuple[list[An
     out: list[Any] = []
     add = out.append
     for _ in range(count):
-        value, position = decoders[data[position]](data, position + 1)
-        add(value)
+        code = data[position]
+        if code == 0x40:  # most fields of most lists are null
+            add(None)
+            position += 1
+        else:
+            value, position = decoders[code](data, position + 1)
+            add(value)
     if position != end:
         raise DecodeError("the size of an AMQP list contradicts its elements")
     return out, end

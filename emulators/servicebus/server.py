@@ -71,7 +71,7 @@ class ServiceBusServer:
         self.broker.connections += 1
         connection = Connection(self.broker, self._connections.discard)
         self._connections.add(connection)
-        return connection
+        return connection.frames
 
     def _set_alarm(self, due: float | None) -> None:
         if self._alarm:
