@@ -88,7 +88,7 @@ def route_of(request: Request) -> Route:
     if depth == 0:
         return _allowed(request, segments, {"GET": RequestKind.ACCOUNT})
     if depth < 5:
-        methods = ("GET", "POST") if depth % 2 else ("GET", "DELETE", "PUT")[: depth - 1]
+        methods = ("GET", "POST") if depth % 2 else ("GET", "DELETE", "PUT")[: 1 + depth // 2]
         return _allowed(request, segments, dict.fromkeys(methods, RequestKind.METADATA))
     if depth == 6:
         return _allowed(request, segments, _ITEM_KINDS)

@@ -1,0 +1,77 @@
+"""
+The Cosmos DB that a contract runs on: memory, the emulator through the vendor SDK, or a real account.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store
+from emulators.cosmos.server import CosmosServer
+
+AZURE_VARIABLE = "OUTBOX_TEST_COSMOS_CONNECTION_STRING"
+BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) else [])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """
+    One empty container through all of its ports; `split` is None where the backend splits when it likes.
+    """
+
+    store: Store
+    feed: ChangeFeed
+    leases: LeaseStore
+    split: Callable[[str], object] | None
+
+
+@asynccontextmanager
+async def opened(backend: str, *, ranges: int = 1) -> AsyncIterator[Container]:
+    if backend == "memory":
+        memory = MemoryContainer(ranges=ranges)
+        yield Container(store=memory, feed=memory, leases=MemoryLeases(), split=memory.split)
+    elif backend == "emulator":
+        async with (
+            CosmosServer() as server,
+            _on_account(server.connection_string, ranges) as (container, name),
+        ):
+
+            def split(range_id: str) -> object:
+                return server.account.container(name, "data").split(range_id)
+
+            yield Container(store=container.store, feed=container.feed, leases=container.leases, split=split)
+    else:
+        async with _on_account(os.environ[AZURE_VARIABLE], ranges) as (container, _):
+            yield container
+
+
+@asynccontextmanager
+async def _on_account(connection_string: str, ranges: int) -> AsyncIterator[tuple[Container, str]]:
+    name = f"contract-{uuid.uuid4().hex[:8]}"
+    async with open_cosmos_client(connection_string=connection_string) as client:
+        database = await client.create_database(name)
+        try:
+            throughput = 10_000 * ranges if ranges > 1 else None
+            data = await database.create_container(
+                "data", PartitionKey("/partitionKey"), default_ttl=-1, offer_throughput=throughput
+            )
+            leases = await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
+            feed = CosmosChangeFeed(data, account_host=account_host(client))
+            yield (
+                Container(store=CosmosStore(data), feed=feed, leases=CosmosLeases(leases), split=None),
+                name,
+            )
+        finally:
+            await client.delete_database(name)

@@ -1,0 +1,206 @@
+"""
+What every ChangeFeed promises.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cosmos_outbox.errors import RangeGone
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import ChangePage, Document, StartFrom, Write, WriteKind
+from tests.contracts.backends import BACKENDS, Container, opened
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.fixture(params=BACKENDS)
+async def container(request: pytest.FixtureRequest) -> AsyncIterator[Container]:
+    async with opened(request.param) as found:
+        yield found
+
+
+@pytest.fixture(params=BACKENDS)
+async def wide(request: pytest.FixtureRequest) -> AsyncIterator[Container]:
+    async with opened(request.param, ranges=4) as found:
+        yield found
+
+
+async def write(container: Container, key: str, *ids: str, **fields: object) -> None:
+    documents = [{"id": i, "partitionKey": key, "type": "thing", **fields} for i in ids]
+    writes = [Write(kind=WriteKind.UPSERT, id=document["id"], document=document) for document in documents]
+    await container.store.commit(key, writes)
+
+
+async def the_range(container: Container) -> FeedRange:
+    (physical,) = await container.feed.physical_ranges()
+    return physical.range
+
+
+async def read(
+    container: Container, feed_range: FeedRange, after: str | None = None, *, max_items: int = 100
+) -> ChangePage:
+    return await container.feed.read_page(
+        feed_range, continuation=after, start=StartFrom.BEGINNING, max_items=max_items
+    )
+
+
+async def drained(
+    container: Container, feed_range: FeedRange, after: str | None = None, *, max_items: int = 100
+) -> tuple[list[Document], str]:
+    documents: list[Document] = []
+    while True:
+        page = await read(container, feed_range, after, max_items=max_items)
+        after = page.continuation
+        if not page.documents:
+            return documents, after
+        documents += page.documents
+
+
+async def test_ranges_cover_every_key_once_and_have_different_ids(wide: Container):
+    ranges = await wide.feed.physical_ranges()
+
+    assert 4 == len({r.id for r in ranges})
+    bounds = sorted((r.range.min, r.range.max) for r in ranges)
+    assert ("", "FF") == (bounds[0][0], bounds[-1][1])
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(bounds))
+
+
+async def test_every_range_delivers_its_own_documents_and_all_of_them_once(wide: Container):
+    for number in range(40):
+        await write(wide, f"key-{number}", f"doc-{number}")
+
+    found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await drained(wide, r.range))[0]]
+
+    assert sorted(f"doc-{number}" for number in range(40)) == sorted(found)
+
+
+async def test_the_changes_of_a_key_come_in_commit_order_with_growing_lsns(container: Container):
+    for number in range(30):
+        await write(container, f"key-{number % 3}", f"doc-{number}", n=number)
+
+    documents, _ = await drained(container, await the_range(container), max_items=7)
+
+    assert list(range(30)) == [d["n"] for d in documents]
+    assert sorted({d["_lsn"] for d in documents}) == [d["_lsn"] for d in documents]
+
+
+async def test_only_the_latest_version_of_a_document_is_delivered_at_its_latest_place(container: Container):
+    await write(container, "k", "a", n=1)
+    await write(container, "k", "b", n=2)
+    await write(container, "k", "a", n=3)
+
+    documents, _ = await drained(container, await the_range(container))
+
+    assert [("b", 2), ("a", 3)] == [(d["id"], d["n"]) for d in documents]
+
+
+async def test_a_batch_shares_one_lsn_and_is_never_cut_over_two_pages(container: Container):
+    await write(container, "k", "first")
+    await write(container, "k", *(f"doc-{number}" for number in range(25)))
+
+    feed_range = await the_range(container)
+    first = await read(container, feed_range, max_items=10)
+    rest, _ = await drained(container, feed_range, first.continuation, max_items=10)
+
+    pages = [[d["id"] for d in first.documents], [d["id"] for d in rest]]
+    assert [26] == [len(ids) for ids in pages if "doc-0" in ids] or [25] == [
+        len(ids) for ids in pages if "doc-0" in ids
+    ]
+    assert 1 == len({d["_lsn"] for d in (*first.documents, *rest) if d["id"].startswith("doc-")})
+
+
+async def test_a_continuation_resumes_exactly_behind_the_page_it_came_with(container: Container):
+    for number in range(10):
+        await write(container, f"key-{number}", f"doc-{number}", n=number)
+    feed_range = await the_range(container)
+    page = await read(container, feed_range, max_items=4)
+
+    rest, _ = await drained(container, feed_range, page.continuation)
+
+    assert list(range(10)) == [d["n"] for d in (*page.documents, *rest)]
+    assert page.continuation.startswith('"')
+
+
+async def test_nothing_new_is_an_empty_page_whose_continuation_sees_what_comes_next(container: Container):
+    feed_range = await the_range(container)
+    empty = await read(container, feed_range)
+    await write(container, "k", "new")
+
+    documents, _ = await drained(container, feed_range, empty.continuation)
+
+    assert ((), ["new"]) == (empty.documents, [d["id"] for d in documents])
+
+
+async def test_start_now_sees_later_changes_only(container: Container):
+    await write(container, "k", "old")
+    feed_range = await the_range(container)
+    page = await container.feed.read_page(feed_range, continuation=None, start=StartFrom.NOW, max_items=10)
+    await write(container, "k", "new")
+
+    documents, _ = await drained(container, feed_range, page.continuation)
+
+    assert ((), ["new"]) == (page.documents, [d["id"] for d in documents])
+
+
+async def test_start_at_a_time_sees_what_was_written_since(container: Container):
+    await write(container, "k", "recent")
+    feed_range = await the_range(container)
+    now = datetime.now(UTC)
+
+    async def ids_since(moment: datetime) -> list[str]:
+        page = await container.feed.read_page(feed_range, continuation=None, start=moment, max_items=10)
+        return [d["id"] for d in page.documents]
+
+    assert (["recent"], []) == (
+        await ids_since(now - timedelta(minutes=1)),
+        await ids_since(now + timedelta(minutes=1)),
+    )
+
+
+async def test_the_latest_lsn_tells_how_far_a_page_is_behind(container: Container):
+    for number in range(5):
+        await write(container, "k", f"doc-{number}")
+    page = await read(container, await the_range(container), max_items=2)
+
+    assert page.latest_lsn is not None
+    assert 3 == page.latest_lsn - page.documents[-1]["_lsn"]
+
+
+async def test_a_range_that_was_split_is_gone_and_its_children_go_on_from_its_continuation(
+    container: Container,
+):
+    if container.split is None:
+        pytest.skip("this backend splits when it likes")
+    parent = await the_range(container)
+    for number in range(20):
+        await write(container, f"key-{number}", f"before-{number}")
+    _, continuation = await drained(container, parent)
+    (physical,) = await container.feed.physical_ranges()
+    container.split(physical.id)
+    for number in range(20):
+        await write(container, f"key-{number}", f"after-{number}")
+
+    with pytest.raises(RangeGone):
+        await read(container, parent, continuation)
+    children = await container.feed.physical_ranges()
+    found = [d["id"] for child in children for d in (await drained(container, child.range, continuation))[0]]
+
+    assert sorted(f"after-{number}" for number in range(20)) == sorted(found)
+    assert physical.id not in {child.id for child in children}
+
+
+async def test_a_part_of_a_physical_range_can_be_read_alone(container: Container):
+    for number in range(40):
+        await write(container, f"key-{number}", f"doc-{number}")
+    middle = "20000000000000000000000000000000"
+    low, _ = await drained(container, FeedRange(min="", max=middle))
+    high, _ = await drained(container, FeedRange(min=middle, max="FF"))
+
+    assert 40 == len({d["id"] for d in (*low, *high)}) == len(low) + len(high)
+    assert low
+    assert high
