@@ -1,0 +1,84 @@
+"""
+cosmos-outbox: the transactional outbox for Azure Cosmos DB and Azure Service Bus.
+"""
+
+from __future__ import annotations
+
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.correlation import correlated
+from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.entities import Entity
+from cosmos_outbox.errors import (
+    AccessDenied,
+    BatchTooLarge,
+    BrokerUnavailable,
+    CommitOutcomeUnknown,
+    ConfigurationError,
+    Conflict,
+    EventHandlerCycle,
+    IdentityConflict,
+    InvalidRequest,
+    LeaseLost,
+    MessageRejected,
+    MixedPartitionKeys,
+    NotFound,
+    NotModified,
+    OutboxError,
+    PreconditionFailed,
+    PublishError,
+    RangeGone,
+    RequestTooLarge,
+    SharedUnitOfWork,
+    StoreError,
+    StoreUnavailable,
+    TooManyRequests,
+    TopicUnavailable,
+    UsageError,
+)
+from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.ports import Store
+from cosmos_outbox.repository import EntityPage, Repository, SoftDeletable
+from cosmos_outbox.retries import RetryOptions
+from cosmos_outbox.unit_of_work import Commit, Outbox, UnitOfWork
+
+__all__ = [
+    "AccessDenied",
+    "Backoff",
+    "BatchTooLarge",
+    "BrokerUnavailable",
+    "Commit",
+    "CommitOutcomeUnknown",
+    "ConfigurationError",
+    "Conflict",
+    "DomainEvent",
+    "Entity",
+    "EntityPage",
+    "EventHandlerCycle",
+    "IdentityConflict",
+    "InvalidRequest",
+    "LeaseLost",
+    "MessageRejected",
+    "MixedPartitionKeys",
+    "NotFound",
+    "NotModified",
+    "Outbox",
+    "OutboxError",
+    "PreconditionFailed",
+    "PublishError",
+    "RangeGone",
+    "Repository",
+    "RequestTooLarge",
+    "RetryOptions",
+    "SharedUnitOfWork",
+    "SoftDeletable",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "StoredEvent",
+    "TooManyRequests",
+    "TopicUnavailable",
+    "UnitOfWork",
+    "UsageError",
+    "correlated",
+    "stored_event",
+]

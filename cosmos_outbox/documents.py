@@ -76,11 +76,13 @@ class StoredEvent:
         return self.lsn, sequence if isinstance(sequence, int) else 0
 
 
-def entity_document(entity: Entity, *, version: int) -> Document:
+def entity_document(entity: Entity, *, version: int, commit_id: str | None = None) -> Document:
     """
     Return the document of an entity as the commit with this version writes it.
+
+    `commit_id` goes into `meta` where no event of the commit stays long enough to prove later that it was written.
     """
-    return {
+    document: Document = {
         "id": entity.id,
         "partitionKey": entity.partition_key,
         "type": entity.entity_type,
@@ -88,6 +90,26 @@ def entity_document(entity: Entity, *, version: int) -> Document:
         "ttl": KEPT_FOREVER,
         "version": version,
     }
+    if commit_id is not None:
+        document["meta"] = {"commitId": commit_id}
+    return document
+
+
+def commit_id_of(document: Mapping[str, Any]) -> str | None:
+    """
+    Return the id of the commit that wrote a document, where the document says so.
+    """
+    meta = document.get("meta")
+    commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
+    return commit_id if isinstance(commit_id, str) else None
+
+
+def version_of(document: Mapping[str, Any]) -> int:
+    """
+    Return how many commits wrote an entity's document; 1 where the .NET sample wrote it, which does not count.
+    """
+    version = document.get("version")
+    return version if isinstance(version, int) and version > 0 else 1
 
 
 def event_document(event: DomainEvent, *, partition_key: str, meta: EventMeta) -> Document:

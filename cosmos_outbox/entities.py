@@ -5,12 +5,23 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.events import DomainEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenEvents:
+    """
+    The events a commit writes, and the ids of those recorded ones that it settles (a Created event settles them all).
+    """
+
+    events: tuple[DomainEvent, ...] = ()
+    settled: frozenset[str] = frozenset()
 
 
 class Entity(BaseModel):
@@ -46,7 +57,7 @@ class Entity(BaseModel):
         Return an entity as it was stored, with nothing recorded.
         """
         entity = cls.model_validate(data)
-        entity.mark_committed(version=version, etag=etag, events=())
+        entity.mark_committed(version=version, etag=etag, taken=TakenEvents())
         return entity
 
     @property
@@ -99,22 +110,28 @@ class Entity(BaseModel):
         """
         Return the events that the next commit will write, in order, with the ids they will have.
         """
-        if self.is_new:
-            created = self.created_event()
-            if created is not None:
-                if self._created is not None:  # a retried commit must write the same event id again
-                    created = created.model_copy(
-                        update={"id": self._created.id, "created_at": self._created.created_at}
-                    )
-                self._created = created
-                return (created,)
-        return tuple(self._events)
+        return self.take_events().events
 
-    def mark_committed(self, *, version: int, etag: str | None, events: tuple[DomainEvent, ...]) -> None:
+    def take_events(self) -> TakenEvents:
         """
-        Take note of a successful commit: the events it wrote are dropped, those recorded since stay.
+        Return what a commit writes now; the events stay recorded until `mark_committed`, so a retry writes them again.
         """
-        written = {event.id for event in events}
-        was_created = self._created is not None and self._created.id in written
-        self._events = [] if was_created else [event for event in self._events if event.id not in written]
+        settled = frozenset(event.id for event in self._events)
+        created = self.created_event() if self.is_new else None
+        if created is None:
+            return TakenEvents(events=tuple(self._events), settled=settled)
+        if (
+            self._created is not None
+        ):  # a repeated commit must write the id that the first attempt may have written
+            created = created.model_copy(
+                update={"id": self._created.id, "created_at": self._created.created_at}
+            )
+        self._created = created
+        return TakenEvents(events=(created,), settled=settled)
+
+    def mark_committed(self, *, version: int, etag: str | None, taken: TakenEvents) -> None:
+        """
+        Take note of a successful commit: the events it settled are dropped, those recorded since stay.
+        """
+        self._events = [event for event in self._events if event.id not in taken.settled]
         self._version, self._etag, self._created = version, etag, None

@@ -144,12 +144,14 @@ class ChangePage:
 
     `documents` is empty when there was nothing new; `continuation` is valid and newer all the same. Every document
     has its `_lsn`; documents of one transactional batch share it and are never cut over two pages, so a page may be
-    longer than was asked for. `latest_lsn` is the newest LSN of the range when the page was read.
+    longer than was asked for. `latest_lsn` is the newest LSN of the physical partition when the page was read, and
+    `range_id` the id of that partition, where the service told.
     """
 
     documents: tuple[Document, ...]
     continuation: str
     latest_lsn: int | None
+    range_id: str | None = None
     request_charge: float = 0.0
 
 

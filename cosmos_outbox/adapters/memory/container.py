@@ -81,7 +81,7 @@ class MemoryContainer:
         await asyncio.sleep(0)
         document = self._find(partition_key, document_id)
         if document is None:
-            raise NotFound
+            raise NotFound(document_id=document_id)
         if if_none_match is not None and if_none_match == document["_etag"]:
             raise NotModified(etag=if_none_match)
         return dict(document)
@@ -160,7 +160,12 @@ class MemoryContainer:
                 continue
             if feed_range.min <= effective_partition_key(key[0]) < feed_range.max:
                 documents.append(dict(document))
-        return ChangePage(documents=tuple(documents), continuation=f'"{read_to}"', latest_lsn=partition.lsn)
+        return ChangePage(
+            documents=tuple(documents),
+            continuation=f'"{read_to}"',
+            latest_lsn=partition.lsn,
+            range_id=partition.id,
+        )
 
     # What the service does by itself
 
@@ -210,11 +215,13 @@ class MemoryContainer:
 
     def _applied(self, write: Write, current: Document | None, partition_key: str) -> Document | None:
         if write.kind is WriteKind.CREATE and current is not None:
-            raise Conflict
+            raise Conflict(document_id=write.id)
         if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
-            raise NotFound
+            raise NotFound(document_id=write.id)
         if write.etag is not None and current is not None and current["_etag"] != write.etag:
-            raise PreconditionFailed(expected=write.etag, actual=current["_etag"])
+            raise PreconditionFailed(
+                expected=write.etag, actual=current["_etag"], document_id=write.id
+            )
         if write.kind is WriteKind.DELETE:
             return None
         document = dict(write.document or {})

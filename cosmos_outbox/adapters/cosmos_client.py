@@ -1,0 +1,88 @@
+"""
+Opening a Cosmos DB client with the settings that correctness depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
+
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.cosmos.aio import CosmosClient
+from azure.cosmos.documents import ConnectionPolicy
+from azure.identity.aio import DefaultAzureCredential
+
+from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.errors import ConfigurationError
+
+DEFAULT_READ_TIMEOUT_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def open_cosmos_client(
+    *,
+    connection_string: str | None = None,
+    endpoint: str | None = None,
+    credential: AsyncTokenCredential | str | None = None,
+    read_timeout_seconds: float = DEFAULT_READ_TIMEOUT_SECONDS,
+) -> AsyncIterator[CosmosClient]:
+    """
+    Connect by connection string, or by endpoint and credential (an account key, or a token credential).
+
+    The SDK's own retries are off: it sends a write again whose answer was lost, and then reports the first one's
+    success as a conflict. The library retries where it can tell the two apart.
+
+    Args:
+        connection_string: `AccountEndpoint=…;AccountKey=…;`.
+        endpoint: the account's URL.
+        credential: Defaults to DefaultAzureCredential, which is then closed with the client.
+        read_timeout_seconds: how long to wait for an answer. Defaults to 10 s.
+
+    Raises:
+        ConfigurationError: neither or both ways to connect are given, or the connection string is malformed.
+        AccessDenied, StoreUnavailable: the account refuses or does not answer.
+    """
+    if (connection_string is None) == (endpoint is None):
+        raise ConfigurationError("Give either a Cosmos DB connection string or an endpoint.")
+    async with AsyncExitStack() as stack:
+        if connection_string is not None:
+            url, credential = _parse_connection_string(connection_string)
+        else:
+            url = str(endpoint)
+        if credential is None:
+            default = DefaultAzureCredential()
+            stack.push_async_callback(default.close)
+            credential = default
+        client = _client(url, credential, read_timeout_seconds)
+        # Also closes after a failed start: `async with client` would leak the HTTP session then.
+        stack.push_async_callback(client.close)
+        async with translated():
+            await client.__aenter__()
+        yield client
+
+
+def account_host(client: CosmosClient) -> str:
+    """
+    Return the host name of the client's account, as .NET puts it into lease ids.
+    """
+    return urlsplit(client.client_connection.url_connection).hostname or ""
+
+
+def _client(url: str, credential: AsyncTokenCredential | str, read_timeout_seconds: float) -> CosmosClient:
+    policy = ConnectionPolicy()
+    # `retry_throttle_total=0` is taken for "not given" by the SDK; an attempt count of 0 only gets in this way.
+    policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
+    return CosmosClient(
+        url, credential, connection_policy=policy, retry_total=0, read_timeout=read_timeout_seconds
+    )
+
+
+def _parse_connection_string(connection_string: str) -> tuple[str, str]:
+    parts = dict(part.strip().split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
+    endpoint, key = parts.get("AccountEndpoint"), parts.get("AccountKey")
+    if not endpoint or not key or urlsplit(endpoint).scheme not in ("http", "https"):
+        raise ConfigurationError(
+            "The Cosmos DB connection string must read 'AccountEndpoint=https://…;AccountKey=…;'."
+        )
+    return endpoint, key

@@ -1,0 +1,218 @@
+"""
+CosmosStore: the Store port on one Cosmos DB container.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import ClientError
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from cosmos_outbox.adapters.cosmos_errors import translate, translated
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    PreconditionFailed,
+    RangeGone,
+    StoreUnavailable,
+)
+from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
+
+_SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
+_REMEMBERED_SESSIONS = 10_000
+_SESSION_NOT_AVAILABLE = 1002
+
+
+class CosmosStore:
+    """
+    A container partitioned on `/partitionKey` with time to live switched on; `open_store` checks both.
+    """
+
+    def __init__(self, container: ContainerProxy) -> None:
+        self._container = container
+        # The SDK forgets the session token of a batch, so a read after it might not see it.
+        self._sessions: OrderedDict[str, str] = OrderedDict()
+
+    async def read(
+        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+    ) -> Document:
+        options: dict[str, Any] = {}
+        if if_none_match is not None:
+            options = {"etag": if_none_match, "match_condition": MatchConditions.IfModified}
+        if (session := self._sessions.get(partition_key)) is not None:
+            options["session_token"] = session
+        try:
+            async with translated():
+                document = dict(await self._container.read_item(document_id, partition_key, **options))
+        except NotFound as error:
+            error.document_id = document_id
+            raise
+        except RangeGone as error:
+            raise StoreUnavailable(applied=False) from error
+        except StoreUnavailable as error:
+            if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
+                # Nobody catches up with the token of a range that was split since.
+                self._sessions.pop(partition_key, None)
+            raise
+        if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
+            raise NotModified(etag=if_none_match)
+        return document
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        try:
+            if len(writes) == 1:
+                return await self._write_one(partition_key, writes[0])
+            return await self._write_batch(partition_key, writes)
+        except (AzureError, ClientError, TimeoutError, ConnectionError) as error:
+            headers: Mapping[str, Any] = getattr(error, "headers", None) or {}
+            self._remember(partition_key, headers.get(_SESSION_TOKEN))
+            ours = translate(error, document_ids=[write.id for write in writes])
+            if isinstance(ours, RangeGone):
+                raise StoreUnavailable(applied=False) from error
+            if isinstance(ours, PreconditionFailed):
+                ours.expected = next((write.etag for write in writes if write.id == ours.document_id), None)
+            raise ours from error
+
+    async def query_type(
+        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    ) -> Page:
+        # Paged by the last id, not by the SDK's token: the SDK has none for a sorted query over several partitions.
+        query = "SELECT * FROM c WHERE c.type = @type AND c.id > @after"
+        if not include_deleted:
+            query += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+        found: list[Document] = []
+        async with translated():
+            items = self._container.query_items(
+                query + " ORDER BY c.id",
+                parameters=[
+                    {"name": "@type", "value": document_type},
+                    {"name": "@after", "value": _after(continuation)},
+                ],
+                max_item_count=page_size + 1,
+            )
+            async for document in items:
+                found.append(document)
+                if len(found) > page_size:
+                    break
+        page = tuple(found[:page_size])
+        more = len(found) > page_size
+        return Page(documents=page, continuation=_continuation(page[-1]["id"]) if more else None)
+
+    async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        answer = await self._container.execute_item_batch(
+            [_batch_operation(write) for write in writes], partition_key
+        )
+        headers = answer.get_response_headers()
+        return self._result([operation.get("eTag") for operation in answer], partition_key, headers)
+
+    async def _write_one(self, partition_key: str, write: Write) -> CommitResult:
+        headers: dict[str, Any] = {}
+
+        def note_headers(received: Mapping[str, Any], _: object) -> None:
+            headers.update(received)
+
+        options: dict[str, Any] = {"response_hook": note_headers}
+        if write.etag is not None:
+            options |= {"etag": write.etag, "match_condition": MatchConditions.IfNotModified}
+        if write.kind is WriteKind.DELETE:
+            await self._container.delete_item(write.id, partition_key, **options)
+            return self._result([None], partition_key, headers)
+        body = dict(write.document or {})
+        match write.kind:
+            case WriteKind.CREATE:
+                stored = await self._container.create_item(body, **options)
+            case WriteKind.UPSERT:
+                stored = await self._container.upsert_item(body, **options)
+            case WriteKind.REPLACE:
+                stored = await self._container.replace_item(write.id, body, **options)
+        return self._result([stored.get("_etag")], partition_key, headers)
+
+    def _result(
+        self, etags: Sequence[str | None], partition_key: str, headers: Mapping[str, Any]
+    ) -> CommitResult:
+        session = headers.get(_SESSION_TOKEN)
+        self._remember(partition_key, session)
+        return CommitResult(
+            etags=tuple(etags),
+            request_charge=float(headers.get("x-ms-request-charge", 0.0)),
+            session_token=session,
+        )
+
+    def _remember(self, partition_key: str, session: str | None) -> None:
+        if not session:
+            return
+        known = self._sessions.get(partition_key)
+        if known is None or _progress(session) >= _progress(known):  # answers may overtake each other
+            self._sessions[partition_key] = session
+        self._sessions.move_to_end(partition_key)
+        if len(self._sessions) > _REMEMBERED_SESSIONS:
+            self._sessions.popitem(last=False)
+
+
+async def open_store(client: CosmosClient, database: str, container: str) -> CosmosStore:
+    """
+    Return the store on an existing container.
+
+    Raises:
+        ConfigurationError: the container is missing, or is set up so that the outbox could not work.
+    """
+    proxy = client.get_database_client(database).get_container_client(container)
+    try:
+        async with translated():
+            properties = await proxy.read()
+    except NotFound:
+        raise ConfigurationError(
+            f"The container {container!r} of database {database!r} does not exist; create it with partition key "
+            "/partitionKey and a default time to live of -1."
+        ) from None
+    paths = properties["partitionKey"]["paths"]
+    if paths != ["/partitionKey"]:
+        raise ConfigurationError(
+            f"The container {container!r} is partitioned on {', '.join(paths)}; the outbox needs /partitionKey."
+        )
+    if properties.get("defaultTtl") is None:
+        raise ConfigurationError(
+            f"Time to live is off on the container {container!r}, so events would never be cleaned up; "
+            "set its default time to live to -1."
+        )
+    return CosmosStore(proxy)
+
+
+def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    arguments: tuple[Any, ...]
+    match write.kind:
+        case WriteKind.DELETE:
+            arguments = (write.id,)
+        case WriteKind.REPLACE:
+            arguments = (write.id, write.document)
+        case _:
+            arguments = (write.document,)
+    return write.kind.value.lower(), arguments, {"if_match_etag": write.etag} if write.etag else {}
+
+
+def _continuation(last_id: str) -> str:
+    return base64.urlsafe_b64encode(last_id.encode()).decode()
+
+
+def _after(continuation: str | None) -> str:
+    if continuation is None:
+        return ""
+    try:
+        return base64.b64decode(continuation.encode(), altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        raise InvalidRequest("The continuation token is not one that this library gave out.") from error
+
+
+def _progress(session_token: str) -> int:
+    # "<range>:<version>#<lsn>#<region>=<lsn>…", or "<range>:<lsn>" in the old form
+    parts = session_token.rpartition(":")[2].split("#")
+    number = parts[1] if len(parts) > 1 else parts[0]
+    return int(number) if number.lstrip("-").isdigit() else 0

@@ -1,0 +1,203 @@
+"""
+One commit: sent, repeated where that is safe, and found out about where its answer was lost.
+
+A commit is safe to repeat because all of it is conditional: events and new entities are created under ids that no
+other commit has, changed entities are replaced under an etag that never comes back. So of any number of attempts at
+most one is applied, even of those still on their way; what remains is to find out whether it was ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cosmos_outbox.context import PendingCommit
+from cosmos_outbox.documents import commit_id_of, version_of
+from cosmos_outbox.errors import (
+    CommitOutcomeUnknown,
+    Conflict,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.ports import Document, Store
+from cosmos_outbox.retries import Deadline, RetryOptions
+
+# Matches no document: what is known of an entity that was written, while its etag is not (somebody may have changed
+# it since). The next commit of that object then fails with PreconditionFailed instead of overwriting.
+UNKNOWN_ETAG = '"unknown"'
+
+_logger = logging.getLogger("cosmos_outbox.commit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCommit:
+    """
+    A commit that is known to be in the store; `etags` by document id.
+    """
+
+    etags: dict[str, str | None]
+    request_charge: float
+    attempts: int
+
+
+class _Finding(StrEnum):
+    WRITTEN = "written"
+    NOT_WRITTEN = "not written"  # nor will it be, by an attempt that had this answer
+    ABSENT = "absent"  # nothing there: not written yet, but an attempt may still be on its way
+    UNREADABLE = "unreadable"  # looking failed
+    OVERWRITTEN = "overwritten"  # a later commit took away the only trace
+
+
+async def send(
+    store: Store, commit: PendingCommit, options: RetryOptions, *, in_doubt: bool = False
+) -> WrittenCommit:
+    """
+    Write a commit, once, and return when it is known to be in the store.
+
+    Args:
+        store: where to.
+        commit: what.
+        options: how long to try.
+        in_doubt: an earlier call for the same commit ended without an answer.
+
+    Raises:
+        NotFound, Conflict, PreconditionFailed, InvalidRequest, RequestTooLarge, AccessDenied: it is not written.
+        TooManyRequests, StoreUnavailable: it is not written, and the time is up.
+        CommitOutcomeUnknown: nobody can tell within the time; the same commit may be sent again to find out.
+    """
+    return await _Sending(store, commit, options, in_doubt).run()
+
+
+class _Sending:
+    def __init__(self, store: Store, commit: PendingCommit, options: RetryOptions, in_doubt: bool) -> None:
+        self._store, self._commit, self._in_doubt = store, commit, in_doubt
+        self._deadline = Deadline(options)
+        self._attempts = 0
+
+    async def run(self) -> WrittenCommit:
+        if self._in_doubt and await self._look() is _Finding.WRITTEN:
+            return await self._written_earlier()
+        while True:
+            self._attempts += 1
+            try:
+                return await self._attempt()
+            except (Conflict, NotFound, PreconditionFailed) as refusal:
+                if self._may_be_our_own(refusal) and await self._was_written(refusal):
+                    return await self._written_earlier()
+                raise
+            except (TooManyRequests, StoreUnavailable) as failure:
+                if _may_be_applied(failure):
+                    self._in_doubt = True
+                    if await self._look() is _Finding.WRITTEN:
+                        return await self._written_earlier()
+                await self._pause_or_give_up(failure)
+            except StoreError as refusal:
+                if self._in_doubt:
+                    raise CommitOutcomeUnknown from refusal
+                raise
+
+    async def _attempt(self) -> WrittenCommit:
+        commit = self._commit
+        result = await self._deadline.attempt(lambda: self._store.commit(commit.partition_key, commit.writes))
+        return WrittenCommit(
+            etags={write.id: etag for write, etag in zip(commit.writes, result.etags, strict=True)},
+            request_charge=result.request_charge,
+            attempts=self._attempts,
+        )
+
+    def _may_be_our_own(self, refusal: Conflict | NotFound | PreconditionFailed) -> bool:
+        """
+        Say whether a refusal may only mean that the same commit was written before.
+
+        Also without an earlier attempt of ours: the SDK and proxies between repeat requests unseen. A repeated
+        commit fails at its first event's id; one without events fails at its entity.
+        """
+        if self._in_doubt or not self._commit.events:
+            return True
+        return refusal.document_id is None or refusal.document_id in self._commit.event_ids
+
+    async def _look(self) -> _Finding:
+        try:
+            document = await self._deadline.attempt(
+                lambda: self._store.read(self._commit.marker, self._commit.partition_key)
+            )
+        except NotFound:
+            return _Finding.ABSENT
+        except StoreError as error:
+            _logger.debug("commit.look_failed", extra={"commit": self._commit.commit_id}, exc_info=error)
+            return _Finding.UNREADABLE
+        return self._judge(document)
+
+    def _judge(self, document: Document) -> _Finding:
+        if commit_id_of(document) == self._commit.commit_id:
+            return _Finding.WRITTEN
+        part = next((part for part in self._commit.entities if part.entity.id == self._commit.marker), None)
+        if part is not None and version_of(document) > part.version:
+            return _Finding.OVERWRITTEN
+        return _Finding.NOT_WRITTEN
+
+    async def _was_written(self, refusal: Conflict | NotFound | PreconditionFailed) -> bool:
+        """
+        Find out whether a refused commit was written by an earlier attempt.
+
+        Raises:
+            CommitOutcomeUnknown: the time is up, or a later commit overwrote the only trace.
+        """
+        attempt = 0
+        while True:
+            finding = await self._look()
+            if finding is _Finding.ABSENT:
+                finding = self._meaning_of_absence(refusal)
+            if finding in (_Finding.WRITTEN, _Finding.NOT_WRITTEN):
+                return finding is _Finding.WRITTEN
+            attempt += 1
+            if finding is _Finding.OVERWRITTEN or not await self._deadline.pause(attempt):
+                raise CommitOutcomeUnknown from refusal
+
+    def _meaning_of_absence(self, refusal: Conflict | NotFound | PreconditionFailed) -> _Finding:
+        if self._commit.events:
+            # Where the store refuses our event's id, its writing replica has the event and the one we read from does
+            # not yet. Where it refuses the entity, it had accepted the events' ids, so they were not there.
+            ours = isinstance(refusal, Conflict) and refusal.document_id in self._commit.event_ids
+            return _Finding.WRITTEN if ours else _Finding.NOT_WRITTEN
+        if isinstance(refusal, NotFound) and self._commit.deletes_only:
+            return _Finding.WRITTEN if self._in_doubt else _Finding.NOT_WRITTEN
+        if isinstance(refusal, NotFound) and not self._in_doubt:
+            return _Finding.NOT_WRITTEN
+        return _Finding.UNREADABLE  # refused for what is there, yet nothing is there: look again
+
+    async def _written_earlier(self) -> WrittenCommit:
+        """
+        Return the result of a commit whose own answer was lost, with the etags that its entities have now.
+        """
+        etags: dict[str, str | None] = {}
+        for part in self._commit.entities:
+            etags[part.entity.id] = UNKNOWN_ETAG
+            try:
+                document = await self._deadline.attempt(
+                    lambda part=part: self._store.read(part.entity.id, self._commit.partition_key)  # type: ignore[misc] # mypy cannot infer a lambda with defaults
+                )
+            except StoreError:
+                continue
+            if version_of(document) == part.version:
+                etags[part.entity.id] = document["_etag"]
+        _logger.info("commit.resolved", extra={"commit": self._commit.commit_id, "attempts": self._attempts})
+        return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
+
+    async def _pause_or_give_up(self, failure: TooManyRequests | StoreUnavailable) -> None:
+        _logger.info(
+            "commit.repeated",
+            extra={"commit": self._commit.commit_id, "attempt": self._attempts, "reason": str(failure)},
+        )
+        if not await self._deadline.pause(self._attempts, failure.retry_after):
+            if self._in_doubt:
+                raise CommitOutcomeUnknown from failure
+            raise failure
+
+
+def _may_be_applied(failure: TooManyRequests | StoreUnavailable) -> bool:
+    return isinstance(failure, StoreUnavailable) and failure.applied is None

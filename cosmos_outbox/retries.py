@@ -1,0 +1,85 @@
+"""
+Retries: for how long a request is repeated, and the loop for requests that are safe to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, TooManyRequests
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """
+    How long and how often a read or a commit is tried.
+    """
+
+    deadline_seconds: float = 10.0  # for all attempts together. Defaults to 10 s.
+    attempt_seconds: float = 4.0  # for one request. Defaults to 4 s.
+    backoff: Backoff = field(  # Defaults to 50 ms, doubling, at most 2 s.
+        default_factory=lambda: Backoff(initial_seconds=0.05, maximum_seconds=2.0)
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.attempt_seconds <= self.deadline_seconds:
+            raise ConfigurationError(
+                f"attempt_seconds ({self.attempt_seconds:g}) must be more than 0 and at most deadline_seconds "
+                f"({self.deadline_seconds:g})."
+            )
+
+
+class Deadline:
+    """
+    The moment at which trying ends, on the clock of the running loop.
+    """
+
+    __slots__ = ("_ends_at", "_loop", "_options")
+
+    def __init__(self, options: RetryOptions) -> None:
+        self._options, self._loop = options, asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + options.deadline_seconds
+
+    async def attempt(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """
+        Make one request, given up when its own time or all time is over.
+
+        Raises:
+            StoreUnavailable: no answer came in time; the outcome is unknown.
+        """
+        seconds = min(self._options.attempt_seconds, self._ends_at - self._loop.time())
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                return await call()
+        except TimeoutError as error:
+            raise StoreUnavailable("Cosmos DB did not answer in time.") from error
+
+    async def pause(self, attempt: int, retry_after: float | None = None) -> bool:
+        """
+        Wait before the next attempt; return False at once where it would begin too late.
+        """
+        seconds = self._options.backoff.delay(attempt, at_least=retry_after)
+        if self._loop.time() + seconds >= self._ends_at:
+            return False
+        await asyncio.sleep(seconds)
+        return True
+
+
+async def repeated(call: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
+    """
+    Make a request that changes nothing, again while the service is busy or does not answer.
+    """
+    deadline, attempt = Deadline(options), 0
+    while True:
+        attempt += 1
+        try:
+            return await deadline.attempt(call)
+        except (TooManyRequests, StoreUnavailable) as failure:
+            if not await deadline.pause(attempt, failure.retry_after):
+                raise

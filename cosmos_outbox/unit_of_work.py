@@ -1,0 +1,177 @@
+"""
+UnitOfWork: the changes that are written together or not at all; Outbox makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar, overload
+
+from opentelemetry import trace
+
+from cosmos_outbox.commits import WrittenCommit, send
+from cosmos_outbox.context import ContainerContext, PendingCommit
+from cosmos_outbox.correlation import current_correlation
+from cosmos_outbox.entities import Entity
+from cosmos_outbox.errors import CommitOutcomeUnknown
+from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.handlers import EventHandlers
+from cosmos_outbox.ports import Store
+from cosmos_outbox.repository import Repository
+from cosmos_outbox.retries import RetryOptions
+
+EntityT = TypeVar("EntityT", bound=Entity)
+EventT = TypeVar("EventT", bound=DomainEvent)
+UnitT = TypeVar("UnitT", bound="UnitOfWork")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """
+    What `commit()` wrote; `id` is None and all else empty where nothing had changed.
+    """
+
+    id: str | None = None
+    events: tuple[DomainEvent, ...] = ()
+    operations: int = 0
+    request_charge: float = 0.0
+    attempts: int = 0
+
+
+class UnitOfWork:
+    """
+    One task's changes to entities of one partition key.
+
+    `async with outbox.unit_of_work() as uow:`: nothing is written without `await uow.commit()`; leaving the block
+    forgets what was not committed. After a commit the unit can be used on; after a failed one everything is still
+    pending, with the same event ids, and may be committed again or dropped with `rollback()`.
+    """
+
+    def __init__(self, store: Store, *, options: RetryOptions, handlers: EventHandlers[UnitOfWork]) -> None:
+        self._store, self._options, self._handlers = store, options, handlers
+        self._context = ContainerContext()
+        self._dispatch = handlers.start()
+        self._in_doubt: PendingCommit | None = None
+        self._tracer = trace.get_tracer("cosmos_outbox")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.rollback()
+
+    def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
+        """
+        Return the repository of an entity type; all repositories of a unit of work commit together.
+        """
+        return Repository(entity_type, store=self._store, context=self._context, options=self._options)
+
+    def rollback(self) -> None:
+        """
+        Forget all entities of this unit; read them anew to go on.
+        """
+        with self._context.exclusively():
+            self._context.clear()
+            self._dispatch = self._handlers.start()
+            self._in_doubt = None
+
+    async def commit(self) -> Commit:
+        """
+        Write all pending entities and their events in one request, and return when they are known to be stored.
+
+        Raises:
+            Conflict, NotFound, PreconditionFailed: somebody else was first; nothing was written.
+            MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
+            TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
+            CommitOutcomeUnknown: the answer was lost and could not be found out; commit again to find out.
+            SharedUnitOfWork: another task uses this unit of work right now.
+        """
+        with self._context.exclusively():
+            if self._in_doubt is not None:  # settled before anything newer, which may depend on it
+                settled = await self._send(self._in_doubt)
+                return await self._commit_pending() or settled
+            return await self._commit_pending() or Commit()
+
+    async def _commit_pending(self) -> Commit | None:
+        if self._handlers:
+            await self._dispatch.run(self._recorded_events, self)
+        with self._tracer.start_as_current_span("outbox.commit", kind=trace.SpanKind.CLIENT) as span:
+            pending = self._context.pending_commit(
+                correlation=current_correlation(), published=self._handlers.published(self._recorded_events())
+            )
+            if pending is None:
+                return None
+            span.set_attributes(
+                {
+                    "outbox.commit.id": pending.commit_id,
+                    "outbox.events": len(pending.events),
+                    "db.operation.batch.size": len(pending.writes),
+                }
+            )
+            commit = await self._send(pending)
+            span.set_attribute("azure.cosmosdb.operation.request_charge", commit.request_charge)
+            span.set_attribute("outbox.commit.attempts", commit.attempts)
+            return commit
+
+    async def _send(self, pending: PendingCommit) -> Commit:
+        was_in_doubt, self._in_doubt = self._in_doubt is pending, pending
+        try:
+            written: WrittenCommit = await send(self._store, pending, self._options, in_doubt=was_in_doubt)
+        except (CommitOutcomeUnknown, asyncio.CancelledError):
+            raise  # it may have been written: stays in doubt
+        except BaseException:
+            self._in_doubt = None
+            raise
+        self._in_doubt = None
+        self._context.mark_written(pending, written.etags)
+        return Commit(
+            id=pending.commit_id,
+            events=pending.events,
+            operations=len(pending.writes),
+            request_charge=written.request_charge,
+            attempts=written.attempts,
+        )
+
+    def _recorded_events(self) -> tuple[DomainEvent, ...]:
+        return tuple(event for entity in self._context.tracked() for event in entity.events)
+
+
+class Outbox:
+    """
+    The entry point: one per process and container, shared by all tasks.
+    """
+
+    def __init__(self, store: Store, *, retries: RetryOptions | None = None) -> None:
+        self._store, self._options = store, retries or RetryOptions()
+        self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
+
+    def on(
+        self, event_type: type[EventT], handler: Callable[[EventT, UnitOfWork], Awaitable[None] | None]
+    ) -> None:
+        """
+        Run `handler(event, unit_of_work)` inside the process before such an event is committed.
+
+        What the handler adds to the unit of work is committed in the same batch; events it raises are handled too.
+        """
+        self._handlers.on(event_type, handler)
+
+    def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], DomainEvent | None]) -> None:
+        """
+        Tell the world `mapping(event)` in place of such an event, or nothing where it returns None.
+        """
+        self._handlers.publishes(event_type, mapping)
+
+    @overload
+    def unit_of_work(self) -> UnitOfWork: ...
+    @overload
+    def unit_of_work(self, kind: type[UnitT]) -> UnitT: ...
+    def unit_of_work(self, kind: type[UnitOfWork] = UnitOfWork) -> UnitOfWork:
+        """
+        Return a new unit of work, of a subclass where one is given.
+        """
+        return kind(self._store, options=self._options, handlers=self._handlers)

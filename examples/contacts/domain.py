@@ -1,0 +1,142 @@
+"""
+The domain: a contact, and the events that tell what happened to it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, EmailStr, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from cosmos_outbox import DomainEvent, Entity
+
+NameText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+DescriptionText = Annotated[str, StringConstraints(max_length=500)]
+CompanyText = Annotated[str, StringConstraints(max_length=250)]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Name(_Value):
+    """
+    How a contact is called.
+    """
+
+    first_name: NameText
+    last_name: NameText
+
+
+class Company(_Value):
+    """
+    Where a contact works.
+    """
+
+    company_name: CompanyText = ""
+    street: CompanyText = ""
+    house_number: CompanyText = ""
+    postal_code: CompanyText = ""
+    city: CompanyText = ""
+    country: CompanyText = ""
+
+
+class ContactEvent(DomainEvent):
+    """
+    What all events of contacts have in common.
+    """
+
+    contact_id: str
+
+
+class ContactCreatedEvent(ContactEvent):
+    """
+    A contact was added, with this state.
+    """
+
+    name: Name
+    description: str
+    email: str | None
+    company: Company
+
+
+class ContactNameUpdatedEvent(ContactEvent):
+    """
+    A contact is called differently.
+    """
+
+    name: Name
+
+
+class ContactDescriptionUpdatedEvent(ContactEvent):
+    """
+    A contact is described differently.
+    """
+
+    description: str
+
+
+class ContactEmailUpdatedEvent(ContactEvent):
+    """
+    A contact has another e-mail address, or none any more.
+    """
+
+    email: str | None
+
+
+class ContactCompanyUpdatedEvent(ContactEvent):
+    """
+    A contact works for another company or at another address.
+    """
+
+    company: Company
+
+
+class ContactDeletedEvent(ContactEvent):
+    """
+    A contact was deleted; its document stays, marked.
+    """
+
+
+class Contact(Entity):
+    """
+    A person; its methods change it and record the event that says so.
+    """
+
+    name: Name
+    description: DescriptionText = ""
+    email: EmailStr | None = None
+    company: Company = Field(default_factory=Company)
+    created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    deleted: bool = False
+
+    def created_event(self) -> ContactCreatedEvent:
+        return ContactCreatedEvent(
+            contact_id=self.id,
+            name=self.name,
+            description=self.description,
+            email=self.email,
+            company=self.company,
+        )
+
+    def rename(self, name: Name) -> None:
+        self.name = name
+        self.record(ContactNameUpdatedEvent(contact_id=self.id, name=name))
+
+    def describe(self, description: str) -> None:
+        self.description = description
+        self.record(ContactDescriptionUpdatedEvent(contact_id=self.id, description=description))
+
+    def change_email(self, email: str | None) -> None:
+        self.email = email
+        self.record(ContactEmailUpdatedEvent(contact_id=self.id, email=self.email))
+
+    def change_company(self, company: Company) -> None:
+        self.company = company
+        self.record(ContactCompanyUpdatedEvent(contact_id=self.id, company=company))
+
+    def delete(self) -> None:
+        self.deleted = True
+        self.record(ContactDeletedEvent(contact_id=self.id))

@@ -1,0 +1,127 @@
+"""
+What the API takes and gives: contacts as JSON, in the nested form and in the flat one of Microsoft's sample.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, EmailStr, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from cosmos_outbox import EntityPage
+from examples.contacts.domain import Company, Contact, DescriptionText, Name
+
+_NAME_FIELDS = ("firstName", "lastName")
+_COMPANY_FIELDS = ("companyName", "street", "houseNumber", "postalCode", "city", "country")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_flat_form(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        nested = dict(body)
+        for part, fields in (("name", _NAME_FIELDS), ("company", _COMPANY_FIELDS)):
+            if part in cls.model_fields and part not in nested:
+                found = {field: nested.pop(field) for field in fields if field in nested}
+                if found:
+                    nested[part] = found
+        return nested
+
+
+class NewContact(_Body):
+    """
+    A contact to be added.
+    """
+
+    name: Name
+    description: DescriptionText = ""
+    email: EmailStr | None = None
+    company: Company = Field(default_factory=Company)
+
+
+class NewName(_Body):
+    """
+    How a contact is to be called.
+    """
+
+    name: Name
+
+
+class NewDescription(_Body):
+    """
+    How a contact is to be described.
+    """
+
+    description: DescriptionText
+
+
+class NewEmail(_Body):
+    """
+    A contact's new e-mail address; null removes it.
+    """
+
+    email: EmailStr | None
+
+
+class NewCompany(_Body):
+    """
+    A contact's new company.
+    """
+
+    company: Company
+
+
+class ContactView(BaseModel):
+    """
+    A contact as it is stored.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    id: str
+    name: Name
+    description: str
+    email: str | None
+    company: Company
+    created_at: datetime
+    version: int = Field(description="How many commits changed the contact.")
+    etag: str = Field(description="Also in the ETag header; send it as If-Match with the next change.")
+
+    @classmethod
+    def of(cls, contact: Contact) -> Self:
+        return cls(
+            id=contact.id,
+            name=contact.name,
+            description=contact.description,
+            email=contact.email,
+            company=contact.company,
+            created_at=contact.created_at,
+            version=contact.version,
+            etag=contact.etag or "",
+        )
+
+
+class ContactPage(BaseModel):
+    """
+    A page of contacts.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    items: list[ContactView]
+    has_more: bool
+    continuation_token: str | None = Field(description="Ask for the next page with it; null after the last.")
+
+    @classmethod
+    def of(cls, page: EntityPage[Contact]) -> Self:
+        return cls(
+            items=[ContactView.of(contact) for contact in page.entities],
+            has_more=page.continuation is not None,
+            continuation_token=page.continuation,
+        )

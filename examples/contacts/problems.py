@@ -1,0 +1,129 @@
+"""
+Problems: every error of the API as RFC 9457 problem details.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from cosmos_outbox import (
+    BatchTooLarge,
+    CommitOutcomeUnknown,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    OutboxError,
+    PreconditionFailed,
+    RequestTooLarge,
+    StoreUnavailable,
+    TooManyRequests,
+)
+
+MEDIA_TYPE = "application/problem+json"
+DEFAULT_RETRY_SECONDS = 1.0
+
+_STATUS: dict[type[OutboxError], HTTPStatus] = {
+    NotFound: HTTPStatus.NOT_FOUND,
+    Conflict: HTTPStatus.CONFLICT,
+    PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
+    InvalidRequest: HTTPStatus.BAD_REQUEST,
+    RequestTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
+    StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    CommitOutcomeUnknown: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class Problem(BaseModel):
+    """
+    What went wrong (RFC 9457).
+    """
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str | None = None
+    instance: str | None = None
+    errors: dict[str, list[str]] | None = Field(
+        default=None, description="For invalid requests: what is wrong with each field."
+    )
+
+
+def install(app: FastAPI) -> None:
+    """
+    Make an application answer every error as a problem.
+    """
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(NotModified, _not_modified)
+    app.add_exception_handler(OutboxError, _outbox_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _answer(
+    request: Request,
+    status: HTTPStatus,
+    detail: str | None,
+    *,
+    errors: dict[str, list[str]] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    problem = Problem(
+        title=status.phrase, status=status, detail=detail, instance=request.url.path, errors=errors
+    )
+    return JSONResponse(
+        problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    errors: dict[str, list[str]] = defaultdict(list)
+    if isinstance(error, RequestValidationError):
+        for mistake in error.errors():
+            place, *path = mistake["loc"]
+            field = ".".join(str(part) for part in path) if mistake["type"] != "json_invalid" else ""
+            errors[field or str(place)].append(mistake["msg"])
+    return _answer(request, HTTPStatus.BAD_REQUEST, "The request is not valid; see errors.", errors=errors)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    status = HTTPStatus(error.status_code)
+    detail = error.detail if error.detail != status.phrase else None
+    return _answer(request, status, detail, headers=dict(error.headers or {}))
+
+
+async def _not_modified(request: Request, error: Exception) -> Response:
+    etag = error.etag if isinstance(error, NotModified) else None
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag} if etag else None)
+
+
+async def _outbox_error(request: Request, error: Exception) -> Response:
+    status = next(
+        (_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+    headers: dict[str, str] = {}
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        seconds = getattr(error, "retry_after", None) or DEFAULT_RETRY_SECONDS
+        headers["Retry-After"] = str(math.ceil(seconds))
+    if isinstance(error, PreconditionFailed) and error.actual:
+        headers["ETag"] = error.actual
+    # What the service or the SDK said may name hosts and keys; callers get the sentence of the error's class.
+    return _answer(request, status, " ".join((type(error).__doc__ or "").split()), headers=headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return _answer(
+        request, HTTPStatus.INTERNAL_SERVER_ERROR, "The server failed; the request may be tried again."
+    )

@@ -1,0 +1,48 @@
+"""
+RequestContext: every commit of a request carries its correlation id and its W3C trace context.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from opentelemetry import context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cosmos_outbox import correlated
+
+HEADER = "X-Correlation-Id"
+_ACCEPTED = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+_propagator = TraceContextTextMapPropagator()
+
+
+class RequestContext:
+    """
+    Takes the ids from the request's headers, gives out a correlation id where there is none, and answers with it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get(HEADER, "")
+        correlation_id = given if _ACCEPTED.fullmatch(given) else str(uuid.uuid4())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = correlation_id
+            await send(message)
+
+        token = context.attach(_propagator.extract(headers))
+        try:
+            with correlated(correlation_id=correlation_id):
+                await self._app(scope, receive, send_with_id)
+        finally:
+            context.detach(token)
