@@ -1,0 +1,76 @@
+"""
+Every mistake in a configuration is named by its path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from emulators.servicebus.broker import Broker
+
+
+def test_the_default_is_the_topic_of_the_project():
+    topic = Broker.default().topic("events")
+    queue = Broker.default().queue("events/Subscriptions/all")
+    assert 600 == topic.config.dedup_window_s
+    assert (True, 30, 10) == (
+        queue.config.requires_session,
+        queue.config.lock_s,
+        queue.config.max_delivery_count,
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ([], "config: expected an object"),
+        ({"topic": []}, "topic: unknown field, known are"),
+        ({"topics": {}}, "topics: expected a list"),
+        ({"topics": [{}]}, "topics[0].name: is missing"),
+        ({"topics": [{"name": ""}]}, "topics[0].name: expected an entity name"),
+        ({"topics": [{"name": "$cbs"}]}, "topics[0].name: expected an entity name"),
+        ({"topics": [{"name": "a"}, {"name": "A"}]}, "topics[1].name: 'a' is already used"),
+        (
+            {"topics": [{"name": "a"}], "queues": [{"name": "A"}]},
+            "queues[0].name: 'A' is already the name of a topic",
+        ),
+        (
+            {"topics": [{"name": "a", "dedup_window_s": 0}]},
+            "topics[0].dedup_window_s: expected a positive number",
+        ),
+        ({"topics": [{"name": "a", "ttl_s": float("inf")}]}, "topics[0].ttl_s: expected a positive number"),
+        (
+            {"topics": [{"name": "a", "max_message_size": 1.5}]},
+            "topics[0].max_message_size: expected a whole number",
+        ),
+        (
+            {"topics": [{"name": "a", "subscriptions": [{"name": "s"}, {"name": "r", "lock_s": "30"}]}]},
+            "topics[0].subscriptions[1].lock_s: expected a positive number of seconds, got '30'",
+        ),
+        (
+            {"topics": [{"name": "a", "subscriptions": [{"name": "s", "requires_session": 1}]}]},
+            "topics[0].subscriptions[0].requires_session: expected true or false, got 1",
+        ),
+        (
+            {"topics": [{"name": "a", "subscriptions": [{"name": "s", "max_delivery_count": True}]}]},
+            "topics[0].subscriptions[0].max_delivery_count: expected a whole number",
+        ),
+        ({"sas_keys": {}}, "sas_keys: expected an object"),
+    ],
+)
+def test_a_mistake_is_named_by_its_path(config, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Broker.from_config(config)
+
+
+def test_statistics_are_json():
+    broker = Broker.from_config(
+        {"topics": [{"name": "t", "subscriptions": [{"name": "s"}]}], "queues": [{"name": "q"}]}
+    )
+    stats = json.loads(json.dumps(broker.stats()))
+    expected = {"active": 0, "locked": 0, "dead_lettered": 0, "completed": 0, "sessions": 0}
+    assert expected == stats["topics"]["t"]["subscriptions"]["s"]
+    assert expected == stats["topics"]["q"]["subscriptions"]["q"]

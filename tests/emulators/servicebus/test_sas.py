@@ -1,0 +1,69 @@
+"""
+Which tokens prove what.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from urllib.parse import quote_plus
+
+import pytest
+
+from emulators.servicebus.sas import InvalidToken, covers, entity_path, verify
+
+KEYS = {"Root": "secret=="}
+
+
+def token(resource="sb://host/events", *, name="Root", key="secret==", expires=2000):
+    encoded = quote_plus(resource)
+    signature = hmac.new(key.encode(), f"{encoded}\n{expires}".encode(), hashlib.sha256).digest()
+    sig = quote_plus(base64.b64encode(signature))
+    return f"SharedAccessSignature sr={encoded}&sig={sig}&se={expires}&skn={name}"
+
+
+def test_a_signed_token_holds_until_it_expires():
+    assert 2000 == verify(token(), "sb://host:5672/events", KEYS, 1999)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (token(key="wrong"), "InvalidSignature"),
+        (token(name="Nobody"), "InvalidSignature"),
+        (token(name="Nobody", key=""), "InvalidSignature"),
+        (token(expires=1000), "ExpiredToken"),
+        (token("sb://host/other"), "InvalidAudience"),
+        (token("sb://host/events/Subscriptions/s"), "InvalidAudience"),
+        ("eyJhbGciOi.eyJhdWQi.c2ln", "MalformedToken"),
+        ("SharedAccessSignature sr=x", "MalformedToken"),
+        ("", "MalformedToken"),
+    ],
+)
+def test_anything_else_is_refused_with_the_reason(text, words):
+    with pytest.raises(InvalidToken, match=words):
+        verify(text, "sb://host/events", KEYS, 1000)
+
+
+def test_a_namespace_token_covers_every_entity_and_an_entity_token_what_is_below_it():
+    assert 2000 == verify(token("sb://host/"), "sb://host/events/Subscriptions/s", KEYS, 0)
+    assert 2000 == verify(token("sb://host/Events"), "sb://host/events/Subscriptions/s", KEYS, 0)
+    assert not covers("event", "events")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "amqps://host:5671/t/Subscriptions/s",
+        "sb://host/t/Subscriptions/s/",
+        "t/Subscriptions/s",
+        "/t/Subscriptions/s",
+    ],
+)
+def test_an_entity_is_found_whatever_stands_before_its_path(address):
+    assert "t/Subscriptions/s" == entity_path(address)
+
+
+def test_an_address_without_a_path_is_the_namespace():
+    assert "" == entity_path("sb://host")

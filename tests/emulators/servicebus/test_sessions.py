@@ -1,0 +1,214 @@
+"""
+Who holds a session, and what becomes of its messages.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from emulators.servicebus.conditions import AmqpError
+from emulators.servicebus.message import read_application_properties
+from emulators.servicebus.queue import Outcome
+from tests.emulators.servicebus.engine import Recorder, message, topic_broker
+
+
+def session_queue(**config):
+    broker, clock = topic_broker(subscription={"requires_session": True, "lock_s": 30, **config})
+    return broker.queue("t/Subscriptions/s"), clock
+
+
+def put(queue, clock, *names):
+    """
+    "a1" is message a1 of session a.
+    """
+    for name in names:
+        queue.put(message(name, session_id=name[0]), clock())
+
+
+def accept(queue, session_id=None, credit=1000, container=None):
+    receiver = Recorder(credit, container=container)
+    session = queue.sessions.accept(receiver, session_id)
+    if session:
+        receiver.session = session
+        queue.pump(receiver, session)
+    return receiver
+
+
+def test_a_receiver_gets_only_its_session_in_order():
+    queue, clock = session_queue()
+    put(queue, clock, "a1", "b1", "a2", "b2")
+    receiver = accept(queue, "b")
+    put(queue, clock, "a3", "b3")
+    assert ["b1", "b2", "b3"] == receiver.ids
+
+
+def test_the_next_available_session_is_the_oldest_that_nobody_holds():
+    queue, clock = session_queue()
+    put(queue, clock, "a1", "b1", "c1")
+    assert ["a", "b", "c"] == [accept(queue).session.id for _ in range(3)]
+    assert accept(queue).session is None
+
+
+def test_a_waiting_receiver_gets_the_session_that_appears():
+    queue, clock = session_queue()
+    first, second = accept(queue), accept(queue)
+    put(queue, clock, "a1")
+    assert ("a", None) == (first.session.id, second.session)
+    queue.detach(first)
+    assert "a" == second.session.id
+
+
+def test_who_stopped_waiting_gets_nothing():
+    queue, clock = session_queue()
+    gone, patient = accept(queue), accept(queue)
+    queue.detach(gone)
+    put(queue, clock, "a1")
+    assert (None, "a") == (gone.session, patient.session.id)
+
+
+def test_a_held_session_cannot_be_locked_again():
+    queue, clock = session_queue()
+    put(queue, clock, "a1")
+    accept(queue, "a")
+    with pytest.raises(AmqpError, match="session-cannot-be-locked"):
+        accept(queue, "a")
+
+
+def test_a_session_without_messages_can_be_accepted_by_name():
+    queue, _ = session_queue()
+    assert "new" == accept(queue, "new").session.id
+
+
+def test_closing_gives_messages_back_uncounted_and_in_order():
+    queue, clock = session_queue()
+    put(queue, clock, "a1", "a2", "a3")
+    first = accept(queue, "a", credit=2)
+    queue.detach(first)
+    second = accept(queue)
+    assert [("a1", 0), ("a2", 0), ("a3", 0)] == [(name, count) for name, _, count in second.take()]
+
+
+def test_losing_the_lock_counts_a_delivery_closes_the_link_and_frees_the_session():
+    queue, clock = session_queue(lock_s=10)
+    put(queue, clock, "a1", "a2")
+    slow = accept(queue, "a", credit=1)
+    ((_, token, _),) = slow.take()
+    waiting = accept(queue)
+    clock.advance(10)
+    assert "com.microsoft:session-lock-lost" == slow.failure.condition
+    assert "a" == waiting.session.id
+    queue.pump(waiting, waiting.session)
+    assert [("a1", 1), ("a2", 0)] == [(name, count) for name, _, count in waiting.take()]
+    with pytest.raises(AmqpError, match="session-lock-lost"):
+        queue.settle(token, Outcome.COMPLETE)
+
+
+def test_renewing_keeps_the_session_and_the_locks_of_its_messages():
+    queue, clock = session_queue(lock_s=10)
+    put(queue, clock, "a1")
+    receiver = accept(queue, "a")
+    ((_, token, _),) = receiver.take()
+    for _ in range(5):
+        clock.advance(8)
+        assert clock() + 10 == queue.sessions.renew(queue.sessions.held("a", receiver))
+    queue.settle(token, Outcome.COMPLETE)
+    assert receiver.failure is None
+
+
+def test_only_the_connection_that_holds_a_session_may_act_on_it():
+    queue, clock = session_queue()
+    put(queue, clock, "a1")
+    receiver = accept(queue, "a", container="mine")
+    assert receiver.session is queue.sessions.held("a", "mine")
+    with pytest.raises(AmqpError, match="session-lock-lost"):
+        queue.sessions.held("a", "yours")
+    with pytest.raises(AmqpError, match="session-lock-lost"):
+        queue.sessions.held("b", "mine")
+
+
+def test_a_session_lost_too_often_dead_letters_its_messages():
+    queue, clock = session_queue(lock_s=10, max_delivery_count=2)
+    put(queue, clock, "a1", "a2")
+    for _ in range(2):
+        accept(queue, "a", credit=1)
+        clock.advance(10)
+    (entry,) = queue.dead_letters.entries.values()
+    assert "a1" == entry.message.message_id
+    assert ["a2"] == accept(queue, "a").ids
+
+
+def test_an_abandoned_message_comes_back_after_those_already_delivered():
+    queue, clock = session_queue()
+    put(queue, clock, "a1", "a2", "a3")
+    receiver = accept(queue, "a", credit=2)
+    (_, first, _), _ = receiver.take()
+    queue.settle(first, Outcome.ABANDON)
+    receiver.credit = 2
+    queue.pump(receiver, receiver.session)
+    assert ["a1", "a3"] == receiver.ids
+
+
+def test_a_message_without_a_session_is_dead_lettered_where_sessions_are_required():
+    queue, clock = session_queue()
+    queue.put(message("lost"), clock())
+    (entry,) = queue.dead_letters.entries.values()
+    entry.message.application_properties = entry.application_properties
+    assert "Session ID is null." == read_application_properties(entry.message)["DeadLetterReason"]
+    assert 0 == queue.active
+
+
+def test_the_state_outlives_messages_and_holders_until_it_is_cleared():
+    queue, clock = session_queue()
+    put(queue, clock, "a1")
+    receiver = accept(queue, "a")
+    queue.sessions.set_state(receiver.session, b"here")
+    queue.settle(receiver.take()[0][1], Outcome.COMPLETE)
+    queue.detach(receiver)
+    assert 1 == queue.sessions.count
+    again = accept(queue, "a")
+    assert b"here" == again.session.state
+    queue.sessions.set_state(again.session, None)
+    queue.detach(again)
+    assert 0 == queue.sessions.count
+
+
+def test_a_finished_session_without_state_leaves_nothing_behind():
+    queue, clock = session_queue()
+    for number in range(200):
+        queue.put(message(str(number), session_id=f"s{number}"), clock())
+        receiver = accept(queue)
+        queue.settle(receiver.take()[0][1], Outcome.COMPLETE)
+        queue.detach(receiver)
+    assert (0, 0, 0) == (queue.sessions.count, queue.active, len(queue.sessions._held))
+
+
+def test_a_session_whose_messages_expired_is_not_offered():
+    queue, clock = session_queue(ttl_s=5)
+    put(queue, clock, "a1")
+    clock.advance(5)
+    assert accept(queue).session is None
+    assert 0 == queue.sessions.count
+
+
+def test_a_deferred_message_is_locked_by_its_session_and_deferred_again_when_that_is_lost():
+    queue, clock = session_queue(lock_s=10)
+    put(queue, clock, "a1")
+    receiver = accept(queue, "a")
+    queue.settle(receiver.take()[0][1], Outcome.DEFER)
+    queue.receive_deferred([1], session=receiver.session, receive_and_delete=False)
+    queue.detach(receiver)
+    other = accept(queue, "b")
+    with pytest.raises(AmqpError, match="message-not-found"):
+        queue.receive_deferred([1], session=other.session, receive_and_delete=False)
+    again = accept(queue, "a")
+    assert 1 == len(queue.receive_deferred([1], session=again.session, receive_and_delete=False))
+
+
+def test_sessions_are_listed_by_messages_or_by_change_of_state():
+    queue, clock = session_queue()
+    put(queue, clock, "b1", "a1")
+    receiver = accept(queue, "c")
+    queue.sessions.set_state(receiver.session, b"x")
+    assert ["a", "b"] == queue.sessions.ids(None)
+    assert ["c"] == queue.sessions.ids(clock() - 1)
+    assert [] == queue.sessions.ids(clock())
