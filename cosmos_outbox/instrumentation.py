@@ -59,6 +59,29 @@ class PageFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerSlow:
+    """
+    The handler works on one page for longer than `slow_handler_after`; told again each time that passes.
+    """
+
+    lease: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHalted:
+    """
+    ALARM: the handler failed `attempts` times on the same page; its range stands still until the cause is gone.
+
+    The lease is kept, and the page tried again at the longest back-off, so work goes on by itself after the fix.
+    """
+
+    lease: str
+    attempts: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BalancingFailed:
     """
     A balancing pass failed; the next one tries again.
@@ -108,6 +131,8 @@ Record = (
     | LeaseClosed
     | PageHandled
     | PageFailed
+    | HandlerSlow
+    | LeaseHalted
     | BalancingFailed
     | MessagesPublished
     | PublishFailed
@@ -118,6 +143,7 @@ Hook = Callable[[Record], None]
 _LEVELS: dict[type, int] = {
     LeaseAcquired: logging.INFO,
     LeaseClosed: logging.INFO,
+    LeaseHalted: logging.ERROR,
     PageHandled: logging.DEBUG,
     MessagesPublished: logging.DEBUG,
 }

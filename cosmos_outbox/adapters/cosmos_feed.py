@@ -86,6 +86,7 @@ class CosmosChangeFeed:
             documents=documents,
             continuation=response.etag,
             latest_lsn=_global_lsn(response.session_token),
+            range_id=response.range_id(),
             request_charge=response.request_charge,
         )
 
@@ -115,9 +116,10 @@ class CosmosChangeFeed:
             ).by_page()
             async for _ in pages:
                 break
-        if response.sub_ranges() > 1 or not response.session_token:
+        range_id = response.range_id()
+        if response.sub_ranges() > 1 or range_id is None:
             raise RangeGone  # split again since the ranges were listed
-        return response.session_token.partition(":")[0]
+        return range_id
 
 
 class _Response:
@@ -136,6 +138,12 @@ class _Response:
         self.etag = headers.get("etag")
         self.session_token = headers.get("x-ms-session-token") or ""
         self.request_charge += float(headers.get("x-ms-request-charge") or 0)
+
+    def range_id(self) -> str | None:
+        """
+        Return the id of the physical partition that answered: what its session token starts with.
+        """
+        return None if "," in self.session_token else self.session_token.partition(":")[0] or None
 
     def sub_ranges(self) -> int:
         """

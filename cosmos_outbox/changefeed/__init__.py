@@ -11,8 +11,10 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
     balancing   every acquire interval: list the leases, decide which to take     (balancing.py, processor.py)
     supervisor  the life of one owned lease: tenure and pump share one fate       (supervisor.py)
     tenure      all writes of an owned lease: renewal, checkpoint, release        (tenure.py)
-    pump        read a page, have it handled, report how far we are; repeat       (pump.py)
+    pump        read a page, have it handled, report how far we are; repeat       (pump.py, handling.py)
+    progress    how far a range is, and whether it stands still                   (progress.py)
     splits      replace the lease of a range that is gone by leases of the new    (splits.py)
+    estimator   how many changes wait, for each lease                             (estimator.py)
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released
                                                |  \\---- renewal fails, or another owner ----> lost: nothing is written
@@ -39,8 +41,17 @@ Failures: a handler that raises gets the same page again, after a back-off, whil
 store that fails is asked again until trust runs out. A crash leaves the lease to expire.
 """
 
-from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
+from cosmos_outbox.changefeed.options import FailureHandler, ProcessorOptions
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
 from cosmos_outbox.changefeed.supervisor import CloseReason
 
-__all__ = ["ChangeFeedProcessor", "CloseReason", "ProcessorOptions"]
+__all__ = [
+    "ChangeFeedProcessor",
+    "CloseReason",
+    "FailureHandler",
+    "Lag",
+    "LeaseLag",
+    "ProcessorOptions",
+    "estimate_lag",
+]

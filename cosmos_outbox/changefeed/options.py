@@ -9,10 +9,25 @@ import socket
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.ports import ChangeBatch, StartFrom
+
+
+class FailureHandler(Protocol):
+    """
+    What to do with a page that the handler could not handle in `halt_after_attempts` attempts.
+    """
+
+    async def __call__(self, batch: ChangeBatch, error: Exception, attempts: int) -> None:
+        """
+        Take the page over, for example into a dead-letter store: returning means that it is done.
+
+        Raising means that it is not; the handler gets it again and, if it fails again, this is called again.
+        """
+        ...
 
 
 def default_instance_name() -> str:
@@ -44,6 +59,15 @@ class ProcessorOptions:
     max_poll_interval: timedelta = timedelta(seconds=1)  # Reached by doubling. Defaults to 1 s.
     grace_period: timedelta = timedelta(seconds=20)  # How long a stop waits for handlers. Defaults to 20 s.
     backoff: Backoff = field(default_factory=Backoff)  # Between attempts after a failure.
+    halt_after_attempts: int = (
+        10  # A page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
+    )
+    on_failure: FailureHandler | None = (
+        None  # Called then instead; see FailureHandler. Defaults to None: halt.
+    )
+    slow_handler_after: timedelta = timedelta(
+        seconds=60
+    )  # A handler this slow is reported. Defaults to 60 s.
 
     def __post_init__(self) -> None:
         mistakes = [
@@ -67,6 +91,8 @@ class ProcessorOptions:
                     self.min_poll_interval > self.max_poll_interval,
                     "min_poll_interval must not exceed max_poll_interval",
                 ),
+                (self.halt_after_attempts < 1, "halt_after_attempts must be at least 1"),
+                (self.slow_handler_after <= timedelta(0), "slow_handler_after must be positive"),
                 (self.grace_period < timedelta(0), "grace_period must not be negative"),
             )
             if wrong

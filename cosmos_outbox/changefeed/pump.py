@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from cosmos_outbox.changefeed.bootstrap import start_of
+from cosmos_outbox.changefeed.handling import handle
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.tenure import Tenure
-from cosmos_outbox.errors import StoreError
-from cosmos_outbox.instrumentation import Hook, PageFailed, PageHandled
+from cosmos_outbox.errors import RangeGone, StoreError
+from cosmos_outbox.instrumentation import Hook, PageFailed
 from cosmos_outbox.leases import FeedRange
-from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, ChangePage, StartFrom
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage, StartFrom
 
 
 class Pump:
@@ -33,6 +35,7 @@ class Pump:
         options: ProcessorOptions,
         notify: Hook,
     ) -> None:
+        self.progress = Progress(moved_at=asyncio.get_running_loop().time())
         self._tenure, self._range = tenure, feed_range
         self._feed, self._handler, self._options, self._notify = feed, handler, options, notify
         self._start: StartFrom | datetime = start_of(tenure.lease, default=options.start)
@@ -48,7 +51,7 @@ class Pump:
         longest = self._options.max_poll_interval.total_seconds()
         poll = shortest
         page = await self._read(self._tenure.continuation)
-        while not self._tenure.drain.is_set():
+        while page is not None and not self._tenure.drain.is_set():
             if page.documents:
                 async with self._reading_ahead(page.continuation) as ahead:
                     if not await self._handle(page):
@@ -57,6 +60,7 @@ class Pump:
                     page = await ahead
                 poll = shortest
             else:
+                self.progress.moved(asyncio.get_running_loop().time(), lag=0)
                 # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
                 self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
                 await self._pause(poll)
@@ -64,7 +68,7 @@ class Pump:
                 page = await self._read(page.continuation)
 
     @asynccontextmanager
-    async def _reading_ahead(self, continuation: str) -> AsyncIterator[asyncio.Task[ChangePage]]:
+    async def _reading_ahead(self, continuation: str) -> AsyncIterator[asyncio.Task[ChangePage | None]]:
         ahead = asyncio.create_task(self._read(continuation))
         try:
             yield ahead
@@ -72,11 +76,14 @@ class Pump:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _read(self, continuation: str | None) -> ChangePage:
+    async def _read(self, continuation: str | None) -> ChangePage | None:
+        """
+        Return the next page, or None where the work is to end and reading fails.
+        """
         attempt = 0
         while True:
             try:
-                return await self._feed.read_page(
+                page = await self._feed.read_page(
                     self._range,
                     continuation=continuation,
                     start=self._start,
@@ -84,41 +91,37 @@ class Pump:
                 )
             except StoreError as error:
                 attempt += 1
-                await self._pause(self._failed(attempt, error, at_least=getattr(error, "retry_after", None)))
+                self.progress.failed(error)
+                delay = self._options.backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
+                lease = self._tenure.lease.id
+                self._notify(PageFailed(lease=lease, attempt=attempt, delay_seconds=delay, error=error))
+                if not await self._pause(delay):
+                    return None
+                continue
+            lease_names_partition = self._tenure.lease.version == 0 and page.range_id is not None
+            if lease_names_partition and page.range_id != self._tenure.lease.token:
+                # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.
+                raise RangeGone
+            return page
 
     async def _handle(self, page: ChangePage) -> bool:
-        """
-        Have a page handled, again and again; return False when it failed and the work is to end.
-        """
-        loop = asyncio.get_running_loop()
-        batch = ChangeBatch(lease=self._tenure.lease.id, documents=page.documents)
-        attempt, started = 0, loop.time()
-        while True:
-            try:
-                await self._handler(batch)
-            except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
-                attempt += 1
-                await self._pause(self._failed(attempt, error))
-                if self._tenure.drain.is_set():
-                    return False
-            else:
-                break
-        last = page.documents[-1].get("_lsn")
-        lag = page.latest_lsn - last if page.latest_lsn is not None and isinstance(last, int) else None
-        lease, seconds = self._tenure.lease.id, loop.time() - started
-        self._notify(PageHandled(lease=lease, changes=len(page.documents), seconds=seconds, lag=lag))
-        return True
-
-    def _failed(self, attempt: int, error: Exception, *, at_least: float | None = None) -> float:
-        delay = self._options.backoff.delay(attempt, at_least=at_least)
-        self._notify(
-            PageFailed(lease=self._tenure.lease.id, attempt=attempt, delay_seconds=delay, error=error)
+        return await handle(
+            page,
+            lease=self._tenure.lease.id,
+            handler=self._handler,
+            options=self._options,
+            progress=self.progress,
+            notify=self._notify,
+            pause=self._pause,
         )
-        return delay
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> bool:
+        """
+        Wait; return False at once where the work is to end.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self._tenure.drain.wait()
         except TimeoutError:
-            return
+            return True
+        return False

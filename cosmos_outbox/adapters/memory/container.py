@@ -219,9 +219,7 @@ class MemoryContainer:
         if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
             raise NotFound(document_id=write.id)
         if write.etag is not None and current is not None and current["_etag"] != write.etag:
-            raise PreconditionFailed(
-                expected=write.etag, actual=current["_etag"], document_id=write.id
-            )
+            raise PreconditionFailed(expected=write.etag, actual=current["_etag"], document_id=write.id)
         if write.kind is WriteKind.DELETE:
             return None
         document = dict(write.document or {})

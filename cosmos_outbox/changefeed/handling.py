@@ -1,0 +1,91 @@
+"""
+Handling: one page through the handler, as often as it takes; slow and failing handlers are told of by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.progress import Progress
+from cosmos_outbox.instrumentation import HandlerSlow, Hook, LeaseHalted, PageFailed, PageHandled
+from cosmos_outbox.ports import ChangeBatch, ChangeHandler, ChangePage
+
+
+async def handle(
+    page: ChangePage,
+    *,
+    lease: str,
+    handler: ChangeHandler,
+    options: ProcessorOptions,
+    progress: Progress,
+    notify: Hook,
+    pause: Callable[[float], Awaitable[bool]],
+) -> bool:
+    """
+    Have a page handled, again and again until it is done.
+
+    Args:
+        pause: waits so many seconds and returns False where the work is to end instead of being tried again.
+
+    Returns:
+        True when the page is done, False when the work is to end before it is.
+    """
+    loop = asyncio.get_running_loop()
+    batch = ChangeBatch(lease=lease, documents=page.documents)
+    attempt, started = 0, loop.time()
+    with _told_when_slow(lease, options, notify):
+        while True:
+            attempt += 1
+            try:
+                await handler(batch)
+                break
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
+                progress.failed(error)
+                delay = options.backoff.delay(attempt)
+                notify(PageFailed(lease=lease, attempt=attempt, delay_seconds=delay, error=error))
+                if attempt % options.halt_after_attempts == 0 and await _taken_over(
+                    batch, error, attempt, options, notify
+                ):
+                    break
+                if not await pause(delay):
+                    return False
+    last = page.documents[-1].get("_lsn")
+    lag = page.latest_lsn - last if page.latest_lsn is not None and isinstance(last, int) else None
+    progress.moved(loop.time(), lag=lag)
+    notify(PageHandled(lease=lease, changes=len(page.documents), seconds=loop.time() - started, lag=lag))
+    return True
+
+
+async def _taken_over(
+    batch: ChangeBatch, error: Exception, attempts: int, options: ProcessorOptions, notify: Hook
+) -> bool:
+    if options.on_failure is None:
+        notify(LeaseHalted(lease=batch.lease, attempts=attempts, error=error))
+        return False
+    try:
+        await options.on_failure(batch, error, attempts)
+    except Exception as second:  # noqa: BLE001 - as the handler's
+        notify(LeaseHalted(lease=batch.lease, attempts=attempts, error=second))
+        return False
+    return True
+
+
+@contextmanager
+def _told_when_slow(lease: str, options: ProcessorOptions, notify: Hook) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    started, limit = loop.time(), options.slow_handler_after.total_seconds()
+    timer: asyncio.TimerHandle
+
+    def tell() -> None:
+        nonlocal timer
+        notify(HandlerSlow(lease=lease, seconds=loop.time() - started))
+        timer = loop.call_later(limit, tell)
+
+    timer = loop.call_later(limit, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()

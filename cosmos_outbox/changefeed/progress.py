@@ -1,0 +1,42 @@
+"""
+Progress: how far the work on one lease is, and whether it stands still although there is something to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """
+    What the pump knows of its range; times are on the loop's clock, in seconds.
+
+    lag: changes (transactions) known to wait; 0 when the last page was empty, None before the first.
+    moved_at: when a page was last read empty or handled.
+    """
+
+    moved_at: float
+    lag: int | None = None
+    failed_attempts: int = 0
+    error: Exception | None = None
+
+    def moved(self, now: float, *, lag: int | None) -> None:
+        """
+        Note that everything known up to here is done.
+        """
+        self.moved_at, self.lag, self.failed_attempts, self.error = now, lag, 0, None
+
+    def failed(self, error: Exception) -> None:
+        """
+        Note that an attempt to read or handle failed.
+        """
+        self.failed_attempts += 1
+        self.error = error
+
+    def stands_still(self, now: float, limit: timedelta) -> bool:
+        """
+        Say whether nothing moved for so long; an idle range moves with every empty page.
+        """
+        return now - self.moved_at > limit.total_seconds()
