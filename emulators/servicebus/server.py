@@ -56,6 +56,8 @@ class ServiceBusServer:
             self._alarm.cancel()
         if self._server:
             await self._server.wait_closed()
+        while self._connections:  # an aborted transport frees its socket in the next turn of the loop
+            await asyncio.sleep(0)
 
     def drop_connections(self) -> None:
         """

@@ -1,0 +1,60 @@
+"""
+What the tests with the unmodified SDK share: a served broker and a client of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from emulators.servicebus.broker import Broker
+from emulators.servicebus.server import ServiceBusServer
+
+
+@asynccontextmanager
+async def serving(config=None, **client_options) -> AsyncIterator[tuple[ServiceBusServer, ServiceBusClient]]:
+    """
+    A broker on a free port, and a client that retries quickly.
+    """
+    broker = Broker.from_config(config) if config else Broker.default()
+    options = {"retry_backoff_factor": 0.05, **client_options}
+    async with (
+        ServiceBusServer(broker) as server,
+        ServiceBusClient.from_connection_string(server.connection_string, **options) as client,
+    ):
+        yield server, client
+
+
+@contextmanager
+def leaky_sockets() -> Iterator[None]:
+    """
+    The SDK does not close the transport of a connection that it lost: collect those here, where nobody minds.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
+def topic_config(name="t", *, topic=None, **subscription):
+    """
+    One topic with the subscription "s".
+    """
+    return {"topics": [{"name": name, **(topic or {}), "subscriptions": [{"name": "s", **subscription}]}]}
+
+
+def messages(*ids, session_id=None):
+    return [ServiceBusMessage(name, message_id=name, session_id=session_id) for name in ids]
+
+
+def texts(received):
+    return [str(message) for message in received]
+
+
+def subscription_stats(server, topic="t", subscription="s"):
+    return server.broker.stats()["topics"][topic]["subscriptions"][subscription]
