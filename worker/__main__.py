@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 
-from cosmos_outbox import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError
 from worker import logs
 from worker.bootstrap import assembled
 from worker.lifecycle import Aborted, run_until_signalled

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cosmos_outbox import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.changefeed.options import default_instance_name
 
 PREFIX = "OUTBOX_"
