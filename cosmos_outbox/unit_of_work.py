@@ -40,6 +40,18 @@ class Commit:
     request_charge: float = 0.0
     attempts: int = 0
 
+    def followed_by(self, newer: Commit) -> Commit:
+        """
+        Return both as one: a commit whose outcome had been unknown, and what was written after it.
+        """
+        return Commit(
+            id=newer.id,
+            events=self.events + newer.events,
+            operations=self.operations + newer.operations,
+            request_charge=self.request_charge + newer.request_charge,
+            attempts=self.attempts + newer.attempts,
+        )
+
 
 class UnitOfWork:
     """
@@ -92,10 +104,11 @@ class UnitOfWork:
             SharedUnitOfWork: another task uses this unit of work right now.
         """
         with self._context.exclusively():
-            if self._in_doubt is not None:  # settled before anything newer, which may depend on it
-                settled = await self._send(self._in_doubt)
-                return await self._commit_pending() or settled
-            return await self._commit_pending() or Commit()
+            if self._in_doubt is None:
+                return await self._commit_pending() or Commit()
+            settled = await self._send(self._in_doubt)  # before anything newer, which may depend on it
+            newer = await self._commit_pending()
+            return settled if newer is None else settled.followed_by(newer)
 
     async def _commit_pending(self) -> Commit | None:
         if self._handlers:

@@ -1,0 +1,174 @@
+"""
+Atomicity under faults: tasks race on the same contacts over a network and a service that fail in every known way.
+
+Run alone with `make test-faults`, which prints how the commits ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox import (
+    Backoff,
+    CommitOutcomeUnknown,
+    Outbox,
+    PreconditionFailed,
+    RetryOptions,
+    StoreUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos_store import CosmosStore, open_store
+from emulators.cosmos.faults import FaultRule, Faults, When
+from emulators.cosmos.protocol import RequestKind
+from emulators.cosmos.server import CosmosServer
+from examples.contacts.domain import Company, Contact, Name
+from examples.contacts.service import ContactsUnitOfWork
+
+pytestmark = pytest.mark.looptime(False)
+
+CONTACTS = 6
+TASKS = 24
+ROUNDS = int(os.environ.get("OUTBOX_TEST_FAULT_ROUNDS", "10"))
+
+
+@dataclass
+class Ledger:
+    """
+    What the callers of commit() were told.
+    """
+
+    tried: int = 0
+    succeeded: list[tuple[str, int, list[str]]] = field(default_factory=list)  # contact, version, events
+    failed: list[list[str]] = field(default_factory=list)  # events that must not be there
+    unknown: list[list[str]] = field(default_factory=list)  # events of which all or none must be there
+
+
+async def test_every_success_is_whole_and_every_failure_left_nothing(capsys: pytest.CaptureFixture[str]):
+    ledger = Ledger()
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("contacts")
+        container = await database.create_container("data", PartitionKey("/partitionKey"), default_ttl=-1)
+        store = await open_store(client, "contacts", "data")
+        ids = [await _created(store) for _ in range(CONTACTS)]
+        _inject(server.faults, seed=1)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(TASKS):
+                tasks.create_task(_race(store, ids, ledger, seed=number))
+        server.faults.clear()
+        await asyncio.sleep(0.3)  # requests that the emulator delays are on their way for 0.2 s
+        documents = [document async for document in container.query_items("SELECT * FROM c")]
+
+    torn = _torn(ledger, documents)
+    with capsys.disabled():
+        print(  # noqa: T201 - what `make test-faults` is for
+            f"\ncommits tried {ledger.tried}, succeeded {len(ledger.succeeded)}, failed {len(ledger.failed)}, "
+            f"unknown {len(ledger.unknown)}, torn {len(torn)}"
+        )
+    assert [] == torn
+    assert ledger.tried == TASKS * ROUNDS
+    assert len(ledger.succeeded) > CONTACTS, "the faults left nothing to check"
+
+
+def _inject(faults: Faults, seed: int) -> None:
+    batch = RequestKind.BATCH
+    rules: list[dict[str, Any]] = [
+        {"operation": batch, "drop": True},
+        {"operation": batch, "drop": True, "when": When.AFTER},
+        {"operation": batch, "delay_s": 0.2, "drop": True},
+        {"operation": batch, "delay_s": 0.2},
+        {"operation": batch, "status": 429, "substatus": 3200, "retry_after_ms": 5},
+        {"operation": batch, "status": 429, "substatus": 3200, "retry_after_ms": 5, "op_index": 0},
+        {"operation": batch, "status": 449, "retry_after_ms": 5},
+        {"operation": batch, "status": 408},
+        {"operation": batch, "status": 408, "when": When.AFTER},
+        {"operation": batch, "status": 503},
+        {"operation": batch, "status": 503, "when": When.AFTER},
+        {"operation": batch, "status": 500, "when": When.AFTER},
+        {"operation": RequestKind.READ, "drop": True},
+        {"operation": RequestKind.READ, "status": 503},
+    ]
+    for number, rule in enumerate(rules):
+        faults.add(FaultRule(**rule, probability=0.06, seed=seed * 100 + number))
+
+
+async def _created(store: CosmosStore) -> str:
+    async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
+        contact = uow.contacts.create(Contact(name=Name(first_name="A", last_name="B")))
+        await uow.commit()
+    return contact.id
+
+
+async def _race(store: CosmosStore, ids: list[str], ledger: Ledger, seed: int) -> None:
+    chance = random.Random(seed)
+    # Some give up so early that they cannot know; 0.15 s is shorter than the emulator's delay.
+    hasty = RetryOptions(deadline_seconds=0.15, attempt_seconds=0.15)
+    patient = RetryOptions(deadline_seconds=8, attempt_seconds=1, backoff=Backoff(initial_seconds=0.01))
+    outbox = Outbox(store, retries=hasty if seed % 6 == 0 else patient)
+    for _ in range(ROUNDS):
+        async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+            try:
+                contact = await uow.contacts.read(chance.choice(ids))
+            except (StoreUnavailable, TooManyRequests):
+                ledger.tried += 1  # as a commit that failed: it would have written nothing
+                ledger.failed.append([])
+                continue
+            for _ in range(chance.randint(1, 3)):
+                _change(contact, chance)
+            await _commit(uow, contact, ledger)
+
+
+def _change(contact: Contact, chance: random.Random) -> None:
+    number = chance.randrange(1000)
+    match chance.randrange(3):
+        case 0:
+            contact.rename(Name(first_name="A", last_name=f"B{number}"))
+        case 1:
+            contact.describe(f"{number}")
+        case _:
+            contact.change_company(Company(company_name=f"C{number}"))
+
+
+async def _commit(uow: ContactsUnitOfWork, contact: Contact, ledger: Ledger) -> None:
+    events = [event.id for event in contact.events]
+    ledger.tried += 1
+    try:
+        await uow.commit()
+    except CommitOutcomeUnknown:
+        ledger.unknown.append(events)
+    except (PreconditionFailed, StoreUnavailable, TooManyRequests):
+        ledger.failed.append(events)
+    else:
+        ledger.succeeded.append((contact.id, contact.version, events))
+
+
+def _torn(ledger: Ledger, documents: list[dict[str, Any]]) -> list[str]:
+    events = {document["id"]: document for document in documents if document["type"] == "domainEvent"}
+    contacts = {document["id"]: document for document in documents if document["type"] == "contact"}
+    torn = []
+    for contact_id, version, event_ids in ledger.succeeded:
+        versions = {events[i]["meta"]["entityVersion"] if i in events else None for i in event_ids}
+        if versions != {version} or contacts[contact_id]["version"] < version:
+            torn.append(f"success without its events: {contact_id} {version}")
+    torn += [f"failure with events: {ids}" for ids in ledger.failed if any(i in events for i in ids)]
+    torn += [f"half of a commit: {ids}" for ids in ledger.unknown if len({i in events for i in ids}) > 1]
+    commits: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for event in events.values():
+        meta = event["meta"]
+        commits[meta["entityId"]][meta["entityVersion"]].add(meta["commitId"])
+    for contact_id, contact in contacts.items():
+        if sorted(commits[contact_id]) != list(range(1, contact["version"] + 1)):
+            torn.append(f"versions without events: {contact_id} {sorted(commits[contact_id])}")
+        torn += [f"two commits of one version: {ids}" for ids in commits[contact_id].values() if len(ids) > 1]
+    return torn

@@ -1,0 +1,93 @@
+"""
+A small domain for tests: notes that are written, changed, tagged and archived.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from cosmos_outbox import DomainEvent, Entity
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+
+
+class NoteEvent(DomainEvent):
+    note_id: str
+
+
+class NoteWritten(NoteEvent):
+    text: str
+
+
+class NoteChanged(NoteEvent):
+    text: str
+
+
+class NoteTagged(NoteEvent):
+    coalesce = True
+    tag: str
+
+
+class NoteGlanced(NoteEvent):
+    ttl = timedelta(seconds=5)
+
+
+class NoteDeleted(NoteEvent):
+    pass
+
+
+class Note(Entity):
+    text: str = ""
+    tag: str = ""
+    deleted: bool = False
+
+    def created_event(self) -> NoteWritten:
+        return NoteWritten(note_id=self.id, text=self.text)
+
+    def change(self, text: str) -> None:
+        self.text = text
+        self.record(NoteChanged(note_id=self.id, text=text))
+
+    def tag_as(self, tag: str) -> None:
+        self.tag = tag
+        self.record(NoteTagged(note_id=self.id, tag=tag))
+
+    def glance(self) -> None:
+        self.record(NoteGlanced(note_id=self.id))
+
+    def delete(self) -> None:
+        self.deleted = True
+        self.record(NoteDeleted(note_id=self.id))
+
+
+class Line(Entity):
+    """
+    Part of a book: shares the book's partition key, raises no event when it is created, and is deleted for good.
+    """
+
+    book: str
+    text: str = ""
+
+    @property
+    def partition_key(self) -> str:
+        return self.book
+
+
+def stored(container: MemoryContainer, document_type: str) -> list[dict[str, Any]]:
+    return [document for document in container.documents() if document["type"] == document_type]
+
+
+def events(container: MemoryContainer, partition_key: str | None = None) -> list[dict[str, Any]]:
+    """
+    Return the event documents in the order that the relay sends them.
+    """
+    found = [
+        document
+        for document in stored(container, "domainEvent")
+        if partition_key in (None, document["partitionKey"])
+    ]
+    return sorted(found, key=lambda document: (document["_lsn"], document["meta"]["sequence"]))
+
+
+def actions(container: MemoryContainer, partition_key: str | None = None) -> list[str]:
+    return [document["data"]["action"] for document in events(container, partition_key)]

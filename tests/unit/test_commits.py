@@ -1,0 +1,388 @@
+"""
+A commit is written once and reported truly, whatever happens to requests and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox import (
+    CommitOutcomeUnknown,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    Outbox,
+    PreconditionFailed,
+    RetryOptions,
+    StoreUnavailable,
+    TooManyRequests,
+    UnitOfWork,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.commits import UNKNOWN_ETAG
+from tests.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.notes import Line, Note, actions, events, stored
+
+F = CommitFault
+
+
+async def written_note(container: MemoryContainer, text: str = "first") -> Note:
+    async with Outbox(container).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text=text))
+        await uow.commit()
+    return note
+
+
+async def changed_by_somebody_else(container: MemoryContainer, note_id: str) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        (await uow.repository(Note).read(note_id)).change("somebody else's")
+        await uow.commit()
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_while_creating_is_survived_with_one_entity_and_one_event(fault: CommitFault):
+    container = MemoryContainer()
+    store = FaultyStore(container, [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text="hello"))
+        commit = await uow.commit()
+    await store.arrived()
+
+    document = await container.read(note.id, note.id)
+    assert [commit.events[0].id] == [event["id"] for event in events(container)]
+    assert (1, document["_etag"]) == (note.version, note.etag)
+    assert (1, "hello") == (document["version"], document["data"]["text"])
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_while_changing_is_survived_with_one_new_version_and_one_event(fault: CommitFault):
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container, [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        mine = await uow.repository(Note).read(note.id)
+        mine.change("second")
+        await uow.commit()
+        mine.change("third")  # the etag of the resolved commit is good for the next
+        await uow.commit()
+    await store.arrived()
+
+    assert ["NoteWritten", "NoteChanged", "NoteChanged"] == actions(container)
+    assert (3, "third") == (
+        (stored(container, "note")[0])["version"],
+        stored(container, "note")[0]["data"]["text"],
+    )
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_is_survived_by_a_commit_without_events_and_by_one_of_short_lived_events(
+    fault: CommitFault,
+):
+    container = MemoryContainer()
+    store = FaultyStore(container, [fault, None, fault])
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b", text="one"))
+        await uow.commit()
+        line.text = "two"
+        uow.repository(Line).update(line)
+        await uow.commit()
+        note = Note(id="b")
+        note.mark_committed(version=1, etag=None, taken=note.take_events())
+    await store.arrived()
+
+    assert [(2, "two")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_while_deleting_for_good_leaves_nothing(fault: CommitFault):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        await uow.commit()
+    store = FaultyStore(container, [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        await uow.repository(Line).delete(line.id, partition_key="b")
+        if fault is CommitFault.RESENT:  # nothing is left that could tell our own deletion from another's
+            with pytest.raises(NotFound):
+                await uow.commit()
+        else:
+            await uow.commit()
+    await store.arrived()
+
+    assert [] == stored(container, "line")
+
+
+async def test_a_lost_answer_costs_no_second_write():
+    store = FaultyStore(MemoryContainer(), [F.LOST_AFTER])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        commit = await uow.commit()
+
+    assert (1, 1) == (store.commits, commit.attempts)
+
+
+async def test_a_lost_answer_that_a_stale_replica_denies_is_still_found_out():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.STALE, ReadFault.STALE])
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.commit()
+
+    assert (2, ["NoteWritten"]) == (store.commits, actions(container))
+    assert note.version == 1
+
+
+async def test_a_lost_answer_is_success_also_where_somebody_changed_the_entity_since_and_then_the_etag_is_unknown():
+    container = MemoryContainer()
+    note = await written_note(container)
+
+    class Overtaken(FaultyStore):
+        async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+            if self.commits == 1 and self.reads == 1:
+                await changed_by_somebody_else(container, note.id)
+            return await super().read(document_id, partition_key, if_none_match=if_none_match)
+
+    store = Overtaken(container, [F.LOST_AFTER])
+    async with Outbox(store).unit_of_work() as uow:
+        mine = await uow.repository(Note).read(note.id)
+        mine.change("mine")
+        await uow.commit()
+        assert (2, UNKNOWN_ETAG) == (mine.version, mine.etag)
+
+        mine.change("too late")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+    assert [1, 2, 3] == [event["meta"]["entityVersion"] for event in events(container)]
+
+
+@pytest.mark.parametrize("lost", [F.LOST_BEFORE, F.LATE])
+async def test_a_collision_behind_a_lost_request_is_a_precondition_failed(lost: CommitFault):
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container, [lost])
+    async with Outbox(store).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("mine")
+        await changed_by_somebody_else(container, note.id)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+    await store.arrived()
+
+    assert ["NoteWritten", "NoteChanged"] == actions(container)
+    assert "somebody else's" == stored(container, "note")[0]["data"]["text"]
+
+
+async def test_an_id_that_is_taken_is_a_conflict_also_after_a_lost_request():
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container, [F.LOST_BEFORE])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note(id=note.id))
+        with pytest.raises(Conflict) as caught:
+            await uow.commit()
+
+    assert note.id == caught.value.document_id
+    assert ["NoteWritten"] == actions(container)
+
+
+async def test_throttling_waits_as_long_as_the_service_asks():
+    store = FaultyStore(MemoryContainer(), [F.THROTTLED] * 3)
+    began = asyncio.get_running_loop().time()
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        commit = await uow.commit()
+
+    assert 4 == commit.attempts
+    assert 0.6 <= asyncio.get_running_loop().time() - began < 3
+
+
+async def test_throttling_beyond_the_deadline_is_reported_with_what_the_service_asked_for():
+    store = FaultyStore(MemoryContainer(), [F.THROTTLED] * 1000)
+    began = asyncio.get_running_loop().time()
+    async with Outbox(store, retries=RetryOptions(deadline_seconds=5)).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(TooManyRequests) as caught:
+            await uow.commit()
+        assert 0.2 == caught.value.retry_after
+        assert asyncio.get_running_loop().time() - began <= 5
+
+        store.commit_faults.clear()  # everything is still pending
+        assert 1 == (await uow.commit()).attempts
+
+
+async def test_a_service_that_refuses_for_the_whole_deadline_is_unavailable_and_the_outcome_known():
+    store = FaultyStore(MemoryContainer(), [F.REFUSED] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(StoreUnavailable):
+            await uow.commit()
+
+
+async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commit_finds_it_out():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER] * 1000, [ReadFault.UNAVAILABLE] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text="first"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        assert note.is_new
+
+        store.commit_faults.clear()
+        store.read_faults.clear()
+        note.change("second")
+        commit = await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged"] == actions(container)
+    assert ["NoteWritten", "NoteChanged"] == [event.action for event in commit.events]
+    assert [1, 2] == [event["meta"]["entityVersion"] for event in events(container)]
+    assert "first" == events(container)[0]["data"]["text"]
+
+
+async def test_a_request_that_never_ends_is_given_up_and_repeated():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.HANGING_AFTER], [ReadFault.HANGING])
+    async with Outbox(store, retries=RetryOptions(attempt_seconds=1)).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        await uow.commit()
+
+    assert ["NoteWritten"] == actions(container)
+
+
+async def test_a_refusal_of_another_kind_after_a_lost_answer_is_unknown_not_failed():
+    class Confused(FaultyStore):
+        async def commit(self, partition_key, writes):
+            if self.commits == 1:
+                self.commits += 1
+                raise InvalidRequest
+            return await super().commit(partition_key, writes)
+
+    store = Confused(MemoryContainer(), [F.LOST_AFTER], [ReadFault.UNAVAILABLE])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+
+
+async def test_a_cancelled_commit_is_settled_by_the_next_one():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.HANGING_AFTER])
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text="x"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await uow.commit()
+        await uow.commit()
+
+    assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+# Any sequence of operations, commits, faults and collisions
+
+
+@dataclass
+class Model:
+    """
+    What the store has to hold.
+    """
+
+    notes: dict[str, tuple[int, str, bool]] = field(default_factory=dict)
+    events: dict[str, list[str]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(container: MemoryContainer) -> Model:
+        model = Model()
+        for document in stored(container, "note"):
+            data = document["data"]
+            model.notes[data["id"]] = (document["version"], data["text"], data["deleted"])
+            model.events[data["id"]] = [event["id"] for event in events(container, data["id"])]
+        return model
+
+    def apply(self, note: Note, committed: list[str]) -> None:
+        self.notes[note.id] = (note.version, note.text, note.deleted)
+        self.events.setdefault(note.id, []).extend(committed)
+
+
+commit_faults = st.lists(st.none() | st.sampled_from(CommitFault), max_size=5)
+read_faults = st.lists(st.none() | st.sampled_from(ReadFault), max_size=3)
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "change", "change", "update", "delete", "collide"]),
+        st.integers(0, 3),
+        st.integers(0, 2),  # further changes in the same commit
+        commit_faults,
+        read_faults,
+        st.booleans(),  # commit again after a failure, or give up
+    ),
+    max_size=12,
+)
+
+
+@given(operations)
+async def test_the_store_holds_what_the_model_says_and_each_event_once_in_order(steps):
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    outbox = Outbox(store)
+    model = Model()
+    for number, (operation, which, more, faults, stale, insists) in enumerate(steps):
+        store.commit_faults, store.read_faults = [], []
+        alive = [note_id for note_id, (_, _, deleted) in sorted(model.notes.items()) if not deleted]
+        if not alive:
+            operation = "create"
+        async with outbox.unit_of_work() as uow:
+            note = await _prepared(uow, operation, alive[which % len(alive)] if alive else "", number, more)
+            recorded = [event.id for event in note.events]
+            if operation == "collide":
+                await changed_by_somebody_else(container, note.id)
+                await store.arrived()
+                model = Model.of(container)
+            store.commit_faults, store.read_faults = list(faults), list(stale)
+            await _commit(uow, note, recorded, model, insists=insists)
+        await store.arrived()
+
+        actual = Model.of(container)
+        assert (model.notes, model.events) == (actual.notes, actual.events)
+        for note_id in actual.notes:
+            positions = [
+                (event["meta"]["entityVersion"], event["meta"]["sequence"])
+                for event in events(container, note_id)
+            ]
+            assert sorted(positions) == positions
+
+
+async def _prepared(uow: UnitOfWork, operation: str, note_id: str, number: int, more: int) -> Note:
+    notes = uow.repository(Note)
+    if operation == "create":
+        note = notes.create(Note(text=f"created {number}"))
+    elif operation == "delete":
+        note = await notes.delete(note_id)
+    else:
+        note = await notes.read(note_id)
+        note.text = f"set {number}"
+        notes.update(note)
+        if operation != "update":
+            note.change(f"changed {number}")
+    for extra in range(more):
+        note.change(f"changed {number}.{extra}")
+    return note
+
+
+async def _commit(uow: UnitOfWork, note: Note, recorded: list[str], model: Model, *, insists: bool) -> None:
+    while True:
+        try:
+            commit = await uow.commit()
+        except CommitOutcomeUnknown:
+            continue  # faults are used up in the end
+        except (PreconditionFailed, TooManyRequests, StoreUnavailable) as error:
+            assert recorded == [event.id for event in note.events]
+            if insists and error.retriable:
+                continue
+            return
+        assert recorded == [event.id for event in commit.events]
+        assert () == (() if note.is_new else note.events)
+        model.apply(note, recorded)
+        return
