@@ -12,7 +12,7 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from cosmos_outbox.adapters.service_bus_errors import leaves_link_usable, publish_error, says_link_was_cut
-from cosmos_outbox.errors import BrokerUnavailable, PublishError
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
 from cosmos_outbox.messages import OutboundMessage
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
@@ -75,12 +75,16 @@ class Lane:
         """
         batch = await self._new_batch()
         for count, message in enumerate(run[position:]):
-            outgoing = _outgoing(message)
             try:
+                outgoing = _outgoing(message)
                 batch.add_message(outgoing)
             except MessageSizeExceededError:
                 # A message alone may be larger than a batch (Premium); whether it is too large, the broker decides.
                 return (batch, count) if count else (outgoing, 1)
+            except (TypeError, ValueError) as error:
+                if count:
+                    return batch, count
+                raise MessageRejected(f"AMQP has no way to write this message: {error}") from error
         return batch, len(run) - position
 
     async def _new_batch(self) -> ServiceBusMessageBatch:

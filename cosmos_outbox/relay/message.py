@@ -26,7 +26,7 @@ _PROPERTIES = {
     "correlationId": "correlation-id",
     "causationId": "causation-id",
 }
-_LONG = range(-(2**63), 2**63)
+_INT = range(-(2**31), 2**31)  # what the SDK makes of a whole number in AMQP
 
 
 def message_of(event: StoredEvent) -> OutboundMessage:
@@ -61,10 +61,10 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
 
 
 def _property(value: Any) -> PropertyValue:
-    # Documents are written by other programs too: what AMQP has no type for travels as the JSON it was.
+    # Other programs write documents too: what has no AMQP type here travels as the JSON it was.
     if isinstance(value, str):
         return _text(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value in _LONG:
+    if isinstance(value, int) and not isinstance(value, bool) and value in _INT:
         return value
     return _json(value).decode()
 
