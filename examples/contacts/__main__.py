@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
+from cosmos_outbox import ConfigurationError
 from examples.contacts.api import create_app
 from examples.contacts.demo.commands import demo as do_demo
 from examples.contacts.demo.commands import run as do_run
@@ -88,7 +89,11 @@ def api(
     Serve the API, configured by OUTBOX_COSMOS_… variables.
     """
     _log_to_stderr()
-    application = create_app(Settings())
+    try:
+        application = create_app(Settings())
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
     listener = _listen(host, port)
     url = f"http://{host}:{listener.getsockname()[1]}"
     sys.stdout.write((json.dumps({"url": url}) if as_json else f"{url}/docs") + "\n")

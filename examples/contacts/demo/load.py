@@ -159,7 +159,9 @@ async def _send(
                     CommittedEvent(
                         event_id=event_id, contact_id=contact_id, version=version, position=position
                     )
-                    for position, event_id in enumerate(response.headers["X-Event-Ids"].split(","))
+                    for position, event_id in enumerate(
+                        filter(None, response.headers["X-Event-Ids"].split(","))
+                    )
                 ]
             )
             return contact_url, response.headers["ETag"]

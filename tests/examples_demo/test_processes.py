@@ -1,0 +1,149 @@
+"""
+Children end when they are told to, when we end, and are missed when they end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from examples.contacts.demo.processes import ChildDied, Children
+
+pytestmark = pytest.mark.looptime(False)
+
+FOREVER = "import time; print('{}', flush=True); time.sleep(600)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('{}', flush=True); time.sleep(600)"
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def start(children: Children, code: str, name: str = "child", *, announces: bool = True):
+    child = await children.start(name, ("-c", code), env=os.environ, announces=announces)
+    if announces:
+        await child.announcement()
+    return child
+
+
+async def test_leaving_the_context_ends_every_child_even_one_that_ignores_sigterm(tmp_path):
+    async with Children(tmp_path, grace_seconds=0.3) as children:
+        polite = await start(children, FOREVER, "polite")
+        stubborn = await start(children, STUBBORN, "stubborn")
+    assert ("SIGTERM", "SIGKILL") == (polite.state, stubborn.state)
+    assert not alive(polite.pid)
+    assert not alive(stubborn.pid)
+
+
+async def test_children_are_stopped_in_the_reverse_order_of_their_start(tmp_path):
+    journal = tmp_path / "journal"
+    code = (
+        "import signal, sys, time\n"
+        "def end(*_):\n    open({journal!r}, 'a').write({name!r}); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end); print('{{}}', flush=True); time.sleep(600)"
+    )
+    async with Children(tmp_path) as children:
+        for name in "abc":
+            await start(children, code.format(journal=str(journal), name=name), name)
+    assert "cba" == journal.read_text()
+    assert ["exit 0"] * 3 == [child.state for child in children.all]
+
+
+async def test_an_exception_inside_the_context_ends_the_children(tmp_path):
+    with pytest.raises(RuntimeError, match="boom"):
+        async with Children(tmp_path) as children:
+            child = await start(children, FOREVER)
+            raise RuntimeError("boom")
+    assert not alive(child.pid)
+
+
+async def test_work_is_given_up_when_a_child_dies_by_itself(tmp_path):
+    async with Children(tmp_path) as children:
+        child = await start(children, "import sys; print('{}', flush=True); sys.exit('no disk')")
+        with pytest.raises(ChildDied, match="died unexpectedly: exit 1"):
+            await children.guard(asyncio.Event().wait())
+        assert "no disk" in child.tail()
+
+
+async def test_work_goes_on_when_a_child_is_killed_on_purpose(tmp_path):
+    async with Children(tmp_path) as children:
+        child = await start(children, FOREVER)
+
+        async def kill_and_return() -> str:
+            await child.kill()
+            return "done"
+
+        assert "done" == await children.guard(kill_and_return())
+        assert "SIGKILL" == child.state
+
+
+async def test_the_death_of_a_child_explains_the_error_it_caused(tmp_path):
+    async with Children(tmp_path) as children:
+        child = await start(children, FOREVER)
+
+        async def notice_first() -> None:
+            os.kill(child.pid, signal.SIGKILL)
+            raise ConnectionError("reset by peer")
+
+        with pytest.raises(ChildDied, match="SIGKILL"):
+            await children.guard(notice_first())
+
+
+async def test_an_error_that_no_death_explains_is_raised_itself(tmp_path):
+    async with Children(tmp_path) as children:
+        await start(children, FOREVER)
+
+        async def fail() -> None:
+            raise ConnectionError("refused")
+
+        with pytest.raises(ConnectionError, match="refused"):
+            await children.guard(fail())
+
+
+@pytest.mark.parametrize(
+    "code", ["import sys; sys.exit(2)", "print('Traceback', flush=True); import time; time.sleep(600)"]
+)
+async def test_a_server_that_announces_nothing_readable_counts_as_dead(tmp_path, code):
+    async with Children(tmp_path) as children:
+        child = await start(children, code, announces=False)
+        child = await children.start("server", ("-c", code), env=os.environ, announces=True)
+        with pytest.raises(ChildDied):
+            await child.announcement()
+        assert "expected one line of JSON" in child.tail() or "exit 2" == child.state
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+async def test_children_die_with_a_parent_that_is_killed(tmp_path):
+    code = textwrap.dedent(f"""
+        import asyncio, os, pathlib
+        from examples.contacts.demo.processes import Children
+
+        async def main():
+            async with Children(pathlib.Path({str(tmp_path)!r})) as children:
+                child = await children.start("child", ("-c", {FOREVER!r}), env=os.environ, announces=True)
+                await child.announcement()
+                print(child.pid, flush=True)
+                await asyncio.Event().wait()
+
+        asyncio.run(main())
+    """)
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    pid = int(await parent.stdout.readline())
+    assert alive(pid)
+    parent.kill()
+    await parent.wait()
+    async with asyncio.timeout(5):
+        while alive(pid):
+            await asyncio.sleep(0.01)
