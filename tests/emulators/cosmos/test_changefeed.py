@@ -1,0 +1,264 @@
+"""
+The change feed against a model, across overwrites, deletions, splits and merges.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.emulators.cosmos.driver import Driver, documents, substatus
+
+KEYS = [f"k{i}" for i in range(12)]
+
+
+class FeedMachine(RuleBasedStateMachine):
+    """
+    One reader per range that follows splits and merges as a change feed processor does, and a model of what it must have seen.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.driver = Driver(partitions=2)
+        self.version = 0
+        self.newest: dict[tuple[str, str], int] = {}
+        self.seen: dict[tuple[str, str], int] = {}
+        # A lease: the range of keys that it reads, the id of the partition that holds it, and its continuation.
+        self.leases = [(p.low, p.high, p.range_id, None) for p in self.driver.container.partitions]
+
+    @rule(
+        key=st.sampled_from(KEYS), ids=st.lists(st.sampled_from("abcd"), min_size=1, max_size=4, unique=True)
+    )
+    def write(self, key, ids):
+        operations = []
+        for item_id in ids:
+            self.version += 1
+            self.newest[key, item_id] = self.version
+            operations.append(
+                {"operationType": "Upsert", "resourceBody": {"id": item_id, "pk": key, "v": self.version}}
+            )
+        assert 200 == self.driver.batch(key, operations).status
+
+    @rule(key=st.sampled_from(KEYS), item_id=st.sampled_from("abcd"))
+    def delete(self, key, item_id):
+        expected = 204 if self.newest.pop((key, item_id), None) else 404
+        self.seen.pop((key, item_id), None)
+        assert expected == self.driver.item("DELETE", key, item_id).status
+
+    @rule(data=st.data(), limit=st.integers(1, 5))
+    def read_a_page(self, data, limit):
+        index = data.draw(st.integers(0, len(self.leases) - 1))
+        self._read(index, limit)
+
+    @precondition(lambda self: len(self.driver.container.partitions) < 8)
+    @rule(data=st.data())
+    def split(self, data):
+        partition = data.draw(st.sampled_from(self.driver.container.partitions))
+        self.driver.container.split(partition.range_id)
+
+    @precondition(lambda self: len(self.driver.container.partitions) > 1)
+    @rule(data=st.data())
+    def merge(self, data):
+        partitions = self.driver.container.partitions
+        first = data.draw(st.integers(0, len(partitions) - 2))
+        self.driver.container.merge(partitions[first + 1].range_id, partitions[first].range_id)
+
+    @invariant()
+    def a_full_drain_from_here_shows_every_newest_version(self):
+        copy, seen = list(self.leases), dict(self.seen)
+        self._drain()
+        assert self.newest == self.seen
+        self.leases, self.seen = copy, seen
+
+    def _drain(self):
+        index = 0
+        while index < len(self.leases):
+            if not self._read(index, 3):
+                index += 1
+
+    def _read(self, index, limit):
+        """
+        Read one page of one lease; return whether there was something, be it only a gone range.
+        """
+        low, high, range_id, continuation = self.leases[index]
+        epks = {
+            "x_ms_start_epk": low,
+            "x_ms_end_epk": high,
+            "x_ms_read_key_type": "EffectivePartitionKeyRange",
+        }
+        reply = self.driver.changes(range_id, continuation, x_ms_max_item_count=str(limit), **epks)
+        if reply.status == 410:
+            assert (410, 1002) == substatus(reply)
+            self.leases[index : index + 1] = [
+                (max(low, p.low), min(high, p.high), p.range_id, continuation)
+                for p in self.driver.container.overlapping(low, high)
+            ]
+            return True
+        page = documents(reply)
+        self._check_whole_transactions(page, limit)
+        for item in page:
+            key = (item["pk"], item["id"])
+            assert self.seen.get(key, 0) < item["v"], "a change was shown twice or out of order"
+            self.seen[key] = item["v"]
+        self.leases[index] = (low, high, range_id, reply.headers["etag"])
+        assert reply.status == (200 if page else 304)
+        return reply.status == 200
+
+    @staticmethod
+    def _check_whole_transactions(page, limit):
+        lsns = [item["_lsn"] for item in page]
+        assert sorted(lsns) == lsns
+        if len(page) > limit:
+            assert lsns.index(lsns[-1]) < limit, "a page went on after a boundary past its limit"
+
+
+FeedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFeed = FeedMachine.TestCase
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 5)), min_size=1, max_size=20),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_any_continuation_returns_the_newest_version_of_all_that_changed_after_it(writes, limit, data):
+    driver = Driver()
+    state: dict[tuple[str, str], int] = {}
+    history: list[tuple[str, dict]] = [('"0"', {})]
+    for number, (key, count) in enumerate(writes):
+        batch = [
+            {"operationType": "Upsert", "resourceBody": {"id": str(i), "pk": key, "v": number}}
+            for i in range(count)
+        ]
+        assert 200 == driver.batch(key, batch).status
+        state = {**state, **{(key, str(i)): number for i in range(count)}}
+        lsn = driver.container.partitions[0].lsn
+        history.append((f'"{lsn}"', state))
+    token, then = data.draw(st.sampled_from(history))
+    found = {}
+    while (page := driver.changes("0", token, x_ms_max_item_count=str(limit))).status == 200:
+        for item in documents(page):
+            assert (item["pk"], item["id"]) not in found
+            found[item["pk"], item["id"]] = item["v"]
+        token = page.headers["etag"]
+    assert {key: v for key, v in state.items() if then.get(key) != v} == found
+
+
+def test_a_page_never_cuts_a_transaction():
+    driver = Driver()
+    driver.upsert("k", "before")
+    driver.batch(
+        "k", [{"operationType": "Create", "resourceBody": {"id": str(i), "pk": "k"}} for i in range(25)]
+    )
+    driver.upsert("k", "after")
+    sizes, token = [], None
+    while (page := driver.changes("0", token, x_ms_max_item_count="10")).status == 200:
+        sizes.append(len(documents(page)))
+        token = page.headers["etag"]
+    assert [26, 1] == sizes
+
+
+def test_an_idle_feed_answers_304_with_a_continuation():
+    driver = Driver()
+    driver.upsert("k", "a")
+    first = driver.changes("0", "*")
+    assert (304, b"") == (first.status, first.body)
+    driver.upsert("k", "b")
+    assert ["b"] == [item["id"] for item in documents(driver.changes("0", first.headers["etag"]))]
+
+
+def test_a_start_time_leaves_out_what_was_written_up_to_it():
+    driver = Driver()
+    driver.upsert("k", "old")
+    driver.clock.now += 10
+    driver.upsert("k", "new")
+    since = "Fri, 15 Jan 2027 08:00:05 GMT"  # 5 s after the clock's start
+    page = driver.changes("0", if_modified_since=since)
+    assert ["new"] == [item["id"] for item in documents(page)]
+    with_continuation = driver.changes("0", '"0"', if_modified_since=since)
+    assert ["old", "new"] == [item["id"] for item in documents(with_continuation)]
+
+
+def test_expired_items_leave_the_feed_and_the_memory():
+    driver = Driver()
+    for i in range(50):
+        driver.upsert("k", f"event{i}", ttl=10)
+    driver.upsert("k", "entity", ttl=-1)
+    driver.clock.now += 10
+    assert ["entity"] == [item["id"] for item in documents(driver.changes("0"))]
+    assert 1 == len(driver.container.partitions[0])
+    assert 404 == driver.item("GET", "k", "event0").status
+    assert ["entity"] == driver.rows("SELECT VALUE c.id FROM c")
+    assert 201 == driver.upsert("k", "event0").status
+
+
+def test_a_default_ttl_expires_items_without_one_and_can_be_changed_later():
+    driver = Driver(default_ttl=None)
+    driver.upsert("k", "plain")
+    driver.upsert("k", "own", ttl=5)
+    driver.clock.now += 60
+    assert ["plain", "own"] == driver.rows("SELECT VALUE c.id FROM c")
+    driver.ok("PUT", "/dbs/d/colls/c", {"id": "c", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 100})
+    assert ["plain"] == driver.rows("SELECT VALUE c.id FROM c")
+    driver.clock.now += 40
+    assert [] == driver.rows("SELECT VALUE c.id FROM c")
+
+
+@pytest.mark.parametrize("ttl", [None, 100_000])
+def test_rewriting_an_item_does_not_grow_the_log_or_the_expiry_queue(ttl):
+    driver = Driver()
+    for n in range(5000):
+        driver.upsert("k", "lease", n=n, ttl=ttl)
+    partition = driver.container.partitions[0]
+    assert partition.log_length <= 1100
+    assert len(partition._expiries) <= 1100
+    (item,) = documents(driver.changes("0"))
+    assert 4999 == item["n"]
+
+
+def test_deleting_items_does_not_grow_the_log():
+    driver = Driver()
+    for n in range(5000):
+        driver.upsert("k", str(n))
+        driver.item("DELETE", "k", str(n))
+    partition = driver.container.partitions[0]
+    assert partition.log_length <= 1100
+    assert [] == driver.rows("SELECT * FROM c")
+
+
+def test_a_gone_range_answers_completing_split_as_often_as_asked_then_gone():
+    driver = Driver()
+    driver.container.split("0", completing=2)
+    assert [(410, 1007), (410, 1007), (410, 1002)] == [substatus(driver.changes("0")) for _ in range(3)]
+
+
+def test_children_name_all_their_ancestors():
+    driver = Driver()
+    driver.container.split("0")
+    driver.container.merge("2", "1")
+    driver.container.split("3")
+    ranges = driver.ok("GET", "/dbs/d/colls/c/pkranges")["PartitionKeyRanges"]
+    assert [("4", ["0", "1", "2", "3"]), ("5", ["0", "1", "2", "3"])] == [
+        (r["id"], r["parents"]) for r in ranges
+    ]
+
+
+def test_the_range_list_ends_in_304_until_a_split():
+    driver = Driver()
+    etag = driver.send("GET", "/dbs/d/colls/c/pkranges").headers["etag"]
+    assert 304 == driver.send("GET", "/dbs/d/colls/c/pkranges", if_none_match=etag).status
+    driver.container.split("0")
+    assert 200 == driver.send("GET", "/dbs/d/colls/c/pkranges", if_none_match=etag).status
+
+
+def test_a_page_ends_at_four_megabytes():
+    driver = Driver()
+    for n in range(6):
+        driver.upsert("k", str(n), text="x" * 1_500_000)
+    page = driver.changes("0", x_ms_max_item_count="-1")
+    assert ["0", "1", "2"] == [item["id"] for item in json.loads(page.body)["Documents"]]

@@ -1,0 +1,178 @@
+"""
+Batches against a model: all operations or none, one LSN, and the etag rules.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.emulators.cosmos.driver import Driver, documents
+
+ids = st.sampled_from(["a", "b", "c"])
+bodies = st.builds(lambda item_id, n: {"id": item_id, "pk": "k", "n": n}, ids, st.integers(0, 9))
+operations = st.one_of(
+    st.builds(lambda body: {"operationType": "Create", "resourceBody": body}, bodies),
+    st.builds(lambda body: {"operationType": "Upsert", "resourceBody": body}, bodies),
+    st.builds(lambda body: {"operationType": "Replace", "id": body["id"], "resourceBody": body}, bodies),
+    st.builds(lambda item_id: {"operationType": "Delete", "id": item_id}, ids),
+    st.builds(lambda item_id: {"operationType": "Read", "id": item_id}, ids),
+    st.builds(
+        lambda item_id, by: {
+            "operationType": "Patch",
+            "id": item_id,
+            "resourceBody": {"operations": [{"op": "incr", "path": "/n", "value": by}]},
+        },
+        ids,
+        st.integers(1, 3),
+    ),
+)
+
+
+def model_apply(state, operation):
+    """
+    Return the status that one operation must have, and change the model's state.
+    """
+    kind, body = operation["operationType"], operation.get("resourceBody", {})
+    item_id = body.get("id") if kind in ("Create", "Upsert") else operation["id"]
+    exists = item_id in state
+    if kind == "Create":
+        if exists:
+            return 409
+        state[item_id] = body["n"]
+        return 201
+    if kind == "Upsert":
+        state[item_id] = body["n"]
+        return 200 if exists else 201
+    if not exists:
+        return 404
+    if kind == "Replace":
+        state[item_id] = body["n"]
+    elif kind == "Delete":
+        del state[item_id]
+        return 204
+    elif kind == "Patch":
+        state[item_id] += body["operations"][0]["value"]
+    return 200
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(operations, min_size=1, max_size=6), max_size=12))
+def test_a_batch_is_applied_as_a_whole_or_not_at_all(batches):
+    driver = Driver()
+    state: dict[str, int] = {}
+    continuation = driver.changes("0").headers["etag"]
+    for batch in batches:
+        trial = dict(state)
+        statuses = []
+        for operation in batch:
+            statuses.append(model_apply(trial, operation))
+            if statuses[-1] >= 400:
+                break
+        failed = statuses[-1] >= 400
+        reply = driver.batch("k", batch)
+        answered = [result["statusCode"] for result in json.loads(reply.body)]
+        if failed:
+            position = len(statuses) - 1
+            assert 207 == reply.status
+            assert statuses[-1] == answered[position]
+            assert [424] * (len(batch) - 1) == answered[:position] + answered[position + 1 :]
+        else:
+            assert 200 == reply.status
+            assert statuses == answered
+            state = trial
+        stored = {item["id"]: item["n"] for item in driver.rows("SELECT * FROM c")}
+        assert state == stored
+        page = driver.changes("0", continuation)
+        changed = documents(page)
+        assert failed is False or changed == []
+        assert len({item["_lsn"] for item in changed}) <= 1
+        continuation = page.headers["etag"]
+
+
+def test_operations_of_a_batch_see_what_earlier_ones_did():
+    driver = Driver()
+    reply = driver.batch(
+        "k",
+        [
+            {"operationType": "Create", "resourceBody": {"id": "a", "pk": "k", "n": 1}},
+            {
+                "operationType": "Patch",
+                "id": "a",
+                "resourceBody": {"operations": [{"op": "incr", "path": "/n", "value": 1}]},
+            },
+            {"operationType": "Read", "id": "a"},
+        ],
+    )
+    assert 2 == json.loads(reply.body)[2]["resourceBody"]["n"]
+
+
+def test_if_match_guards_operations_of_a_batch():
+    driver = Driver()
+    etag = driver.upsert("k", "a", n=1).headers["etag"]
+    replace = {"operationType": "Replace", "id": "a", "resourceBody": {"id": "a", "pk": "k", "n": 2}}
+    first = driver.batch("k", [{**replace, "ifMatch": etag}])
+    assert 200 == first.status
+    second = driver.batch(
+        "k",
+        [{"operationType": "Upsert", "resourceBody": {"id": "b", "pk": "k"}}, {**replace, "ifMatch": etag}],
+    )
+    assert [424, 412] == [result["statusCode"] for result in json.loads(second.body)]
+    assert ["a"] == driver.rows("SELECT VALUE c.id FROM c")
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
+def test_a_stale_etag_fails_the_precondition(method):
+    driver = Driver()
+    driver.upsert("k", "a")
+    body = (
+        {"operations": [{"op": "set", "path": "/n", "value": 1}]}
+        if method == "PATCH"
+        else {"id": "a", "pk": "k"}
+    )
+    assert 412 == driver.item(method, "k", "a", body, if_match='"other"').status
+    assert driver.item(method, "k", "a", body, if_match="*").status in (200, 204)
+
+
+def test_every_write_changes_the_etag_and_keeps_the_rid():
+    driver = Driver()
+    written = [json.loads(driver.upsert("k", "a", n=n).body) for n in range(5)]
+    assert 5 == len({item["_etag"] for item in written})
+    assert 1 == len({item["_rid"] for item in written})
+
+
+def test_a_condition_decides_whether_a_patch_happens():
+    driver = Driver()
+    driver.upsert("k", "a", n=1)
+    body = {"condition": "from c where c.n = 2", "operations": [{"op": "set", "path": "/n", "value": 5}]}
+    assert 412 == driver.item("PATCH", "k", "a", body).status
+    assert 200 == driver.item("PATCH", "k", "a", {**body, "condition": "from c where c.n = 1"}).status
+
+
+def test_a_patch_cannot_move_an_item_to_another_key():
+    driver = Driver()
+    driver.upsert("k", "a")
+    reply = driver.item("PATCH", "k", "a", {"operations": [{"op": "set", "path": "/pk", "value": "other"}]})
+    assert (400, "1001") == (reply.status, reply.headers["x-ms-substatus"])
+
+
+@pytest.mark.parametrize("ttl", [0, -2, 1.5, "10", True, 2**31, [1]])
+def test_an_invalid_ttl_is_refused(ttl):
+    assert 400 == Driver().upsert("k", "a", ttl=ttl).status
+
+
+@pytest.mark.parametrize("item_id", ["", "a/b", "a\\b", "a?", "#", "x" * 1024])
+def test_an_invalid_id_is_refused(item_id):
+    assert 400 == Driver().upsert("k", item_id).status
+
+
+def test_an_item_that_grows_past_two_megabytes_is_refused():
+    driver = Driver()
+    driver.upsert("k", "a", text="x" * 1_500_000)
+    reply = driver.item(
+        "PATCH", "k", "a", {"operations": [{"op": "set", "path": "/more", "value": "x" * 1_000_000}]}
+    )
+    assert 413 == reply.status
