@@ -44,6 +44,7 @@ store that fails is asked again until trust runs out. A crash leaves the lease t
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
 from cosmos_outbox.changefeed.options import FailureHandler, ProcessorOptions
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
+from cosmos_outbox.changefeed.progress import LeaseStatus
 from cosmos_outbox.changefeed.supervisor import CloseReason
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "FailureHandler",
     "Lag",
     "LeaseLag",
+    "LeaseStatus",
     "ProcessorOptions",
     "estimate_lag",
 ]

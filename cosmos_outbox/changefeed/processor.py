@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from types import MappingProxyType
+from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
 from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed, StoreError
@@ -56,16 +56,29 @@ class ChangeFeedProcessor:
         self._feed, self._store, self._handler, self._options = feed, leases, handler, options
         self._hooks = tuple(hooks)
         self._utcnow = utcnow
-        self._running: dict[str, Tenure] = {}
+        self._running: dict[str, tuple[Tenure, Progress]] = {}
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
 
-    @property
-    def owned(self) -> Mapping[str, Tenure]:
+    def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:
         """
-        Return the leases this worker works on, by id.
+        Return how each lease of this worker is doing; one that did not move for `stalled_after` is stalled.
         """
-        return MappingProxyType(self._running)
+        now = asyncio.get_running_loop().time()
+        return tuple(
+            LeaseStatus(
+                lease=lease_id,
+                token=tenure.lease.token,
+                continuation=tenure.continuation,
+                lag=progress.lag,
+                idle_seconds=now - progress.moved_at,
+                failed_attempts=progress.failed_attempts,
+                error=repr(progress.error) if progress.error else None,
+                draining=tenure.drain.is_set(),
+                stalled=progress.stands_still(now, stalled_after),
+            )
+            for lease_id, (tenure, progress) in sorted(self._running.items())
+        )
 
     def stop(self) -> None:
         """
@@ -73,7 +86,7 @@ class ChangeFeedProcessor:
         """
         self._stopping.set()
         self._wake.set()
-        for tenure in self._running.values():
+        for tenure, _ in self._running.values():
             tenure.drain.set()
 
     async def run(self) -> None:
@@ -125,7 +138,7 @@ class ChangeFeedProcessor:
             )
             for lease in decided.hand_over:
                 if lease.id in self._running:  # else it ended while we were waiting
-                    self._running[lease.id].hand_over()
+                    self._running[lease.id][0].hand_over()
             for lease in decided.ask:
                 await self._ask(lease)
             for lease in decided.take:
@@ -148,15 +161,16 @@ class ChangeFeedProcessor:
             tenure = await acquire(
                 replace(lease, range=feed_range), self._store, self._options, utcnow=self._utcnow
             )
-            self._running[lease.id] = tenure
+            progress = Progress(moved_at=asyncio.get_running_loop().time())
+            self._running[lease.id] = (tenure, progress)
             if self._stopping.is_set():
                 tenure.drain.set()
             self._notify(
                 LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
             )
-            group.create_task(self._work(tenure, feed_range))
+            group.create_task(self._work(tenure, feed_range, progress))
 
-    async def _work(self, tenure: Tenure, feed_range: FeedRange) -> None:
+    async def _work(self, tenure: Tenure, feed_range: FeedRange, progress: Progress) -> None:
         try:
             reason = await supervise(
                 tenure,
@@ -165,6 +179,7 @@ class ChangeFeedProcessor:
                 store=self._store,
                 handler=self._handler,
                 options=self._options,
+                progress=progress,
                 notify=self._notify,
             )
         finally:

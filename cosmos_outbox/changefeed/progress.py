@@ -8,6 +8,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatus:
+    """
+    A snapshot of the work on one owned lease, for health checks and status pages.
+
+    stalled is True where nothing moved for longer than the caller's limit: the handler or the service fails, or hangs.
+    """
+
+    lease: str
+    token: str
+    continuation: str | None
+    lag: int | None
+    idle_seconds: float
+    failed_attempts: int
+    error: str | None
+    draining: bool
+    stalled: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """

@@ -33,10 +33,10 @@ class Pump:
         feed: ChangeFeed,
         handler: ChangeHandler,
         options: ProcessorOptions,
+        progress: Progress,
         notify: Hook,
     ) -> None:
-        self.progress = Progress(moved_at=asyncio.get_running_loop().time())
-        self._tenure, self._range = tenure, feed_range
+        self._tenure, self._range, self._progress = tenure, feed_range, progress
         self._feed, self._handler, self._options, self._notify = feed, handler, options, notify
         self._start: StartFrom | datetime = start_of(tenure.lease, default=options.start)
 
@@ -60,7 +60,7 @@ class Pump:
                     page = await ahead
                 poll = shortest
             else:
-                self.progress.moved(asyncio.get_running_loop().time(), lag=0)
+                self._progress.moved(asyncio.get_running_loop().time(), lag=0)
                 # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
                 self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
                 await self._pause(poll)
@@ -91,7 +91,7 @@ class Pump:
                 )
             except StoreError as error:
                 attempt += 1
-                self.progress.failed(error)
+                self._progress.failed(error)
                 delay = self._options.backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 lease = self._tenure.lease.id
                 self._notify(PageFailed(lease=lease, attempt=attempt, delay_seconds=delay, error=error))
@@ -110,7 +110,7 @@ class Pump:
             lease=self._tenure.lease.id,
             handler=self._handler,
             options=self._options,
-            progress=self.progress,
+            progress=self._progress,
             notify=self._notify,
             pause=self._pause,
         )

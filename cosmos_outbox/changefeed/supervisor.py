@@ -8,6 +8,7 @@ import asyncio
 from enum import StrEnum
 
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.splits import children_of, replace_lease
 from cosmos_outbox.changefeed.tenure import Tenure
@@ -36,6 +37,7 @@ async def supervise(
     store: LeaseStore,
     handler: ChangeHandler,
     options: ProcessorOptions,
+    progress: Progress,
     notify: Hook,
 ) -> CloseReason:
     """
@@ -44,7 +46,15 @@ async def supervise(
     A drained pump has `grace_period` to finish its page, then its handler is cancelled. When this task itself is
     cancelled the lease is left to expire.
     """
-    pump = Pump(tenure, feed_range, feed=feed, handler=handler, options=options, notify=notify)
+    pump = Pump(
+        tenure,
+        feed_range,
+        feed=feed,
+        handler=handler,
+        options=options,
+        progress=progress,
+        notify=notify,
+    )
     error: BaseException | None = None
     try:
         await _share_fate(tenure, pump, grace=options.grace_period.total_seconds())

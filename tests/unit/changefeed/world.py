@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.instrumentation import Hook
 from cosmos_outbox.leases import Lease, from_document
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, LeaseStore, Write, WriteKind
 
@@ -63,6 +64,7 @@ class World:
         feed: ChangeFeed | None = None,
         leases: LeaseStore | None = None,
         utcnow: Callable[[], datetime] = virtual_utcnow,
+        hooks: Iterable[Hook] = (),
         **options: object,
     ) -> ChangeFeedProcessor:
         processor = ChangeFeedProcessor(
@@ -71,7 +73,7 @@ class World:
             handler or self.handle,
             ProcessorOptions(processor_name="p", instance_name=name, **options),  # type: ignore[arg-type]
             utcnow=utcnow,
-            hooks=(),
+            hooks=hooks,
         )
         self.workers[name] = (processor, asyncio.ensure_future(processor.run()))
         return processor

@@ -1,0 +1,141 @@
+"""
+Creating the leases: once, by whoever comes first, and again where some are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, uncovered
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.leases import FeedRange, new_lease
+from cosmos_outbox.ports import PhysicalRange, StartFrom
+from tests.unit.changefeed.world import World, virtual_seconds, virtual_utcnow
+
+PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
+
+
+async def run(world: World) -> None:
+    await bootstrap(
+        PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING, utcnow=virtual_utcnow
+    )
+
+
+async def ids(world: World) -> list[str]:
+    return sorted(d["id"].removeprefix(PREFIX) for d in (await world.leases.list("p")).documents)
+
+
+async def test_it_leaves_a_lease_for_every_range_a_marker_and_no_lock():
+    world = World(ranges=3)
+    await run(world)
+
+    assert ["..0", "..1", "..2", ".info"] == await ids(world)
+
+
+async def test_many_workers_at_once_create_every_lease_once():
+    world = World(ranges=5)
+    await asyncio.gather(*(run(world) for _ in range(10)))
+
+    assert ["..0", "..1", "..2", "..3", "..4", ".info"] == await ids(world)
+
+
+async def test_marker_and_lock_are_the_documents_of_dotnet():
+    seen: list[dict[str, object]] = []
+
+    class Spying(MemoryLeases):
+        async def create(self, document):
+            seen.append(dict(document))
+            return await super().create(document)
+
+    world = World()
+    world.leases = Spying(now=virtual_seconds)
+    await run(world)
+
+    assert {"id": f"{PREFIX}.lock", "ttl": 30} == seen[0]
+    assert {"id": f"{PREFIX}.info"} == seen[-1]
+
+
+async def test_in_a_container_partitioned_on_partition_key_every_document_carries_its_id_there():
+    world = World(ranges=2)
+    world.leases = MemoryLeases(now=virtual_seconds, by_id=False)
+    await run(world)
+
+    documents = (await world.leases.list("p")).documents
+    assert [d["id"] for d in documents] == [d["partitionKey"] for d in documents]
+
+
+async def test_a_lock_left_behind_by_a_crash_is_broken_even_where_ttl_is_off():
+    class WithoutTtl(MemoryLeases):
+        async def create(self, document):
+            return await super().create({name: value for name, value in document.items() if name != "ttl"})
+
+    world = World()
+    world.leases = WithoutTtl(now=virtual_seconds)
+    await world.leases.create({"id": f"{PREFIX}.lock"})
+    started = asyncio.get_running_loop().time()
+    await run(world)
+
+    assert ["..0", ".info"] == await ids(world)
+    assert asyncio.get_running_loop().time() - started >= 2 * LOCK_SECONDS
+
+
+async def test_a_lock_that_is_held_is_waited_for():
+    world = World()
+    await world.leases.create({"id": f"{PREFIX}.lock"})
+    task = asyncio.ensure_future(run(world))
+    await asyncio.sleep(10)
+    assert not task.done()
+
+    await world.leases.delete(f"{PREFIX}.lock", f"{PREFIX}.lock")
+    await asyncio.wait_for(task, 5)
+
+
+async def test_leases_deleted_by_hand_are_created_again():
+    world = World(ranges=3)
+    await run(world)
+    await world.leases.delete(f"{PREFIX}..1", f"{PREFIX}..1")
+    await run(world)
+
+    assert ["..0", "..1", "..2", ".info"] == await ids(world)
+
+
+@pytest.mark.parametrize(
+    ("leases", "missing"),
+    [
+        ([], ["0", "1"]),
+        ([("0", "", "80", 0)], ["1"]),
+        ([("9", "", "FF", 0)], []),  # the parent of a split that is still to be replaced covers its children
+        ([("-40", "", "40", 1), ("40-80", "40", "80", 1)], ["1"]),
+    ],
+)
+def test_a_range_is_uncovered_where_no_lease_touches_it(leases, missing):
+    physical = [
+        PhysicalRange(id="0", range=FeedRange(min="", max="80")),
+        PhysicalRange(id="1", range=FeedRange(min="80", max="FF")),
+    ]
+    found = [new_lease("p", token, FeedRange(min=low, max=high), version=v) for token, low, high, v in leases]
+
+    assert missing == [candidate.id for candidate in uncovered(physical, found)]
+
+
+async def test_a_foreign_document_among_the_leases_is_refused_by_name():
+    world = World()
+    await world.leases.create({"id": f"{PREFIX}..stranger"})
+
+    with pytest.raises(ConfigurationError, match="stranger"):
+        await run(world)
+
+
+async def test_a_stop_while_another_worker_holds_the_lock_ends_at_once():
+    world = World()
+    await world.leases.create({"id": f"{PREFIX}.lock"})
+    world.start("a")
+    await asyncio.sleep(5)
+    started = asyncio.get_running_loop().time()
+    await world.stop("a")
+
+    assert asyncio.get_running_loop().time() - started < timedelta(seconds=1).total_seconds()

@@ -1,0 +1,69 @@
+"""
+The lag, as .NET's estimator and KEDA count it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from tests.unit.changefeed.world import World
+
+
+async def lag(world: World) -> Lag:
+    return await estimate_lag("p", feed=world.container, leases=world.leases)
+
+
+async def test_nothing_waits_when_everything_is_handled():
+    world = World(ranges=2)
+    await world.write_many(30)
+    world.start("a")
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert (0, None) == ((await lag(world)).transactions, (await lag(world)).oldest_age)
+
+
+async def test_it_counts_the_transactions_that_wait_and_the_age_of_the_oldest():
+    world = World()
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    await world.write_many(7)
+    await asyncio.sleep(90)
+    await world.write_many(3)
+
+    found = await lag(world)
+
+    assert (10, timedelta(seconds=90)) == (found.transactions, found.oldest_age)
+    assert [("0", None)] == [(lease.token, lease.owner) for lease in found.leases]
+
+
+async def test_a_lease_that_was_never_read_waits_for_all_of_its_history():
+    world = World()
+    await world.write_many(5)
+    world.start("a", handler=_never)
+    await asyncio.sleep(5)
+
+    assert 5 == (await lag(world)).transactions
+    await world.kill("a")
+
+
+async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
+    world = World()
+    await world.write_many(40)
+    world.start("a")
+    await world.until(world.all_handled)
+    await world.stop_all()
+    world.container.split("0")
+    assert 0 == (await lag(world)).transactions
+
+    await world.write_many(6, keys=6)
+    assert (
+        6 <= (await lag(world)).transactions <= 12
+    )  # the newest LSN of a child counts the other child's past too
+
+
+async def _never(_: object) -> None:
+    await asyncio.Event().wait()

@@ -1,0 +1,144 @@
+"""
+Handlers that fail, hang or block, and what a worker tells about them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.instrumentation import HandlerSlow, LeaseHalted, Record
+from cosmos_outbox.ports import ChangeBatch
+from tests.unit.changefeed.world import World
+
+
+async def fail(_: ChangeBatch) -> None:
+    raise RuntimeError("poison")
+
+
+async def test_a_page_that_keeps_failing_raises_the_alarm_and_keeps_the_lease():
+    world = World()
+    records: list[Record] = []
+    await world.write_many(3)
+    processor = world.start("a", handler=fail, halt_after_attempts=4, hooks=[records.append])
+    await asyncio.sleep(600)
+
+    alarms = [record for record in records if isinstance(record, LeaseHalted)]
+    assert alarms
+    assert 4 == alarms[0].attempts
+    assert {"a": 1} == await world.owners()
+    (status,) = processor.status()
+    assert (True, "RuntimeError('poison')") == (status.stalled, status.error)
+    await world.stop_all()
+
+
+async def test_after_the_cause_is_gone_a_halted_lease_goes_on_by_itself():
+    world = World()
+    broken = True
+
+    async def handler(batch: ChangeBatch) -> None:
+        if broken:
+            raise RuntimeError("down")
+        await world.handle(batch)
+
+    await world.write_many(30)
+    world.start("a", handler=handler, halt_after_attempts=2)
+    await asyncio.sleep(600)
+    broken = False
+    seconds = await world.until(world.all_handled)
+
+    assert seconds <= Backoff().maximum_seconds + 1
+    await world.stop_all()
+
+
+async def test_a_failure_handler_takes_the_page_over_and_the_rest_flows():
+    world = World()
+    taken: list[str] = []
+
+    async def poisoned(batch: ChangeBatch) -> None:
+        if any(document["partitionKey"] == "bad" for document in batch.documents):
+            raise RuntimeError("poison")
+        await world.handle(batch)
+
+    async def dead_letter(batch: ChangeBatch, error: Exception, attempts: int) -> None:
+        taken.extend(document["id"] for document in batch.documents)
+
+    world.start("a", handler=poisoned, on_failure=dead_letter, halt_after_attempts=3, max_items=1)
+    await world.write("good")
+    await world.write("bad")
+    await world.write("good")
+    await world.until(lambda: world.handled["good"] == [0, 1])
+    await world.stop_all()
+
+    assert ["bad-0"] == taken
+
+
+async def test_a_handler_that_takes_too_long_is_told_of_by_name_while_it_runs():
+    world = World()
+    records: list[Record] = []
+
+    async def slow(batch: ChangeBatch) -> None:
+        await asyncio.sleep(100)
+        await world.handle(batch)
+
+    await world.write_many(1)
+    world.start("a", handler=slow, slow_handler_after=timedelta(seconds=30), hooks=[records.append])
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    told = [record for record in records if isinstance(record, HandlerSlow)]
+    assert [30, 60, 90] == [round(record.seconds) for record in told]
+    assert all(record.lease.endswith("..0") for record in told)
+
+
+async def test_an_idle_lease_is_not_stalled():
+    world = World()
+    processor = world.start("a")
+    await asyncio.sleep(600)
+
+    assert [(False, 0)] == [(status.stalled, status.lag) for status in processor.status()]
+    await world.stop_all()
+
+
+async def test_a_feed_that_fails_is_read_again_and_nothing_is_skipped():
+    world = World()
+    outage = True
+
+    class Flaky:
+        def __getattr__(self, name):
+            return getattr(world.container, name)
+
+        async def read_page(self, *args, **kwargs):
+            if outage:
+                raise StoreUnavailable
+            return await world.container.read_page(*args, **kwargs)
+
+    await world.write_many(30)
+    world.start("a", feed=Flaky())
+    await asyncio.sleep(120)
+    outage = False
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert {key: list(range(3)) for key in world.handled} == world.handled
+
+
+async def test_a_stop_during_an_outage_ends_within_the_grace_period():
+    world = World()
+
+    class Down:
+        def __getattr__(self, name):
+            return getattr(world.container, name)
+
+        async def read_page(self, *args, **kwargs):
+            raise StoreUnavailable
+
+    world.start("a", feed=Down())
+    await asyncio.sleep(60)
+    before = asyncio.get_running_loop().time()
+    await world.stop("a")
+
+    assert asyncio.get_running_loop().time() - before <= 20
+    assert {"nobody": 1} == await world.owners()

@@ -1,0 +1,135 @@
+"""
+What takes the place of a lease whose range is gone: the table of .NET, and crashes between its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed.splits import children_of, replace_lease
+from cosmos_outbox.leases import FeedRange, Lease, new_lease
+from cosmos_outbox.ports import PhysicalRange
+from tests.unit.changefeed.world import World
+
+
+def physical(*bounds: tuple[str, str, str]) -> list[PhysicalRange]:
+    return [PhysicalRange(id=i, range=FeedRange(min=low, max=high)) for i, low, high in bounds]
+
+
+def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
+    return new_lease(
+        "p",
+        token,
+        FeedRange(min=low, max=high),
+        version=version,
+        continuation='"7"',
+        properties={"start": "beginning"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("lease", "ranges", "children"),
+    [
+        pytest.param(
+            parent("0", "", "80"),
+            physical(("3", "", "40"), ("4", "40", "80"), ("1", "80", "FF")),
+            [("3", 0, "", "40"), ("4", 0, "40", "80")],
+            id="split of a version 0 lease",
+        ),
+        pytest.param(
+            parent("0", "", "80"),
+            physical(("5", "", "FF")),
+            [("-80", 1, "", "80")],
+            id="merge: a version 1 lease of the parent's own range",
+        ),
+        pytest.param(
+            parent("-80", "", "80", version=1),
+            physical(("6", "", "20"), ("7", "20", "FF")),
+            [("-20", 1, "", "20"), ("20-80", 1, "20", "80")],
+            id="split of a version 1 lease, never wider than the parent",
+        ),
+        pytest.param(parent("-80", "", "80", version=1), physical(("5", "", "FF")), [], id="nothing to do"),
+        pytest.param(parent("0", "", "80"), physical(("0", "", "80")), [], id="a passing fault"),
+    ],
+)
+def test_children(lease: Lease, ranges: list[PhysicalRange], children: list[tuple[str, int, str, str]]):
+    made = children_of(lease, lease.range, ranges, partitioned_by_id=True)
+
+    assert children == [(c.token, c.version, c.range.min, c.range.max) for c in made if c.range]
+    assert all((c.continuation, c.properties) == ('"7"', {"start": "beginning"}) for c in made)
+    assert all(c.id == f"p..{c.token}" for c in made)
+
+
+class Crashing(MemoryLeases):
+    """
+    The store of a worker that dies before its n-th write.
+    """
+
+    def __init__(self, inner: MemoryLeases, writes: int) -> None:
+        super().__init__()
+        self._inner, self._left = inner, writes
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise asyncio.CancelledError
+
+    async def create(self, document):
+        self._spend()
+        return await self._inner.create(document)
+
+    async def delete(self, document_id, partition_key, *, etag=None):
+        self._spend()
+        await self._inner.delete(document_id, partition_key, etag=etag)
+
+
+@pytest.mark.parametrize("writes", range(4))
+async def test_a_crash_between_the_steps_never_leaves_a_range_without_a_lease(writes: int):
+    store = MemoryLeases()
+    lease = parent("0", "", "FF")
+    stored = await store.create(lease.raw)
+    lease = replace(lease, etag=stored["_etag"])
+    children = children_of(
+        lease, lease.range, physical(("1", "", "80"), ("2", "80", "FF")), partitioned_by_id=True
+    )
+
+    with suppress(asyncio.CancelledError):
+        await replace_lease(lease, children, Crashing(store, writes))
+    found = {d["LeaseToken"] for d in (await store.list("p")).documents}
+    assert "0" in found or {"1", "2"} == found
+
+    await replace_lease(lease, children, store)  # the next owner does it again
+    assert {"1", "2"} == {d["LeaseToken"] for d in (await store.list("p")).documents}
+
+
+async def test_after_a_merge_the_leases_tile_the_new_range_and_nothing_is_lost():
+    world = World(ranges=2)
+    world.start("a")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    world.container.merge("0", "1")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    await asyncio.sleep(30)
+
+    leases = await world.all_leases()
+    await world.stop_all()
+    assert [1, 1] == [lease.version for lease in leases]
+    assert world.first_copies_in_order()
+
+
+async def test_a_range_that_splits_before_it_was_ever_read_is_read_from_where_it_should_start():
+    world = World()
+    await world.write_many(20)
+    world.start("a")
+    await asyncio.sleep(0.01)  # the lease exists, nothing was saved yet
+    world.container.split("0")
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert world.first_copies_in_order()
