@@ -17,7 +17,7 @@ from emulators.cosmos import jsontext
 from emulators.cosmos.errors import CosmosError, bad_request
 from emulators.cosmos.item import Item, Position
 from emulators.cosmos.sql.functions import AGGREGATES
-from emulators.cosmos.sql.parser import Query
+from emulators.cosmos.sql.parser import MOST_ROWS, Query
 from emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_key
 
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
@@ -202,6 +202,6 @@ def _sort_key(value: Sequence[Any]) -> SortKey:
 
 
 def _left(value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or value < 0):
+    if value is not None and (not isinstance(value, int) or not 0 <= value <= MOST_ROWS):
         raise TypeError(value)
     return value

@@ -15,6 +15,7 @@ from emulators.cosmos.sql.expressions import Expression, ExpressionParser
 from emulators.cosmos.sql.functions import AGGREGATES
 from emulators.cosmos.sql.tokens import TokenKind, tokenize
 
+MOST_ROWS = 2_147_483_647
 _LONGEST_QUERY = 512 * 1024
 
 
@@ -185,6 +186,6 @@ class _QueryParser(ExpressionParser):
     def _count(self) -> int:
         token = self.take()
         value = self.parameter(token.text) if token.kind is TokenKind.PARAMETER else token.value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise bad_request("TOP, OFFSET and LIMIT take a whole number that is not negative.")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_ROWS:
+            raise bad_request("TOP, OFFSET and LIMIT take a whole number from 0 to 2147483647.")
         return value

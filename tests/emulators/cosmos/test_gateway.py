@@ -1,0 +1,434 @@
+"""
+What the gateway answers to requests that are wrong: the status of Azure, never a 500.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+
+from emulators.cosmos.protocol import Request, RequestKind
+from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver, sign, substatus
+
+KEY = {"x_ms_documentdb_partitionkey": '["k"]'}
+BATCH = {**KEY, "x_ms_cosmos_is_batch_request": "True"}
+QUERY = {"x_ms_documentdb_isquery": "True"}
+FEED = {"a_im": "Incremental Feed"}
+CONTAINER = {"id": "n", "partitionKey": {"paths": ["/pk"]}}
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "expected"),
+    [
+        ("GET", "/nothing", (404, 0)),
+        ("GET", "/dbs/d/users", (404, 0)),
+        ("GET", "/dbs/d/colls/c/sprocs", (404, 0)),
+        ("GET", "/dbs/d/colls/c/docs/x/attachments", (404, 0)),
+        ("GET", "/dbs//colls", (404, 0)),
+        ("GET", "/dbs/nope", (404, 0)),
+        ("DELETE", "/dbs/nope", (404, 0)),
+        ("GET", "/dbs/nope/colls", (404, 1003)),
+        ("GET", "/dbs/d/colls/nope", (404, 0)),
+        ("DELETE", "/dbs/d/colls/nope", (404, 0)),
+        ("GET", "/dbs/nope/colls/c", (404, 1003)),
+        ("GET", "/dbs/d/colls/nope/docs", (404, 1003)),
+        ("GET", "/dbs/nope/colls/c/docs/x", (404, 1003)),
+        ("GET", "/dbs/d/colls/nope/pkranges", (404, 1003)),
+        ("POST", "/", (405, 0)),
+        ("PUT", "/dbs/d", (405, 0)),
+        ("PATCH", "/dbs", (405, 0)),
+        ("DELETE", "/dbs/d/colls/c/docs", (405, 0)),
+        ("POST", "/dbs/d/colls/c/docs/x", (405, 0)),
+        ("POST", "/dbs/d/colls/c/pkranges", (405, 0)),
+        ("BREW", "/dbs/d/colls/c", (405, 0)),
+        ("GET", "/dbs/%", (400, 0)),
+        ("GET", "/dbs/%zz", (400, 0)),
+        ("GET", "/dbs/%ff", (400, 0)),
+        ("GET", "/dbs/\udcff", (400, 0)),
+    ],
+)
+def test_a_path_that_leads_nowhere(method, target, expected):
+    assert expected == substatus(Driver().send(method, target))
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "headers", "expected"),
+    [
+        ("POST", "/dbs", b"", {}, 400),
+        ("POST", "/dbs", b"{", {}, 400),
+        ("POST", "/dbs", b"\xff", {}, 400),
+        ("POST", "/dbs", b"\xef\xbb\xbf{}", {}, 400),
+        ("POST", "/dbs", [], {}, 400),
+        ("POST", "/dbs", {"id": 1}, {}, 400),
+        ("POST", "/dbs", {"id": "a/b"}, {}, 400),
+        ("POST", "/dbs", {"id": "d"}, {}, 409),
+        ("POST", "/dbs/d/colls", {"id": "c", "partitionKey": {"paths": ["/pk"]}}, {}, 409),
+        ("POST", "/dbs/d/colls", {"id": "n"}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": "/pk"}}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["pk"]}}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a", "/b"], "kind": "MultiHash"}}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a"], "version": 1}}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "defaultTtl": 0}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "defaultTtl": "1"}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "uniqueKeyPolicy": {"uniqueKeys": [{"paths": ["/a"]}]}}, {}, 400),
+        ("POST", "/dbs/d/colls", CONTAINER, {"x_ms_offer_throughput": "lots"}, 400),
+        ("POST", "/dbs/d/colls", CONTAINER, {"x_ms_offer_throughput": "999999999999"}, 400),
+        ("PUT", "/dbs/d/colls/c", {"id": "other", "partitionKey": {"paths": ["/pk"]}}, {}, 400),
+        ("PUT", "/dbs/d/colls/c", {"id": "c", "partitionKey": {"paths": ["/other"]}}, {}, 400),
+        ("POST", DOCUMENTS, {"id": "a", "pk": "k"}, {}, 400),
+        ("POST", DOCUMENTS, {"id": "a", "pk": "other"}, KEY, 400),
+        ("POST", DOCUMENTS, {"pk": "k"}, KEY, 400),
+        ("POST", DOCUMENTS, {"id": "a", "pk": "k"}, {"x_ms_documentdb_partitionkey": "k"}, 400),
+        ("POST", DOCUMENTS, {"id": "a", "pk": "k"}, {"x_ms_documentdb_partitionkey": '["k","l"]'}, 400),
+        ("POST", DOCUMENTS, b'{"id":"a","pk":"k","n":NaN}', KEY, 400),
+        ("POST", DOCUMENTS, b'{"id":"a","pk":"k","n":1e999}', KEY, 400),
+        ("POST", DOCUMENTS, b'{"id":"a","pk":"k","s":"\\ud800"}', KEY, 400),
+        ("POST", DOCUMENTS, b'{"id":"a","pk":"k","n":' + b"1" * 5000 + b"}", KEY, 400),
+        ("POST", DOCUMENTS, b'{"id":"a","pk":"k","n":' + b"[" * 100_000 + b"]" * 100_000 + b"}", KEY, 400),
+        ("POST", DOCUMENTS, {"id": "a", "pk": "k", "x": "x" * 2_100_000}, KEY, 413),
+        ("POST", DOCUMENTS, [], BATCH, 400),
+        ("POST", DOCUMENTS, {}, BATCH, 400),
+        ("POST", DOCUMENTS, [1], BATCH, 400),
+        ("POST", DOCUMENTS, [{"operationType": "Explode", "id": "a"}], BATCH, 400),
+        ("POST", DOCUMENTS, [{"operationType": ["Read"], "id": "a"}], BATCH, 400),
+        ("POST", DOCUMENTS, [{"operationType": "Read", "id": 5}], BATCH, 400),
+        ("POST", DOCUMENTS, [{"operationType": "Create", "resourceBody": "x"}], BATCH, 400),
+        ("POST", DOCUMENTS, [{"operationType": "Read", "id": "a"}] * 101, BATCH, 400),
+        ("POST", DOCUMENTS, [{"operationType": "Upsert", "resourceBody": {"x": "x" * 2_100_000}}], BATCH, 413),
+        ("POST", DOCUMENTS, b"5", QUERY, 400),
+        ("POST", DOCUMENTS, {"query": 5}, QUERY, 400),
+        ("POST", DOCUMENTS, {"query": "SELECT * FROM c", "parameters": {}}, QUERY, 400),
+        ("POST", DOCUMENTS, {"query": "SELECT * FROM c", "parameters": [{"name": 1}]}, QUERY, 400),
+        ("POST", DOCUMENTS, {"query": "SELECT * FROM c"}, {**QUERY, "x_ms_max_item_count": "0x10"}, 400),
+        ("POST", DOCUMENTS, {"query": "SELECT * FROM c"}, {**QUERY, "x_ms_max_item_count": "-2"}, 400),
+        ("POST", DOCUMENTS, {"query": "SELECT * FROM c"}, {**QUERY, "x_ms_max_item_count": "9" * 5000}, 400),
+        ("POST", DOCUMENTS, {"query": "SELECT * FROM c"}, {**QUERY, "x_ms_continuation": "9" * 5000}, 400),
+        ("GET", DOCUMENTS, b"", {**FEED, "if_none_match": "x"}, 400),
+        ("GET", DOCUMENTS, b"", {**FEED, "if_none_match": "-1"}, 400),
+        ("GET", DOCUMENTS, b"", {**FEED, "if_none_match": "9" * 5000}, 400),
+        ("GET", DOCUMENTS, b"", {**FEED, "if_modified_since": "yesterday"}, 400),
+        ("GET", DOCUMENTS, b"", {**FEED, "x_ms_documentdb_partitionkeyrangeid": "-3F"}, 400),
+        ("GET", DOCUMENTS, b"", {**FEED, "x_ms_start_epk": "zz"}, 400),
+        ("GET", DOCUMENTS, b"", {"a_im": "Full-Fidelity Feed"}, 400),
+        ("GET", RANGES, b"", {"x_ms_cosmos_intended_collection_rid": "other"}, 400),
+    ],
+)  # fmt: skip
+def test_a_malformed_request_gets_the_status_of_azure(method, target, body, headers, expected):
+    assert expected == Driver().send(method, target, body, **headers).status
+
+
+def test_a_missing_or_wrong_signature_is_unauthorized():
+    driver = Driver()
+    right = sign(driver.account.key, "GET", "/dbs")
+    wrong = sign("AAAA", "GET", "/dbs")
+    for headers in (
+        {},
+        wrong,
+        {"x-ms-date": right["x-ms-date"]},
+        {"authorization": right["authorization"]},
+        {**right, "authorization": "nonsense"},
+        {**right, "authorization": "type=aad&ver=1.0&sig=x"},
+        {**right, "authorization": quote("type=master&ver=1.0&sig=é\udcff", errors="surrogateescape")},
+        sign(driver.account.key, "POST", "/dbs"),
+        sign(driver.account.key, "GET", "/dbs/d"),
+    ):
+        reply = driver.gateway.answer(Request(method="GET", target="/dbs", headers=CIMultiDict(headers)))
+        assert 401 == reply.status
+    assert 200 == driver.send("GET", "/dbs").status
+
+
+def test_a_recreated_container_is_noticed_by_its_id():
+    driver = Driver()
+    old = driver.container.rid
+    assert 204 == driver.send("DELETE", "/dbs/d/colls/c").status
+    driver.ok("POST", "/dbs/d/colls", {"id": "c", "partitionKey": {"paths": ["/pk"]}})
+    assert (400, 1024) == substatus(driver.send("GET", DOCUMENTS, x_ms_cosmos_intended_collection_rid=old))
+
+
+def test_deleting_a_database_deletes_its_containers():
+    driver = Driver()
+    assert 204 == driver.send("DELETE", "/dbs/d").status
+    driver.ok("POST", "/dbs", {"id": "d"})
+    assert (404, 1003) == substatus(driver.item("GET", "k", "a"))
+
+
+def test_metadata_is_listed_and_found_by_id():
+    driver = Driver()
+    driver.ok("POST", "/dbs", {"id": "second"})
+    assert ["d", "second"] == [db["id"] for db in driver.ok("GET", "/dbs")["Databases"]]
+    query = {"query": "SELECT * FROM r WHERE r.id = @id", "parameters": [{"name": "@id", "value": "second"}]}
+    assert ["second"] == [db["id"] for db in driver.ok("POST", "/dbs", query, **QUERY)["Databases"]]
+    assert ["c"] == [c["id"] for c in driver.ok("GET", "/dbs/d/colls")["DocumentCollections"]]
+
+
+def test_throughput_decides_the_number_of_ranges():
+    driver = Driver()
+    driver.ok("POST", "/dbs/d/colls", CONTAINER, x_ms_offer_throughput="30001")
+    assert 4 == len(driver.account.container("d", "n").partitions)
+
+
+def test_a_key_that_is_missing_in_the_document_is_undefined():
+    driver = Driver()
+    undefined = {"x_ms_documentdb_partitionkey": "[{}]"}
+    assert 201 == driver.send("POST", DOCUMENTS, {"id": "a"}, **undefined).status
+    assert 200 == driver.send("GET", f"{DOCUMENTS}/a", **undefined).status
+    assert 404 == driver.item("GET", None, "a").status
+
+
+def test_an_id_may_hold_any_other_character():
+    driver = Driver()
+    item_id = "ä %25+'|😀 \t\"<>"
+    assert 201 == driver.upsert("k", item_id).status
+    reply = driver.item("GET", "k", item_id)
+    assert (200, item_id) == (reply.status, json.loads(reply.body)["id"])
+
+
+def test_no_response_is_wanted_with_prefer_minimal():
+    driver = Driver()
+    created = driver.item("POST", "k", None, {"id": "a", "pk": "k"}, prefer="return=minimal")
+    assert (201, b"") == (created.status, created.body)
+    assert created.headers["etag"]
+    assert driver.item("GET", "k", "a", prefer="return=minimal").body
+
+
+def test_a_matching_etag_needs_no_body():
+    driver = Driver()
+    etag = driver.upsert("k", "a").headers["etag"]
+    reply = driver.item("GET", "k", "a", if_none_match=etag)
+    assert (304, b"", etag) == (reply.status, reply.body, reply.headers["etag"])
+
+
+def test_headers_report_charge_session_and_range():
+    driver = Driver()
+    headers = driver.upsert("k", "a").headers
+    assert "0:-1#2" == headers["x-ms-session-token"]
+    assert float(headers["x-ms-request-charge"]) > 0
+    assert ("0", "2") == (headers["x-ms-documentdb-partitionkeyrangeid"], headers["lsn"])
+    assert "dbs/d/colls/c" == headers["x-ms-alt-content-path"]
+
+
+def test_a_defect_is_logged_and_answered(caplog):
+    """
+    The last resort: even an error that nobody thought of reaches the client as an answer.
+    """
+    driver = Driver()
+
+    def broken_clock():
+        raise ZeroDivisionError
+
+    driver.account.clock = broken_clock
+    assert 500 == driver.item("GET", "k", "a").status
+    assert ["request.failed"] == [record.message for record in caplog.records]
+
+
+# Any bytes at all
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(
+        [
+            "k",
+            "a",
+            "Create",
+            "Upsert",
+            "Read",
+            "Replace",
+            "Patch",
+            "Delete",
+            "from c where c.n=1",
+            "/n",
+            "set",
+            "incr",
+        ]
+    )
+    | st.sampled_from(
+        ["SELECT * FROM c", "SELECT VALUE c.id FROM c ORDER BY c.n", "SELECT TOP @n c.a FROM c", "@n"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "id",
+                    "pk",
+                    "ttl",
+                    "operationType",
+                    "resourceBody",
+                    "operations",
+                    "op",
+                    "path",
+                    "value",
+                    "from",
+                    "condition",
+                    "ifMatch",
+                    "query",
+                    "parameters",
+                    "name",
+                    "partitionKey",
+                    "paths",
+                    "kind",
+                    "defaultTtl",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=15,
+)
+header_values = st.text(max_size=30) | st.sampled_from(
+    [
+        "True",
+        "*",
+        '"1"',
+        '["k"]',
+        "[{}]",
+        "[1]",
+        "0",
+        "-1",
+        "1",
+        "Incremental Feed",
+        "3F",
+        "FF",
+        "",
+        "\udcff",
+        "[[[[",
+        "1e400",
+        "[1e400]",
+    ]
+)
+headers = st.dictionaries(
+    st.sampled_from(
+        [
+            "x-ms-documentdb-partitionkey",
+            "x-ms-documentdb-partitionkeyrangeid",
+            "x-ms-documentdb-isquery",
+            "x-ms-documentdb-is-upsert",
+            "x-ms-cosmos-is-batch-request",
+            "x-ms-cosmos-intended-collection-rid",
+            "x-ms-cosmos-is-query-plan-request",
+            "x-ms-max-item-count",
+            "x-ms-continuation",
+            "x-ms-offer-throughput",
+            "x-ms-start-epk",
+            "x-ms-end-epk",
+            "x-ms-activity-id",
+            "a-im",
+            "if-match",
+            "if-none-match",
+            "if-modified-since",
+            "content-type",
+            "prefer",
+        ]
+    ),
+    header_values,
+    max_size=6,
+)
+segments = st.sampled_from(
+    ["dbs", "colls", "docs", "pkranges", "d", "c", "a", "%41", "%", "%ff", "..", " ", "é"]
+) | st.text(max_size=4)
+targets = st.sampled_from(
+    ["/", "/dbs", "/dbs/d/colls", "/dbs/d/colls/c", DOCUMENTS, f"{DOCUMENTS}/a", RANGES]
+) | st.lists(segments, max_size=7).map(lambda parts: "/" + "/".join(parts))
+KNOWN = {200, 201, 204, 207, 304, 400, 401, 404, 405, 409, 410, 412, 413}
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]),
+    target=targets,
+    extra=headers,
+    body=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()),
+)
+@example(method="GET", target="/\udcff", extra={}, body=b"")
+@example(method="POST", target=DOCUMENTS, extra={"x-ms-documentdb-partitionkey": "[" * 100_000}, body=b"")
+def test_no_request_whatsoever_is_answered_with_500(method, target, extra, body):
+    driver = _FUZZED
+    try:
+        signed = sign(driver.account.key, method, target)
+    except UnicodeError:
+        signed = {}
+    request = Request(method=method, target=target, headers=CIMultiDict({**signed, **extra}), body=body)
+    reply = driver.gateway.answer(request)
+    assert reply.status in KNOWN, reply
+    for name, value in reply.headers.items():
+        (name + value).encode()
+        assert not {"\r", "\n"} & set(value)
+    if reply.body:
+        json.loads(reply.body)
+    _repair(driver)
+
+
+_FUZZED = Driver(partitions=2)
+_FUZZED.upsert("k", "a", n=1)
+
+
+def _repair(driver):
+    if "d" not in driver.account.databases:
+        driver.ok("POST", "/dbs", {"id": "d"})
+    if "c" not in driver.account.databases["d"].containers:
+        driver.ok("POST", "/dbs/d/colls", {"id": "c", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": -1})
+
+
+VALID = [
+    ("POST", "/dbs", {}, {"id": "fresh"}),
+    ("POST", "/dbs/d/colls", {}, {"id": "n", "partitionKey": {"paths": ["/pk"], "kind": "Hash", "version": 2}, "defaultTtl": 5}),
+    ("PUT", "/dbs/d/colls/c", {}, {"id": "c", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": -1}),
+    ("POST", DOCUMENTS, KEY, {"id": "b", "pk": "k", "ttl": 5, "data": {"list": [1, {"x": None}]}}),
+    ("PATCH", f"{DOCUMENTS}/a", KEY, {"condition": "from c where c.n = 1", "operations": [{"op": "incr", "path": "/n", "value": 1}, {"op": "move", "from": "/n", "path": "/o"}]}),
+    ("POST", DOCUMENTS, BATCH, [
+        {"operationType": "Create", "resourceBody": {"id": "b", "pk": "k"}},
+        {"operationType": "Replace", "id": "a", "ifMatch": "*", "resourceBody": {"id": "a", "pk": "k", "n": 2}},
+        {"operationType": "Patch", "id": "a", "resourceBody": {"operations": [{"op": "set", "path": "/n", "value": 1}]}},
+        {"operationType": "Read", "id": "a", "ifNoneMatch": "x"},
+    ]),
+    ("POST", DOCUMENTS, QUERY, {"query": "SELECT TOP @n * FROM c WHERE STARTSWITH(c.id, @p) AND c[@s] < @n ORDER BY c.n", "parameters": [{"name": "@n", "value": 2}, {"name": "@p", "value": "a"}, {"name": "@s", "value": "n"}]}),
+]  # fmt: skip
+STRANGE = [None, True, -1, 0, 1e300, 10**400, "", "x", "\x00", [], {}, [[]], ["x"], {"x": 1}]
+
+
+def with_one_replaced(value, strange):
+    """
+    Yield `value` with each of its positions in turn replaced, removed or wrapped.
+    """
+    yield strange
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield {other: v for other, v in value.items() if other != name}
+            for changed in with_one_replaced(inner, strange):
+                yield {**value, name: changed}
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            for changed in with_one_replaced(inner, strange):
+                yield [*value[:index], changed, *value[index + 1 :]]
+
+
+@pytest.mark.parametrize(("method", "target", "extra", "body"), VALID)
+def test_a_wrong_type_at_any_position_is_never_a_500(method, target, extra, body):
+    driver = Driver()
+    driver.upsert("k", "a", n=1)
+    assert driver.send(method, target, body, **extra).status < 300
+    for strange in STRANGE:
+        for changed in with_one_replaced(body, strange):
+            reply = driver.send(method, target, changed, **extra)
+            assert reply.status in KNOWN, (changed, reply)
+
+
+def test_requests_are_counted_by_kind():
+    driver = Driver()
+    driver.upsert("k", "a")
+    driver.upsert("k", "a")
+    driver.changes("0")
+    assert (2, 1) == (
+        driver.gateway.counts[RequestKind.UPSERT],
+        driver.gateway.counts[RequestKind.CHANGEFEED],
+    )

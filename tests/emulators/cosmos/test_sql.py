@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.emulators.cosmos.driver import DOCUMENTS, Driver
+
+ITEMS = [
+    {"id": "a", "type": "contact", "n": 1, "name": "Ann", "tags": ["x", "y"], "o": {"p": [10, {"q": 1}]}},
+    {"id": "b", "type": "contact", "n": 2, "name": "bob", "tags": [], "deleted": True},
+    {"id": "c", "type": "event", "n": 2.5, "name": "Cyd", "tags": [{"k": 1, "v": 2}]},
+    {"id": "d", "type": "event", "n": None, "text": 'it\'s "quoted"\n'},
+    {"id": "e", "type": 5, "n": "1", "deleted": False},
+]
+
+
+@pytest.fixture(scope="module")
+def driver():
+    made = Driver(partitions=3)
+    for item in ITEMS:
+        made.upsert("k" + item["id"], item["id"], **{name: v for name, v in item.items() if name != "id"})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("c.type = 'contact'", "ab"),
+        ('c["type"] = "contact" AND c.n = 1', "a"),
+        ("c.type = @type OR c.n = 2.5", "abc"),
+        ("NOT c.type = 'contact'", "cde"),
+        ("NOT c.deleted", "e"),
+        ("c.deleted", "b"),
+        ("c.deleted != true", "e"),
+        ("c.n >= 1 AND c.n < 2.5", "ab"),
+        ("c.n <> 1", "bcde"),
+        ("c.n = null", "d"),
+        ("c.n = '1'", "e"),
+        ("c.missing = 1 OR c.id = 'a'", "a"),
+        ("NOT (c.missing = 1) OR c.id = 'a'", "a"),
+        ("c.missing = null", ""),
+        ("c.id IN ('a', 'e', @type)", "ae"),
+        ("c.id NOT IN ('a', 'e')", "bcd"),
+        ("c.n BETWEEN 2 AND 3", "bc"),
+        ("c.n NOT BETWEEN 2 AND 3", "a"),
+        ("c.name LIKE '%b'", "b"),
+        ("c.name LIKE '_nn'", "a"),
+        ("c.name NOT LIKE '%n%'", "bc"),
+        ("STARTSWITH(c.name, 'A')", "a"),
+        ("STARTSWITH(c.name, 'B', true)", "b"),
+        ("ENDSWITH(c.name, 'd')", "c"),
+        ("CONTAINS(c.type, 'on')", "ab"),
+        ("contains(c.name, 'NN', true)", "a"),
+        ("StringEquals(c.name, 'ANN', true)", "a"),
+        ("IS_DEFINED(c.deleted)", "be"),
+        ("NOT IS_DEFINED(c.name)", "de"),
+        ("IS_NULL(c.n)", "d"),
+        ("IS_NUMBER(c.n)", "abc"),
+        ("IS_STRING(c.type) AND IS_ARRAY(c.tags)", "abc"),
+        ("IS_OBJECT(c.o)", "a"),
+        ("IS_BOOL(c.deleted)", "be"),
+        ("IS_PRIMITIVE(c.n)", "abcde"),
+        ("ARRAY_CONTAINS(c.tags, 'x')", "a"),
+        ("ARRAY_CONTAINS(c.tags, {k: 1}, true)", "c"),
+        ("ARRAY_CONTAINS(c.tags, {'k': 1})", ""),
+        ("ARRAY_CONTAINS(['a', 'b'], c.id)", "ab"),
+        ("ARRAY_LENGTH(c.tags) = 2", "a"),
+        ("c.tags = []", "b"),
+        ("c.o.p[1].q = 1", "a"),
+        ("c.o.p[9] = 1", ""),
+        ("LENGTH(c.name) = 3 AND LOWER(c.name) = 'ann'", "a"),
+        ("UPPER(c.name) = 'BOB'", "b"),
+        ("CONCAT(c.id, '-', c.type) = 'a-contact'", "a"),
+        ("c.id || '!' = 'a!'", "a"),
+        ("SUBSTRING(c.name, 1, 2) = 'nn'", "a"),
+        ("INDEX_OF(c.name, 'b') = 0", "b"),
+        ("TRIM(' a ') = c.id", "a"),
+        ("ABS(0 - c.n) = 1", "a"),
+        ("c.n * 2 + 1 = 3", "a"),
+        ("-c.n = -2", "b"),
+        ("c.n % 2 = 0", "b"),
+        ("c.n / 0 = 1", ""),
+        ("FLOOR(c.n) = 2 AND CEILING(c.n) = 3 AND ROUND(c.n) = 3", "c"),
+        ("(c.deleted ?? false) = false", "acde"),
+        ("(c.n = 1 ? 'one' : 'other') = 'one'", "a"),
+        ("c.text = 'it\\'s \"quoted\"\\n'", "d"),
+        ('c.text = "it\'s \\u0022quoted\\u0022\\n"', "d"),
+        ("true", "abcde"),
+        ("undefined", ""),
+    ],
+)
+def test_a_condition_selects(driver, condition, expected):
+    query = "SELECT VALUE c.id FROM c WHERE " + condition + " ORDER BY c.id"  # noqa: S608  # the text is ours
+    rows = driver.rows(query, {"@type": "contact"})
+    assert list(expected) == rows
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT c.id, c.o.p AS path FROM c WHERE c.id = 'a'", [{"id": "a", "path": [10, {"q": 1}]}]),
+        ("SELECT x.id FROM items AS x WHERE x.n = 1", [{"id": "a"}]),
+        ("select value {'id': root.id, n: [root.n, root.nope]} from root where root.id = 'b'", [{"id": "b", "n": [2]}]),
+        ("SELECT VALUE c.deleted FROM c ORDER BY c.id", [True, False]),
+        ("SELECT c.deleted FROM c WHERE c.id = 'a'", [{}]),
+        ("SELECT LOWER(c.name), 1 FROM c WHERE c.id = 'a'", [{"$1": "ann", "$2": 1}]),
+        ("SELECT VALUE COUNT(1) FROM c", [5]),
+        ("SELECT VALUE COUNT(c.deleted) FROM c", [2]),
+        ("SELECT COUNT(1) AS n, MAX(c.name) AS last, MIN(c.id) FROM c", [{"n": 5, "last": "bob", "$3": "a"}]),
+        ("SELECT VALUE SUM(c.n) FROM c WHERE IS_NUMBER(c.n)", [5.5]),
+        ("SELECT VALUE AVG(c.n) FROM c WHERE c.n <= 2", [1.5]),
+        ("SELECT VALUE SUM(c.n) FROM c", []),
+        ("SELECT VALUE COUNT(1) FROM c WHERE c.id = 'zz'", [0]),
+        ("SELECT VALUE MAX(c.n) FROM c WHERE c.id = 'zz'", []),
+        ("SELECT TOP 2 VALUE c.id FROM c ORDER BY c.id DESC", ["e", "d"]),
+        ("SELECT TOP @n VALUE c.id FROM c ORDER BY c.id", ["a"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.id OFFSET 1 LIMIT 2", ["b", "c"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.id OFFSET 4 LIMIT 10", ["e"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.n", ["d", "a", "b", "c", "e"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.type DESC, c.id ASC", ["c", "d", "a", "b", "e"]),
+        ("SELECT DISTINCT VALUE c.type FROM c ORDER BY c.type", [5, "contact", "event"]),
+    ],
+)  # fmt: skip
+def test_a_query_returns(driver, query, expected):
+    assert expected == driver.rows(query, {"@n": 1})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "SELECT",
+        "SELECT *",
+        "SELEC * FROM c",
+        "SELECT * FROM c WHERE",
+        "SELECT * FROM c WHERE c.a = ",
+        "SELECT * FROM c WHERE c.a == 1",
+        "SELECT * FROM c WHERE x.a = 1",
+        "SELECT a FROM c",
+        "SELECT * FROM c WHERE c.a = @missing",
+        "SELECT * FROM c WHERE NOSUCH(c.a)",
+        "SELECT * FROM c WHERE COUNT(1) = 1",
+        "SELECT * FROM c WHERE STARTSWITH(c.id)",
+        "SELECT * FROM c WHERE c.a = 'open",
+        "SELECT * FROM c WHERE (c.a = 1",
+        "SELECT * FROM c ORDER c.a",
+        "SELECT * FROM c OFFSET 1",
+        "SELECT * FROM c OFFSET -1 LIMIT 1",
+        "SELECT TOP 1.5 * FROM c",
+        "SELECT TOP 99999999999999999999 * FROM c",
+        "SELECT TOP @missing * FROM c",
+        "SELECT VALUE c.a, c.b FROM c",
+        "SELECT c.id, COUNT(1) FROM c",
+        "SELECT * FROM c JOIN t IN c.tags",
+        "SELECT * FROM t IN c.tags",
+        "SELECT c.type FROM c GROUP BY c.type",
+        "SELECT * FROM c trailing words",
+        "SELECT * FROM c WHERE c.a = 1 ;",
+        "SELECT * FROM c WHERE " + "(" * 5000 + "1" + ")" * 5000,
+        "SELECT * FROM c WHERE " + "NOT " * 20000 + "true",
+        "SELECT * FROM c WHERE c.a = " + "9" * 5000,
+        "SELECT * FROM c WHERE c['a' = 1",
+        "SELECT * FROM c WHERE c.",
+        "SELECT * FROM \ud83d",
+    ],
+)
+def test_what_is_not_understood_is_a_bad_request(driver, query):
+    reply = driver.send("POST", DOCUMENTS, {"query": query}, x_ms_documentdb_isquery="true")
+    assert 400 == reply.status
+
+
+def test_a_pattern_that_backtracks_is_still_fast(driver):
+    driver.upsert("long", "long", text="a" * 3000)
+    pattern = "%a" * 200 + "b"
+    assert [] == driver.rows("SELECT * FROM c WHERE c.text LIKE @p", {"@p": pattern})
+
+
+def drain(driver, query, size, between=lambda: None, **headers):
+    rows, token = [], None
+    while True:
+        extra = {} if token is None else {"x_ms_continuation": token}
+        reply = driver.query(query, x_ms_max_item_count=str(size), **extra, **headers)
+        assert 200 == reply.status, reply
+        page = json.loads(reply.body)["Documents"]
+        assert len(page) <= size
+        rows += page
+        token = reply.headers.get("x-ms-continuation")
+        if token is None:
+            return rows
+        between()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    items=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=30),
+    size=st.integers(1, 7),
+    query=st.sampled_from(
+        [
+            "SELECT * FROM c",
+            "SELECT * FROM c ORDER BY c.n",
+            "SELECT * FROM c ORDER BY c.n DESC",
+            "SELECT * FROM c ORDER BY c.n DESC, c.m",
+        ]
+    ),
+    inserts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=20),
+)
+def test_paging_shows_each_old_row_once_whatever_is_inserted_meanwhile(items, size, query, inserts):
+    driver = Driver(partitions=2)
+    for number, (n, m) in enumerate(items):
+        driver.upsert(f"k{n}", f"old{number}", n=n, m=m)
+    waiting = iter(enumerate(inserts))
+
+    def insert_and_split():
+        for number, (n, m) in waiting:
+            driver.upsert(f"k{n}", f"new{number}", n=n, m=m)
+            driver.upsert(f"k{n}", f"touched{number % 2}", n=n, m=m)
+            if number % 5 == 4:
+                driver.container.split(driver.container.partitions[0].range_id)
+            break
+
+    rows = drain(driver, query, size, insert_and_split)
+    old = [row["id"] for row in rows if row["id"].startswith("old")]
+    assert sorted(f"old{number}" for number in range(len(items))) == sorted(old)
+    new = [row["id"] for row in rows if row["id"].startswith("new")]
+    assert len(set(new)) == len(new)
+    if "DESC" in query:
+        assert all(left["n"] >= right["n"] for left, right in pairwise(rows))
+    elif "ORDER" in query:
+        assert all(left["n"] <= right["n"] for left, right in pairwise(rows))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, 4), max_size=25),
+    size=st.integers(1, 6),
+    offset=st.integers(0, 8),
+    limit=st.integers(0, 12),
+    distinct=st.booleans(),
+)
+def test_pages_of_a_limited_query_add_up_to_the_slice(numbers, size, offset, limit, distinct):
+    driver = Driver()
+    for number, n in enumerate(numbers):
+        driver.upsert("k", str(number), n=n)
+    word = "DISTINCT " if distinct else ""
+    query = "SELECT " + word + "VALUE c.n FROM c ORDER BY c.n " + f"OFFSET {offset} LIMIT {limit}"  # noqa: S608  # the text is ours
+    rows = drain(driver, query, size)
+    expected = sorted(set(numbers)) if distinct else sorted(numbers)
+    assert expected[offset : offset + limit] == rows
+
+
+@given(
+    st.lists(
+        st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text("ab", max_size=2),
+        max_size=12,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_order_by_ranks_types_then_values(values):
+    driver = Driver()
+    for number, value in enumerate(values):
+        driver.upsert("k", str(number), v=value)
+
+    def rank(value):
+        return [type(None), bool, int, float, str].index(type(value)) - (
+            type(value) is float
+        ), value or 0 if not isinstance(value, str) else value
+
+    assert sorted(values, key=rank) == driver.rows(
+        "SELECT VALUE c.v FROM c ORDER BY c.v", x_ms_max_item_count="-1"
+    )
+
+
+def test_a_single_key_query_reads_that_key_only():
+    driver = Driver(partitions=4)
+    for key in ("a", "b", 1, None, True):
+        driver.upsert(key, "x", n=1)
+    assert [1] == driver.rows("SELECT VALUE c.pk FROM c", x_ms_documentdb_partitionkey="[1]")
+    assert [None] == driver.rows("SELECT VALUE c.pk FROM c", x_ms_documentdb_partitionkey="[null]")
+
+
+def test_a_query_of_one_range_reads_that_range_only_and_its_windows_add_up():
+    driver = Driver(partitions=4)
+    for number in range(40):
+        driver.upsert(f"k{number}", str(number))
+    total = []
+    for partition in driver.container.partitions:
+        window = {"x_ms_start_epk": partition.low, "x_ms_end_epk": partition.high}
+        by_window = driver.rows("SELECT VALUE c.id FROM c", **window)
+        by_range = driver.rows(
+            "SELECT VALUE c.id FROM c", x_ms_documentdb_partitionkeyrangeid=partition.range_id
+        )
+        assert by_window == by_range
+        total += by_range
+    assert sorted(map(str, range(40))) == sorted(total)
+
+
+@pytest.mark.parametrize("token", ["x", "AAAA", "bnVsbA==", "W10=", "WzEsMSwxLDFd", "é", "=" * 5000, "e30="])
+def test_a_made_up_continuation_is_a_bad_request(driver, token):
+    assert 400 == driver.query("SELECT * FROM c", x_ms_continuation=token).status
+
+
+def test_the_continuation_of_another_query_is_a_bad_request(driver):
+    token = driver.query("SELECT * FROM c", x_ms_max_item_count="1").headers["x-ms-continuation"]
+    assert 400 == driver.query("SELECT c.id FROM c", x_ms_continuation=token).status
