@@ -1,0 +1,253 @@
+"""
+G2, G3 and G4 as properties: whatever fails, and however owners crash, overlap and begin again at a checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import PublishError
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import ChangeBatch, Publisher
+from cosmos_outbox.relay import Relay
+from tests.unit.relay.factories import entity, event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """
+    One tenure of the lease: it begins at the checkpoint, perhaps while the last owner still works, and may be killed.
+    """
+
+    starts_at: float
+    lives_for: float
+    faults: tuple[Fault | None, ...]
+    lanes: int  # a new version of the worker may have another number
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """
+    What was committed, as pages of the change feed, and who owned the lease.
+    """
+
+    pages: tuple[tuple[Document, ...], ...]
+    owners: tuple[Owner, ...]
+    latency: float
+    late: float
+    committed: dict[str, list[str]] = field(default_factory=dict)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    committed: dict[str, list[str]] = defaultdict(list)
+    pages: list[tuple[Document, ...]] = []
+    lsn = 0
+    for commits in draw(
+        st.lists(
+            st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 3)), min_size=1, max_size=6),
+            max_size=5,
+        )
+    ):
+        page: list[Document] = []
+        for key, size in commits:
+            lsn += 1
+            page.append(entity(key, lsn=lsn))
+            events = [
+                event(key, len(committed[key]) + sequence, lsn=lsn, sequence=sequence)
+                for sequence in range(size)
+            ]
+            committed[key] += [document["id"] for document in events]
+            page += draw(st.permutations(events))
+        pages.append(tuple(page))
+    owner = st.builds(
+        Owner,
+        starts_at=st.floats(0, 20),
+        lives_for=st.floats(0, 20),
+        faults=st.lists(st.none() | st.sampled_from(Fault), max_size=6).map(tuple),
+        lanes=st.integers(1, 4),
+        batch_size=st.integers(1, 5),
+    )
+    return History(
+        pages=tuple(pages),
+        owners=tuple(draw(st.lists(owner, max_size=4))),
+        latency=draw(st.sampled_from([0.0, 0.1, 1.0])),
+        late=draw(st.sampled_from([0.5, 5.0, 30.0])),
+        committed=dict(committed),
+    )
+
+
+class Fleet:
+    """
+    The owners of one lease, what they do, and the checkpoint they share; mutations replace single steps.
+    """
+
+    def __init__(self, broker: MemoryBroker, history: History) -> None:
+        self.broker, self.history = broker, history
+        self.checkpoint = 0
+
+    def publisher(self, owner: Owner) -> Publisher:
+        return self.broker.publisher(lanes=owner.lanes, batch_size=owner.batch_size)
+
+    def page(self, number: int) -> ChangeBatch:
+        return ChangeBatch(lease="0", documents=self.history.pages[number])
+
+    async def work(self, owner: Owner) -> None:
+        relay = Relay(
+            self.publisher(owner),
+            backoff=Backoff(initial_seconds=0.1, maximum_seconds=2),
+            notify=lambda record: None,
+        )
+        for number in range(self.checkpoint, len(self.history.pages)):
+            await self.handle(relay, number)
+
+    async def handle(self, relay: Relay, number: int) -> None:
+        await relay(self.page(number))
+        self.checkpoint = max(self.checkpoint, number + 1)
+
+    async def live(self, owner: Owner) -> None:
+        await asyncio.sleep(owner.starts_at)
+        self.broker.faults.extend(owner.faults)
+        with suppress(TimeoutError):  # a crash, or the loss of the lease
+            async with asyncio.timeout(owner.lives_for):
+                await self.work(owner)
+
+
+async def check(history: History, *, dedup_window: float | None, fleet_type: type[Fleet] = Fleet) -> None:
+    """
+    Play a history, let one last owner finish what is left, and compare the topic with what was committed.
+    """
+    broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time(), dedup_window_seconds=dedup_window)
+    broker.latency_seconds, broker.late_seconds = history.latency, history.late
+    fleet = fleet_type(broker, history)
+    await asyncio.gather(*(fleet.live(owner) for owner in history.owners))
+    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, batch_size=3))
+    await asyncio.sleep(history.late)
+
+    first_copies: dict[str, list[str]] = defaultdict(list)
+    copies: dict[str, OutboundMessage] = {}
+    for arrival in broker.arrivals:
+        message = arrival.message
+        if message.message_id not in copies:
+            first_copies[message.session_id].append(message.message_id)
+        assert message == copies.setdefault(message.message_id, message)  # G4: a resend is the same message
+    assert history.committed == first_copies  # G2: nothing lost, G3: in order
+    if dedup_window is not None:
+        assert list(copies.values()) == broker.accepted
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(history=histories(), dedup_window=st.none() | st.just(600.0))
+async def test_nothing_is_lost_and_first_copies_keep_the_order_of_their_key(
+    history: History, dedup_window: float | None
+) -> None:
+    await check(history, dedup_window=dedup_window)
+
+
+class NewIdPerSend(Fleet):
+    def publisher(self, owner: Owner) -> Publisher:
+        return _Altered(
+            super().publisher(owner), lambda message: replace(message, message_id=str(uuid.uuid4()))
+        )
+
+
+class UnsortedPage(Fleet):
+    def page(self, number: int) -> ChangeBatch:
+        documents = super().page(number).documents
+        return ChangeBatch(lease="0", documents=tuple({**document, "meta": {}} for document in documents))
+
+
+class CheckpointBeforeSend(Fleet):
+    async def handle(self, relay: Relay, number: int) -> None:
+        self.checkpoint = max(self.checkpoint, number + 1)
+        await super().handle(relay, number)
+
+
+class CheckpointBeyondPage(Fleet):
+    async def handle(self, relay: Relay, number: int) -> None:
+        await super().handle(relay, number)
+        self.checkpoint = max(self.checkpoint, number + 2)
+
+
+class UnknownOutcomeTakenForSuccess(Fleet):
+    def publisher(self, owner: Owner) -> Publisher:
+        return _Forgiving(super().publisher(owner))
+
+
+class SharedSender(Fleet):
+    def publisher(self, owner: Owner) -> Publisher:
+        return _Careless(self.broker, lanes=owner.lanes)
+
+
+class _Altered:
+    def __init__(self, publisher: Publisher, alter: Callable[[OutboundMessage], OutboundMessage]) -> None:
+        self._publisher, self._alter, self.lanes = publisher, alter, publisher.lanes
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        await self._publisher.publish(lane, [self._alter(message) for message in messages])
+
+
+class _Forgiving:
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher, self.lanes = publisher, publisher.lanes
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        with suppress(PublishError):
+            await self._publisher.publish(lane, messages)
+
+
+class _Careless:
+    """
+    Sends the messages of a call without waiting for one another.
+    """
+
+    def __init__(self, broker: MemoryBroker, *, lanes: int) -> None:
+        self._broker, self.lanes = broker, lanes
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        sent = await asyncio.gather(
+            *(self._broker.send([message]) for message in messages), return_exceptions=True
+        )
+        for outcome in sent:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the property must notice this mistake")
+@pytest.mark.parametrize(
+    "fleet_type",
+    [
+        NewIdPerSend,
+        UnsortedPage,
+        CheckpointBeforeSend,
+        CheckpointBeyondPage,
+        UnknownOutcomeTakenForSuccess,
+        SharedSender,
+    ],
+)
+@settings(
+    max_examples=500,
+    phases=[Phase.generate],
+    derandomize=True,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+@given(history=histories())
+async def test_a_relay_with_this_mistake_breaks_a_guarantee(
+    fleet_type: type[Fleet], history: History
+) -> None:
+    await check(history, dedup_window=None, fleet_type=fleet_type)

@@ -1,0 +1,152 @@
+"""
+The message of an event.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.relay.message import HASHED, broker_id, message_of
+from tests.unit.relay.factories import event
+
+NAMES = st.text(st.characters(codec=None, categories=None), max_size=200)  # half surrogate pairs too
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES,
+    lambda children: st.lists(children) | st.dictionaries(NAMES, children),
+    max_leaves=10,
+)
+
+
+def a_stored_event(**changes: Any) -> StoredEvent:
+    values = {
+        "id": "e-1",
+        "partition_key": "contact-1",
+        "action": "Renamed",
+        "data": {"id": "e-1", "action": "Renamed"},
+        "meta": {},
+        "ttl": 864000,
+        "lsn": 7,
+        "written_at": 1_800_000_000,
+    }
+    return StoredEvent(**(values | changes))
+
+
+def test_an_event_with_all_its_context_becomes_this_message() -> None:
+    found = stored_event(
+        event(
+            "contact-1",
+            7,
+            sequence=2,
+            correlationId="corr",
+            causationId="cause",
+            traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            tracestate="vendor=1",
+        )
+    )
+    assert found is not None
+    expected = OutboundMessage(
+        message_id="contact-1/7",
+        session_id="contact-1",
+        subject="Renamed",
+        body=(
+            b'{"id":"contact-1/7","action":"Renamed","createdAt":"2026-01-01T00:00:00Z","number":7,"padding":""}'
+        ),
+        content_type="application/json",
+        properties={
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "tracestate": "vendor=1",
+            "entity-type": "contact",
+            "entity-id": "contact-1",
+            "entity-version": 7,
+            "commit-id": "commit-7",
+            "sequence": 2,
+            "schema-version": 1,
+            "correlation-id": "corr",
+            "causation-id": "cause",
+        },
+    )
+    assert expected == message_of(found)
+
+
+def test_an_event_of_the_dotnet_sample_becomes_a_message_without_properties() -> None:
+    found = stored_event(event("contact-1", 7, sequence=None))
+    assert found is not None
+    message = message_of(found)
+    assert ("contact-1/7", "contact-1", "Renamed", {}) == (
+        message.message_id,
+        message.session_id,
+        message.subject,
+        message.properties,
+    )
+
+
+def test_the_body_is_compact_json_in_utf_8() -> None:
+    assert '{"name":"Zoë ☃"}'.encode() == message_of(a_stored_event(data={"name": "Zoë ☃"})).body
+
+
+@given(data=st.dictionaries(NAMES, JSON))
+def test_the_body_says_what_the_event_said(data: dict[str, Any]) -> None:
+    assert data == json.loads(message_of(a_stored_event(data=data)).body.decode())
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent"),
+    [
+        (7, 7),
+        (2**31 - 1, 2**31 - 1),
+        (2**31, "2147483648"),
+        (True, "true"),
+        (1.5, "1.5"),
+        ({"a": 1}, '{"a":1}'),
+        ("\ud800x", "\ufffdx"),
+    ],
+)
+def test_what_amqp_has_no_type_for_travels_as_text(stored: object, sent: object) -> None:
+    message = message_of(a_stored_event(meta={"entityVersion": stored}))
+    assert {"entity-version": sent} == message.properties
+
+
+def test_context_that_is_absent_or_empty_is_left_out() -> None:
+    assert {} == message_of(a_stored_event(meta={"correlationId": None, "traceparent": ""})).properties
+
+
+def test_fields_that_nobody_agreed_on_are_not_sent() -> None:
+    assert {} == message_of(a_stored_event(meta={"password": "secret"})).properties
+
+
+@pytest.mark.parametrize("name", ["a", "ж" * 128, "😀" * 64, "with spaces / and slashes"])
+def test_a_name_the_broker_takes_is_its_own_id(name: str) -> None:
+    assert name == broker_id(name)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "😀" * 65, "\ud800", "sha256:abc"])
+def test_a_name_the_broker_may_not_take_becomes_a_marked_hash(name: str) -> None:
+    found = broker_id(name)
+    assert found.startswith(HASHED)
+    assert len(HASHED) + 64 == len(found)
+
+
+def test_a_hash_stays_the_same_for_ever() -> None:
+    """
+    Duplicate detection spans restarts and versions, so this value must never change.
+    """
+    assert "sha256:6de3c288691037361962041f2273f381658187e426187979e0273d026ea1b946" == broker_id("k" * 200)
+
+
+@given(names=st.lists(NAMES, min_size=2, max_size=2, unique=True))
+def test_two_names_never_share_an_id(names: list[str]) -> None:
+    first, second = names
+    assert broker_id(first) != broker_id(second)
+
+
+@given(name=NAMES)
+def test_every_id_is_one_the_broker_takes(name: str) -> None:
+    found = broker_id(name)
+    assert 1 <= len(found.encode("utf-16-le")) // 2 <= 128

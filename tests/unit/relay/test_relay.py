@@ -1,0 +1,276 @@
+"""
+The relay against a broker in memory, under virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
+from cosmos_outbox.instrumentation import EventRejected, MessagesPublished, PublishFailed, Record
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.relay import Relay
+from tests.unit.relay.factories import batch, entity, event
+
+
+class World:
+    """
+    A broker, a relay on it, and what the relay told.
+    """
+
+    def __init__(self, *, lanes: int = 4, batch_size: int = 100) -> None:
+        self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
+        self.told: list[Record] = []
+        self.relay = Relay(
+            self.broker.publisher(lanes=lanes, batch_size=batch_size),
+            backoff=Backoff(initial_seconds=1, maximum_seconds=60),
+            notify=self.told.append,
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.message_id for message in self.broker.accepted]
+
+    def told_of(self, kind: type[Record]) -> list[Record]:
+        return [record for record in self.told if isinstance(record, kind)]
+
+    def reject(self, *event_ids: str) -> None:
+        self.broker.rejects = lambda message: message.message_id in event_ids
+
+
+async def test_every_event_of_a_page_is_in_the_topic_when_the_relay_returns() -> None:
+    world = World()
+    await world.relay(batch(*(event(f"k{number % 7}", number) for number in range(50))))
+    assert {f"k{number % 7}/{number}" for number in range(50)} == set(world.ids)
+
+
+async def test_a_page_without_events_costs_nothing() -> None:
+    world = World()
+    world.broker.down = True
+    await world.relay(batch(entity("k"), entity("l")))
+    assert [] == world.told
+
+
+async def test_events_of_the_dotnet_sample_are_relayed() -> None:
+    world = World()
+    await world.relay(batch(event("k", 1, sequence=None), event("k", 2, sequence=None)))
+    assert ["k/1", "k/2"] == world.ids
+
+
+async def test_lanes_send_side_by_side_and_a_lane_one_batch_after_another() -> None:
+    """
+    20 keys over 4 lanes, batches of 2, 1 s to the broker and 1 s back: the fullest lane decides.
+    """
+    world = World(lanes=4, batch_size=2)
+    world.broker.latency_seconds = 1.0
+    await world.relay(batch(*(event(f"key-{number}", 1) for number in range(20))))
+    fullest = max(record.messages for record in world.told if isinstance(record, MessagesPublished))
+    assert 2.0 * -(-fullest // 2) == asyncio.get_running_loop().time()
+
+
+async def test_a_broker_that_is_down_holds_the_page_until_it_is_back() -> None:
+    world = World()
+    world.broker.down = True
+    call = asyncio.create_task(world.relay(batch(event("k", 1), event("k", 2))))
+    await asyncio.sleep(600)
+    assert not call.done()
+    assert [] == world.ids
+    world.broker.down = False
+    await call
+    assert ["k/1", "k/2"] == world.ids
+
+
+async def test_attempts_grow_rarer_and_each_is_told() -> None:
+    world = World(lanes=1)
+    world.broker.down = True
+    call = asyncio.create_task(world.relay(batch(event("k", 1))))
+    await asyncio.sleep(3600)
+    call.cancel()
+    failures = [record for record in world.told if isinstance(record, PublishFailed)]
+    assert list(range(1, len(failures) + 1)) == [failure.attempt for failure in failures]
+    assert 60 < len(failures) < 300  # an hour of waits of 0…60 s
+    assert all(failure.delay_seconds <= 60 for failure in failures)
+
+
+async def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks() -> None:
+    world = World(lanes=1)
+    world.broker.faults.append(Fault.BUSY)
+    await world.relay(batch(event("k", 1)))
+    assert 2.0 <= asyncio.get_running_loop().time()
+    assert ["k/1"] == world.ids
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whatever_happens_to_a_batch_it_is_sent_again_before_anything_later(fault: Fault) -> None:
+    world = World(lanes=1, batch_size=2)
+    world.broker.faults.extend([None, fault, fault, None])
+    await world.relay(batch(*(event("k", number) for number in range(6))))
+    await asyncio.sleep(world.broker.late_seconds)
+    assert [f"k/{number}" for number in range(6)] == world.ids
+
+
+async def test_a_batch_that_was_accepted_is_not_sent_again_after_a_later_one_failed() -> None:
+    world = World(lanes=1, batch_size=2)
+    world.broker.faults.extend([None, Fault.LOST])
+    await world.relay(batch(*(event("k", number) for number in range(4))))
+    assert 0 == world.broker.duplicates
+
+
+async def test_the_attempts_count_from_one_again_after_progress() -> None:
+    world = World(lanes=1, batch_size=1)
+    world.broker.faults.extend([Fault.LOST, Fault.LOST, None, Fault.LOST])
+    await world.relay(batch(event("k", 1), event("k", 2)))
+    failures = [record for record in world.told if isinstance(record, PublishFailed)]
+    assert [1, 2, 1] == [failure.attempt for failure in failures]
+
+
+async def test_a_rejected_event_stops_its_own_partition_key_and_no_other() -> None:
+    world = World(lanes=1)
+    world.reject("b/2")
+    documents = [event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c")]
+    with pytest.raises(MessageRejected, match=r"'b/2'.*'b'"):
+        await world.relay(batch(*documents))
+    assert ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2", "c/3"] == world.ids
+
+
+async def test_every_rejected_event_is_told_with_its_partition_key() -> None:
+    world = World()
+    world.reject("b/2", "c/1")
+    documents = [event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c")]
+    with pytest.raises(MessageRejected, match="2 such partition keys"):
+        await world.relay(batch(*documents))
+    rejected = [record for record in world.told if isinstance(record, EventRejected)]
+    assert {("b/2", "b"), ("c/1", "c")} == {(record.event_id, record.partition_key) for record in rejected}
+
+
+async def test_a_rejection_sends_nothing_twice_however_often_the_page_comes_again() -> None:
+    """
+    The processor repeats a page that failed, and may do so for longer than the broker remembers message ids.
+    """
+    world = World(lanes=1, batch_size=3)
+    world.reject("b/2")
+    page = batch(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c")))
+    for _ in range(5):
+        with pytest.raises(MessageRejected):
+            await world.relay(page)
+        await asyncio.sleep(700)
+    assert ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2", "c/3"] == world.ids
+    assert 0 == world.broker.duplicates
+
+
+async def test_an_event_that_is_accepted_after_all_lets_the_rest_of_its_key_follow() -> None:
+    world = World(lanes=1)
+    world.reject("b/2")
+    page = batch(*(event("b", number) for number in (1, 2, 3)))
+    with pytest.raises(MessageRejected):
+        await world.relay(page)
+    world.reject()
+    await world.relay(page)
+    assert ["b/1", "b/2", "b/3"] == world.ids
+
+
+async def test_a_halted_lease_does_not_hold_another() -> None:
+    world = World()
+    world.reject("a/1")
+    with pytest.raises(MessageRejected):
+        await world.relay(batch(event("a", 1), lease="0"))
+    await world.relay(batch(event("b", 1), lease="1"))
+    assert ["b/1"] == world.ids
+
+
+async def test_a_failure_while_a_batch_is_halved_changes_nothing() -> None:
+    world = World(lanes=1)
+    world.reject("k3/1")
+    world.broker.faults.extend([None, Fault.ACK_LOST, Fault.LOST])
+    with pytest.raises(MessageRejected, match="k3/1"):
+        await world.relay(batch(*(event(f"k{number}", 1) for number in range(8))))
+    assert [f"k{number}/1" for number in range(8) if number != 3] == world.ids
+
+
+async def test_a_cancelled_relay_sends_nothing_more() -> None:
+    world = World(lanes=1, batch_size=1)
+    world.broker.latency_seconds = 1.0
+    call = asyncio.create_task(world.relay(batch(*(event("k", number) for number in range(10)))))
+    await asyncio.sleep(4.5)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    sent = list(world.ids)
+    await asyncio.sleep(60)
+    assert ["k/0", "k/1"] == sent == world.ids
+
+
+async def test_a_relay_that_waits_for_the_broker_can_be_cancelled() -> None:
+    world = World()
+    world.broker.down = True
+    call = asyncio.create_task(world.relay(batch(event("k", 1))))
+    await asyncio.sleep(100)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_one_relay_serves_several_leases_at_once() -> None:
+    world = World(lanes=2)
+    world.broker.latency_seconds = 0.5
+    pages = [
+        batch(*(event(f"{lease}-{key}", number) for number in range(5) for key in "ab"), lease=str(lease))
+        for lease in range(4)
+    ]
+    await asyncio.gather(*(world.relay(page) for page in pages))
+    assert 40 == len(world.ids)
+    for lease in range(4):
+        for key in "ab":
+            name = f"{lease}-{key}"
+            found = [message for message in world.ids if message.startswith(f"{name}/")]
+            assert [f"{name}/{number}" for number in range(5)] == found
+
+
+class _Broken:
+    """
+    A publisher that raises what no publisher should.
+    """
+
+    lanes = 2
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [KeyError("a defect"), PublishError("neither retriable nor a rejection")])
+async def test_an_error_nobody_foresaw_fails_the_page(error: Exception) -> None:
+    relay = Relay(_Broken(error))
+    with pytest.raises(ExceptionGroup) as caught:
+        await relay(batch(event("k", 1)))
+    assert [error] == list(caught.value.exceptions)
+
+
+async def test_what_is_published_is_told_with_the_time_it_took() -> None:
+    world = World(lanes=1)
+    world.broker.latency_seconds = 0.25
+    await world.relay(batch(event("k", 1), event("k", 2)))
+    assert [MessagesPublished(lane=0, messages=2, seconds=0.5)] == world.told
+
+
+async def test_a_message_that_is_too_large_is_a_rejected_one() -> None:
+    world = World(lanes=1)
+    with pytest.raises(MessageRejected, match="k/2"):
+        await world.relay(batch(event("k", 1), event("k", 2, size=300_000), event("l", 1)))
+    assert ["k/1", "l/1"] == world.ids
+
+
+async def test_an_outage_is_told_as_such() -> None:
+    world = World(lanes=1)
+    world.broker.faults.extend([Fault.LOST, Fault.NO_TOPIC])
+    await world.relay(batch(event("k", 1)))
+    failures = [record for record in world.told if isinstance(record, PublishFailed)]
+    assert ["BrokerUnavailable", "TopicUnavailable"] == [type(failure.error).__name__ for failure in failures]
+    assert isinstance(failures[0].error, BrokerUnavailable)
