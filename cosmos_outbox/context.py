@@ -111,7 +111,7 @@ class ContainerContext:
         Raises:
             SharedUnitOfWork: another task is in the middle of a call.
         """
-        task, holder = asyncio.current_task(), self._user
+        task, holder = _current_task(), self._user
         if holder is not None and holder is not task:
             raise SharedUnitOfWork
         self._user = task
@@ -155,6 +155,13 @@ class ContainerContext:
             elif known.change is not Change.CREATE and change is not Change.NONE:
                 known.change = change
 
+    @property
+    def has_changes(self) -> bool:
+        """
+        Say whether a commit would write anything.
+        """
+        return any(tracked.pending for tracked in self._tracked.values())
+
     def tracked(self) -> tuple[Entity, ...]:
         """
         Return all tracked entities, in the order they were first seen.
@@ -169,9 +176,9 @@ class ContainerContext:
 
     def pending_commit(
         self, *, correlation: Correlation, published: Mapping[str, DomainEvent | None]
-    ) -> PendingCommit | None:
+    ) -> PendingCommit:
         """
-        Return what a commit has to write, or None where nothing changed.
+        Return what a commit has to write; something has to, see `has_changes`.
 
         Args:
             correlation: what to store with every event.
@@ -181,8 +188,6 @@ class ContainerContext:
             MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold it.
         """
         pending = [tracked for tracked in self._tracked.values() if tracked.pending]
-        if not pending:
-            return None
         partition_key = pending[0].entity.partition_key
         for tracked in pending:
             if tracked.entity.partition_key != partition_key:
@@ -235,6 +240,13 @@ class ContainerContext:
                 self._tracked.pop(key, None)
             elif tracked is not None and tracked.entity is entity and tracked.change is not Change.DELETE:
                 tracked.change = Change.NONE
+
+
+def _current_task() -> asyncio.Task[object] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs here; entities may be added all the same
+        return None
 
 
 def _pending_entity(tracked: Tracked) -> PendingEntity:

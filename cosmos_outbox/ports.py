@@ -103,6 +103,10 @@ class Store(Protocol):
         Return a page of the documents of one type over all partition keys, ordered by id.
 
         Documents whose `data.deleted` is true are left out unless `include_deleted`.
+
+        Raises:
+            InvalidRequest: `continuation` is none that this store gave out.
+            StoreError: the service refused or failed; see `retriable`.
         """
         ...
 

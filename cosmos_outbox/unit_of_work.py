@@ -113,12 +113,12 @@ class UnitOfWork:
     async def _commit_pending(self) -> Commit | None:
         if self._handlers:
             await self._dispatch.run(self._recorded_events, self)
+        if not self._context.has_changes:
+            return None
         with self._tracer.start_as_current_span("outbox.commit", kind=trace.SpanKind.CLIENT) as span:
             pending = self._context.pending_commit(
                 correlation=current_correlation(), published=self._handlers.published(self._recorded_events())
             )
-            if pending is None:
-                return None
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,

@@ -60,6 +60,18 @@ class Note(Entity):
         self.record(NoteDeleted(note_id=self.id))
 
 
+class Remark(Note):
+    """
+    A note on a book, stored beside it.
+    """
+
+    book: str
+
+    @property
+    def partition_key(self) -> str:
+        return self.book
+
+
 class Line(Entity):
     """
     Part of a book: shares the book's partition key, raises no event when it is created, and is deleted for good.

@@ -206,9 +206,12 @@ def _after(continuation: str | None) -> str:
     if continuation is None:
         return ""
     try:
-        return base64.b64decode(continuation.encode(), altchars=b"-_", validate=True).decode()
-    except ValueError as error:
-        raise InvalidRequest("The continuation token is not one that this library gave out.") from error
+        last_id = base64.b64decode(continuation.encode(), altchars=b"-_", validate=True).decode()
+    except ValueError:
+        last_id = ""
+    if not last_id:
+        raise InvalidRequest("The continuation token is not one that this library gave out.")
+    return last_id
 
 
 def _progress(session_token: str) -> int:

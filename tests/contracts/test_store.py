@@ -232,6 +232,12 @@ async def test_no_documents_of_a_type_are_one_empty_page(store: Store):
     assert ((), None) == (page.documents, page.continuation)
 
 
+@pytest.mark.parametrize("continuation", ["", "no token", "\0", "é"])
+async def test_a_continuation_that_nobody_gave_out_is_refused(store: Store, continuation: str):
+    with pytest.raises(InvalidRequest):
+        await store.query_type("thing", page_size=1, continuation=continuation, include_deleted=True)
+
+
 async def test_a_reader_sees_its_own_writes_at_once(store: Store):
     etag = (await store.commit(KEY, [create("a", n=0)])).etags[0]
     for n in range(1, 6):

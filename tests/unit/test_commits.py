@@ -328,11 +328,10 @@ async def test_the_store_holds_what_the_model_says_and_each_event_once_in_order(
     store = FaultyStore(container)
     outbox = Outbox(store)
     model = Model()
-    for number, (operation, which, more, faults, stale, insists) in enumerate(steps):
+    for number, (chosen, which, more, faults, stale, insists) in enumerate(steps):
         store.commit_faults, store.read_faults = [], []
         alive = [note_id for note_id, (_, _, deleted) in sorted(model.notes.items()) if not deleted]
-        if not alive:
-            operation = "create"
+        operation = chosen if alive else "create"
         async with outbox.unit_of_work() as uow:
             note = await _prepared(uow, operation, alive[which % len(alive)] if alive else "", number, more)
             recorded = [event.id for event in note.events]

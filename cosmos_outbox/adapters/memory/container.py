@@ -42,6 +42,7 @@ from cosmos_outbox.ports import (
     WriteKind,
 )
 
+_AFTER = "after:"
 _KEY_SPACE = 1 << 126  # effective partition keys lie in 00…3F, as Cosmos DB's hash keys do
 
 
@@ -114,6 +115,9 @@ class MemoryContainer:
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         await asyncio.sleep(0)
+        if continuation is not None and not continuation.startswith(_AFTER):
+            raise InvalidRequest("The continuation token is not one that this container gave out.")
+        after = None if continuation is None else continuation.removeprefix(_AFTER)
         found = sorted(
             (
                 document
@@ -121,12 +125,13 @@ class MemoryContainer:
                 for document in self._visible(partition)
                 if document.get("type") == document_type
                 and (include_deleted or not _data_of(document).get("deleted"))
-                and (continuation is None or document["id"] > continuation)
+                and (after is None or document["id"] > after)
             ),
             key=lambda document: str(document["id"]),
         )
         page = tuple(dict(document) for document in found[:page_size])
-        return Page(documents=page, continuation=str(page[-1]["id"]) if len(found) > page_size else None)
+        more = len(found) > page_size
+        return Page(documents=page, continuation=f"{_AFTER}{page[-1]['id']}" if more else None)
 
     # ChangeFeed
 

@@ -1,0 +1,377 @@
+"""
+The contacts API: what Microsoft's sample does, and better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import ConfigurationError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from examples.contacts.api import create_app
+from tests.examples.serving import Answer, Client, served
+from tests.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.notes import actions, events, stored
+
+pytestmark = pytest.mark.looptime(False)
+
+JANE: dict[str, Any] = {
+    "name": {"firstName": "Jane", "lastName": "Doe"},
+    "description": "This is a contact",
+    "email": "jane@example.com",
+    "company": {
+        "companyName": "Contoso",
+        "street": "Street",
+        "houseNumber": "1a",
+        "postalCode": "92821",
+        "city": "Palo Alto",
+        "country": "US",
+    },
+}
+UNKNOWN_ID = "0001f5bb-d4a9-48ba-af80-3db52bfd7461"
+
+
+@pytest.fixture
+def container() -> MemoryContainer:
+    return MemoryContainer()
+
+
+@pytest.fixture
+def store(container: MemoryContainer) -> FaultyStore:
+    return FaultyStore(container)
+
+
+@pytest.fixture
+async def api(store: FaultyStore) -> AsyncIterator[Client]:
+    async with served(create_app(store=store)) as client:
+        yield client
+
+
+async def created(api: Client, body: dict[str, Any] = JANE) -> tuple[str, str]:
+    answer = await api.post("/api/contacts", json=body)
+    assert 201 == answer.status, answer.text
+    return answer.headers["Location"], answer.headers["ETag"]
+
+
+def assert_problem(answer: Answer, status: int) -> dict[str, Any]:
+    assert status == answer.status, answer.text
+    assert "application/problem+json" == answer.headers["Content-Type"]
+    problem: dict[str, Any] = answer.body
+    assert status == problem["status"]
+    assert problem["title"]
+    return problem
+
+
+async def test_a_new_contact_is_answered_with_its_address_etag_version_and_event(
+    api: Client, container: MemoryContainer
+):
+    answer = await api.post("/api/contacts", json=JANE)
+
+    assert 201 == answer.status
+    contact_id = answer.body["id"]
+    assert f"/api/contacts/{contact_id}" == answer.headers["Location"]
+    assert JANE == {name: answer.body[name] for name in JANE}
+    assert ("1", 1) == (answer.headers["X-Contact-Version"], answer.body["version"])
+    assert answer.headers["ETag"] == answer.body["etag"]
+
+    (event,) = events(container)
+    assert event["id"] == answer.headers["X-Event-Ids"]
+    assert ("ContactCreatedEvent", contact_id) == (event["data"]["action"], event["data"]["contactId"])
+    assert JANE == {name: event["data"][name] for name in JANE}
+
+
+async def test_the_stored_documents_have_the_shape_that_programs_in_other_languages_read(
+    api: Client, container: MemoryContainer
+):
+    location, _ = await created(api)
+    contact_id = location.rpartition("/")[2]
+
+    (contact,) = stored(container, "contact")
+    assert {"id", "partitionKey", "type", "data", "ttl", "version"} == {n for n in contact if n[0] != "_"}
+    assert (contact_id, contact_id, -1, 1) == tuple(
+        contact[name] for name in ("id", "partitionKey", "ttl", "version")
+    )
+    assert {*JANE, "id", "createdAt", "deleted"} == set(contact["data"])
+    (event,) = events(container)
+    assert (contact_id, 864000) == (event["partitionKey"], event["ttl"])
+    assert ("contact", contact_id, 1, 0) == tuple(
+        event["meta"][name] for name in ("entityType", "entityId", "entityVersion", "sequence")
+    )
+
+
+async def test_the_flat_form_of_the_sample_is_understood(api: Client):
+    location, _ = await created(
+        api,
+        {
+            "firstName": "John",
+            "lastName": "Doe",
+            "email": "jd@example.com",
+            "description": "",
+            "companyName": "E",
+        },
+    )
+    contact = (await api.get(location)).body
+    assert ({"firstName": "John", "lastName": "Doe"}, "E") == (
+        contact["name"],
+        contact["company"]["companyName"],
+    )
+
+
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "name": ("ContactNameUpdatedEvent", {"name": {"firstName": "Jim", "lastName": "Stark"}}),
+    "description": ("ContactDescriptionUpdatedEvent", {"description": "new"}),
+    "email": ("ContactEmailUpdatedEvent", {"email": "jd@ex.com"}),
+    "company": ("ContactCompanyUpdatedEvent", {"company": {**JANE["company"], "companyName": "New"}}),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+@pytest.mark.parametrize("route", ["PUT /", "POST /update-"])
+async def test_a_change_is_stored_with_its_event(
+    api: Client, container: MemoryContainer, route: str, part: str
+):
+    (method, path), (action, body) = route.split(), CHANGES[part]
+    location, etag = await created(api)
+
+    answer = await api.send(method, f"{location}{path}{part}", json=body, headers={"If-Match": etag})
+
+    assert 200 == answer.status, answer.text
+    assert "2" == answer.headers["X-Contact-Version"]
+    assert etag != answer.headers["ETag"]
+    event = events(container)[-1]
+    assert (action, answer.headers["X-Event-Ids"]) == (event["data"]["action"], event["id"])
+    assert body == {name: event["data"][name] for name in body}
+    read = await api.get(location)
+    assert ({**JANE, **body}, answer.headers["ETag"]) == (
+        {name: read.body[name] for name in JANE},
+        read.headers["ETag"],
+    )
+
+
+async def test_a_change_of_two_things_in_a_row_keeps_both_events_in_order(
+    api: Client, container: MemoryContainer
+):
+    location, _ = await created(api)
+    for name in ("A", "B"):
+        await api.put(f"{location}/name", json={"name": {"firstName": name, "lastName": "X"}})
+
+    names = [event["data"]["name"]["firstName"] for event in events(container)]
+    assert ["Jane", "A", "B"] == names
+
+
+@pytest.mark.parametrize("header", ["If-Match", "ETag"])
+async def test_a_change_under_an_old_etag_is_refused_and_changes_nothing(
+    api: Client, container: MemoryContainer, header: str
+):
+    location, old = await created(api)
+    newer = (await api.put(f"{location}/email", json={"email": None})).headers["ETag"]
+
+    for answer in (
+        await api.put(f"{location}/email", json={"email": "x@example.com"}, headers={header: old}),
+        await api.delete(location, headers={header: old}),
+    ):
+        assert_problem(answer, 412)
+        assert newer == answer.headers["ETag"]
+    assert ["ContactCreatedEvent", "ContactEmailUpdatedEvent"] == actions(container)
+
+
+@pytest.mark.parametrize("form", ["{}", "*", '"other", {}', "unquoted"])
+async def test_if_match_may_name_several_etags_or_any(api: Client, form: str):
+    location, etag = await created(api)
+    value = etag.strip('"') if form == "unquoted" else form.format(etag)
+
+    answer = await api.put(f"{location}/description", json={"description": "x"}, headers={"If-Match": value})
+
+    assert 200 == answer.status
+
+
+@pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}', "*"])
+async def test_a_copy_that_is_current_is_not_sent_again(api: Client, form: str):
+    location, etag = await created(api)
+
+    answer = await api.get(location, headers={"If-None-Match": form.format(etag)})
+    assert (304, "", etag) == (answer.status, answer.text, answer.headers["ETag"])
+    assert 200 == (await api.get(location, headers={"If-None-Match": '"old"'})).status
+
+
+async def test_a_deleted_contact_is_gone_for_readers_and_kept_in_the_store(
+    api: Client, container: MemoryContainer
+):
+    location, etag = await created(api)
+
+    answer = await api.delete(location, headers={"If-Match": etag})
+
+    assert (204, "2") == (answer.status, answer.headers["X-Contact-Version"])
+    assert ["ContactCreatedEvent", "ContactDeletedEvent"] == actions(container)
+    assert stored(container, "contact")[0]["data"]["deleted"]
+    assert_problem(await api.get(location), 404)
+    assert_problem(await api.delete(location), 404)
+    assert_problem(await api.put(f"{location}/email", json={"email": None}), 404)
+    assert [] == (await api.get("/api/contacts")).body["items"]
+
+
+async def test_what_is_not_there_is_not_found(api: Client):
+    assert_problem(await api.get(f"/api/contacts/{UNKNOWN_ID}"), 404)
+    assert_problem(await api.delete(f"/api/contacts/{UNKNOWN_ID}"), 404)
+    assert_problem(await api.get("/nowhere"), 404)
+
+
+async def test_the_list_is_paged_by_token_in_the_query_or_the_header(api: Client):
+    ids = sorted([(await created(api))[0].rpartition("/")[2] for _ in range(5)])
+
+    first = await api.get("/api/contacts?pageSize=2")
+    token = first.headers["X-Continuation-Token"]
+    second = await api.get("/api/contacts", params={"pageSize": 2, "continuationToken": token})
+    third = await api.get(
+        "/api/contacts?pageSize=2", headers={"X-Continuation-Token": second.body["continuationToken"]}
+    )
+
+    pages = [first, second, third]
+    assert [ids[0:2], ids[2:4], ids[4:5]] == [[c["id"] for c in page.body["items"]] for page in pages]
+    assert [True, True, False] == [page.body["hasMore"] for page in pages]
+    assert None is third.body["continuationToken"]
+    assert "X-Continuation-Token" not in third.headers
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({**JANE, "name": {"firstName": "", "lastName": "Doe"}}, "name.firstName"),
+        ({**JANE, "name": {"firstName": "  ", "lastName": "Doe"}}, "name.firstName"),
+        ({**JANE, "name": {"firstName": "x" * 101, "lastName": "Doe"}}, "name.firstName"),
+        ({**JANE, "name": {"firstName": "Jane"}}, "name.lastName"),
+        ({**JANE, "description": "x" * 501}, "description"),
+        ({**JANE, "email": "no-address"}, "email"),
+        ({**JANE, "company": {"companyName": "x" * 251}}, "company.companyName"),
+        ({**JANE, "nickname": "J"}, "nickname"),
+        ({"description": "no name"}, "name"),
+        ([], "body"),
+        ("text", "body"),
+        (None, "body"),
+    ],
+)
+async def test_an_invalid_contact_is_refused_with_the_field_at_fault(
+    api: Client, container: MemoryContainer, body: Any, field: str
+):
+    problem = assert_problem(await api.post("/api/contacts", json=body), 400)
+
+    assert [field] == list(problem["errors"])
+    assert () == container.documents()
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"\xff\xfe", b'{"name": {"firstName": "\\ud800", "lastName": "x"}}', b"[" * 100_000]
+)
+async def test_a_body_that_is_no_json_is_refused(api: Client, raw: bytes):
+    answer = await api.post("/api/contacts", data=raw, headers={"Content-Type": "application/json"})
+    assert_problem(answer, 400)
+
+
+@pytest.mark.parametrize(
+    "path", ["?pageSize=0", "?pageSize=101", "?pageSize=x", "?continuationToken=%00%ff!", "/not-a-guid"]
+)
+async def test_invalid_parameters_are_refused(api: Client, path: str):
+    assert_problem(await api.get(f"/api/contacts{path}"), 400)
+
+
+async def test_a_method_that_is_not_offered_is_refused_with_those_that_are(api: Client):
+    answer = await api.send("PATCH", "/api/contacts")
+    assert_problem(answer, 405)
+    assert answer.headers["Allow"]
+
+
+async def test_a_lost_answer_of_the_store_is_not_the_callers_concern(
+    api: Client, store: FaultyStore, container: MemoryContainer
+):
+    store.commit_faults = [CommitFault.LOST_AFTER]
+    await created(api)
+    assert ["ContactCreatedEvent"] == actions(container)
+
+
+class _Refusing(FaultyStore):
+    error: Exception
+
+    async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+        raise self.error
+
+    async def commit(self, partition_key, writes):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [
+        # longer than the deadline, so that the API gives up at once
+        pytest.param(TooManyRequests(retry_after=30.2), 429, "31", id="429"),
+        pytest.param(StoreUnavailable(applied=False, retry_after=60), 503, "60", id="503"),
+        pytest.param(StoreUnavailable(retry_after=60), 503, "1", id="unknown"),
+        pytest.param(ConfigurationError("the key is sesame"), 500, None, id="500"),
+        pytest.param(RuntimeError("the key is sesame"), 500, None, id="bug"),
+    ],
+)
+async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_secret(
+    container: MemoryContainer, error: Exception, status: int, retry_after: str | None
+):
+    store = _Refusing(container)
+    store.error = error
+    async with served(create_app(store=store)) as api:
+        answer = await api.post("/api/contacts", json=JANE)
+    assert_problem(answer, status)
+    assert retry_after == answer.headers.get("Retry-After")
+    assert "sesame" not in answer.text
+
+
+async def test_passing_faults_of_reads_are_repeated(api: Client, store: FaultyStore):
+    location, _ = await created(api)
+    store.read_faults = [ReadFault.UNAVAILABLE]
+    assert 200 == (await api.get(location)).status
+
+
+async def test_events_carry_the_correlation_id_and_the_trace_of_the_request(
+    api: Client, container: MemoryContainer
+):
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    answer = await api.post(
+        "/api/contacts",
+        json=JANE,
+        headers={"X-Correlation-Id": "abc-1", "traceparent": f"00-{trace}-b7ad6b7169203331-01"},
+    )
+    given = await api.post("/api/contacts", json=JANE, headers={"X-Correlation-Id": "a b"})
+
+    metas = {event["id"]: event["meta"] for event in events(container)}
+    first, second = metas[answer.headers["X-Event-Ids"]], metas[given.headers["X-Event-Ids"]]
+    assert ("abc-1", "abc-1") == (first["correlationId"], answer.headers["X-Correlation-Id"])
+    assert trace == first["traceparent"].split("-")[1]
+    assert second["correlationId"] == given.headers["X-Correlation-Id"] != "a b"
+    assert "traceparent" not in second
+
+
+async def test_the_openapi_description_is_complete(api: Client):
+    schema = (await api.get("/openapi.json")).body
+
+    operations = [
+        (path, method, operation)
+        for path, methods in schema["paths"].items()
+        for method, operation in methods.items()
+        if path.startswith("/api")
+    ]
+    assert 12 == len(operations)
+    assert 12 == len({operation["operationId"] for _, _, operation in operations})
+    for path, method, operation in operations:
+        assert {"400", "429", "503"} <= set(operation["responses"]), (path, method)
+        assert "422" not in operation["responses"]
+        if "{contact_id}" in path:
+            assert "404" in operation["responses"]
+        if method != "get" and "{contact_id}" in path:
+            assert "412" in operation["responses"]
+            success = operation["responses"]["204" if method == "delete" else "200"]
+            assert {"ETag", "X-Contact-Version", "X-Event-Ids"} == set(success["headers"])
+    assert "HTTPValidationError" not in schema["components"]["schemas"]
+    assert "Problem" in schema["components"]["schemas"]
+
+
+async def test_the_process_tells_that_it_is_up(api: Client):
+    assert {"status": "ok"} == (await api.get("/healthz")).body

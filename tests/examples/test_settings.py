@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import ConfigurationError
+from examples.contacts.settings import Settings
+
+SECRET = "AccountEndpoint=https://a.documents.azure.com/;AccountKey=c2VzYW1l;"  # noqa: S105 - of nobody
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONNECTION_STRING", "ENDPOINT", "DATABASE", "CONTAINER"):
+        monkeypatch.delenv(f"OUTBOX_COSMOS_{name}", raising=False)
+
+
+def test_a_connection_string_is_enough_and_the_rest_has_defaults(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOX_COSMOS_CONNECTION_STRING", SECRET)
+    settings = Settings()
+
+    assert ("contacts", "data") == (settings.cosmos_database, settings.cosmos_container)
+    assert "c2VzYW1l" not in repr(settings)
+
+
+def test_an_endpoint_is_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOX_COSMOS_ENDPOINT", "https://a.documents.azure.com")
+    monkeypatch.setenv("OUTBOX_COSMOS_CONNECTION_STRING", "")  # empty is not set
+    assert "https://a.documents.azure.com" == Settings().cosmos_endpoint
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, ["OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT"]),
+        ({"CONNECTION_STRING": SECRET, "ENDPOINT": "https://a"}, ["not both"]),
+        (
+            {"CONNECTION_STRING": "AccountKey=c2VzYW1l"},
+            ["OUTBOX_COSMOS_CONNECTION_STRING: ", "AccountEndpoint"],
+        ),
+        (
+            {"CONNECTION_STRING": "x", "ENDPOINT": "nowhere"},
+            ["OUTBOX_COSMOS_CONNECTION_STRING: ", "OUTBOX_COSMOS_ENDPOINT: "],
+        ),
+    ],
+)
+def test_every_mistake_is_told_at_once_with_its_variable_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], named: list[str]
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(f"OUTBOX_COSMOS_{name}", value)
+    with pytest.raises(ConfigurationError) as caught:
+        Settings()
+    for words in named:
+        assert words in str(caught.value)
+    assert "c2VzYW1l" not in str(caught.value)

@@ -1,0 +1,108 @@
+"""
+Opening a client: settings that correctness depends on, and mistakes that are told at once.
+"""
+
+from __future__ import annotations
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox import AccessDenied, ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_store import open_store
+from cosmos_outbox.ports import Write, WriteKind
+from emulators.cosmos.faults import FaultRule, When
+from emulators.cosmos.protocol import RequestKind
+from emulators.cosmos.server import CosmosServer
+
+pytestmark = pytest.mark.looptime(False)
+
+DOCUMENT = {"id": "a", "partitionKey": "p"}
+WRITES = {
+    RequestKind.CREATE: [Write(kind=WriteKind.CREATE, id="a", document=DOCUMENT)],
+    RequestKind.BATCH: [
+        Write(kind=WriteKind.CREATE, id=name, document={"id": name, "partitionKey": "p"}) for name in "ab"
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"connection_string": "x", "endpoint": "https://a"},
+        {"connection_string": ""},
+        {"connection_string": "AccountEndpoint=https://a;"},
+        {"connection_string": "AccountEndpoint=nowhere;AccountKey=a;"},
+    ],
+)
+async def test_a_way_to_connect_that_cannot_work_is_told_without_the_key(how: dict[str, str]):
+    with pytest.raises(ConfigurationError):
+        async with open_cosmos_client(**how):
+            pass
+
+
+async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_open():
+    with pytest.raises(StoreUnavailable):
+        async with open_cosmos_client(
+            connection_string="AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
+        ):
+            pass
+
+
+async def test_a_wrong_key_is_access_denied_and_an_endpoint_with_the_right_one_opens():
+    async with CosmosServer() as server:
+        with pytest.raises(AccessDenied):
+            async with open_cosmos_client(endpoint=server.url, credential="d3Jvbmc="):
+                pass
+        async with open_cosmos_client(endpoint=server.url, credential=server.key) as client:
+            assert "127.0.0.1" == account_host(client)
+
+
+@pytest.mark.parametrize("operation", list(WRITES))
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ({"drop": True, "when": When.AFTER}, StoreUnavailable),
+        ({"drop": True}, StoreUnavailable),
+        ({"status": 429, "retry_after_ms": 1}, TooManyRequests),
+        ({"status": 449}, StoreUnavailable),
+        ({"status": 408}, StoreUnavailable),
+        ({"status": 500}, StoreUnavailable),
+    ],
+)
+async def test_the_sdk_sends_no_write_twice_behind_our_back(
+    operation: RequestKind, fault: dict[str, object], error: type[StoreError]
+):
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("d")
+        await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1)
+        store = await open_store(client, "d", "c")
+        server.faults.add(FaultRule(operation=operation, count=1, **fault))
+        with pytest.raises(error):
+            await store.commit("p", WRITES[operation])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (None, "does not exist"),
+        ({"partition_key": PartitionKey("/id"), "default_ttl": -1}, "/partitionKey"),
+        ({"partition_key": PartitionKey("/partitionKey")}, "time to live"),
+    ],
+)
+async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason(
+    options: dict[str, object] | None, words: str
+):
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("d")
+        if options is not None:
+            await database.create_container("c", **options)
+        with pytest.raises(ConfigurationError, match=words):
+            await open_store(client, "d", "c")

@@ -1,0 +1,214 @@
+"""
+Every error that the SDK can raise, and every status that Cosmos DB documents, has a meaning of ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import azure.core.exceptions
+import azure.cosmos.exceptions
+import pytest
+from aiohttp import ClientConnectionError
+from azure.core.exceptions import AzureError, HttpResponseError
+from azure.cosmos.exceptions import CosmosBatchOperationError, CosmosHttpResponseError
+from azure.cosmos.http_constants import StatusCodes, SubStatusCodes
+
+from cosmos_outbox import (
+    AccessDenied,
+    ConfigurationError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    OutboxError,
+    PreconditionFailed,
+    RangeGone,
+    RequestTooLarge,
+    StoreUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.adapters import cosmos_errors
+from cosmos_outbox.adapters.cosmos_errors import translate, translated
+
+SUCCESS = {200, 201, 202, 204}
+NEVER_SENT = {1200, 1201}  # made up by the SDK for its logs
+
+MEANINGS: dict[int, type[OutboxError]] = {
+    304: NotModified,
+    400: InvalidRequest,
+    401: AccessDenied,
+    403: AccessDenied,
+    404: NotFound,
+    405: InvalidRequest,
+    408: StoreUnavailable,
+    409: Conflict,
+    410: StoreUnavailable,
+    412: PreconditionFailed,
+    413: RequestTooLarge,
+    424: StoreUnavailable,
+    429: TooManyRequests,
+    449: StoreUnavailable,
+    500: StoreUnavailable,
+    503: StoreUnavailable,
+}
+
+
+class _Response:
+    def __init__(self, status: int, headers: dict[str, str]) -> None:
+        self.status_code, self.headers, self.reason = status, headers, "reason"
+
+
+def an_error(status: int, sub_status: int = 0, **headers: str) -> CosmosHttpResponseError:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if sub_status:
+        sent["x-ms-substatus"] = str(sub_status)
+    error = CosmosHttpResponseError(status_code=status, message="text")
+    error.headers, error.sub_status = sent, sub_status or None
+    return error
+
+
+def a_batch_error(statuses: list[int], **extra: Any) -> CosmosBatchOperationError:
+    failing = next(i for i, status in enumerate(statuses) if status != 424)
+    return CosmosBatchOperationError(
+        error_index=failing,
+        headers={},
+        status_code=statuses[failing],
+        message="text",
+        operation_responses=[{"statusCode": status, **extra} for status in statuses],
+    )
+
+
+def status_codes() -> list[int]:
+    return sorted(value for name, value in vars(StatusCodes).items() if name.isupper())
+
+
+def test_every_status_that_the_sdk_names_is_mapped():
+    assert set(MEANINGS) == set(status_codes()) - SUCCESS - NEVER_SENT
+    assert set(MEANINGS) == set(cosmos_errors._BY_STATUS)
+
+
+@pytest.mark.parametrize("status", sorted(MEANINGS))
+def test_a_status_means_the_same_alone_and_in_a_batch(status: int):
+    assert MEANINGS[status] is type(translate(an_error(status)))
+    if status not in (304, 424):
+        error = translate(a_batch_error([424, status, 424]), document_ids=["a", "b", "c"])
+        assert MEANINGS[status] is type(error)
+        assert "b" == getattr(error, "document_id", "b")
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "meaning"),
+    [
+        (400, "PARTITION_KEY_MISMATCH", InvalidRequest),
+        (400, "CROSS_PARTITION_QUERY_NOT_SERVABLE", InvalidRequest),
+        (400, "COLLECTION_RID_MISMATCH", InvalidRequest),
+        (410, "NAME_CACHE_IS_STALE", RangeGone),
+        (410, "PARTITION_KEY_RANGE_GONE", RangeGone),
+        (410, "COMPLETING_SPLIT", RangeGone),
+        (410, "COMPLETING_PARTITION_MIGRATION", RangeGone),
+        (403, "WRITE_FORBIDDEN", StoreUnavailable),
+        (403, "PROVISION_LIMIT_REACHED", AccessDenied),
+        (403, "DATABASE_ACCOUNT_NOT_FOUND", StoreUnavailable),
+        (403, "REDUNDANT_COLLECTION_PUT", AccessDenied),
+        (403, "SHARED_THROUGHPUT_DATABASE_QUOTA_EXCEEDED", AccessDenied),
+        (403, "SHARED_THROUGHPUT_OFFER_GROW_NOT_NEEDED", AccessDenied),
+        (403, "AAD_REQUEST_NOT_AUTHORIZED", AccessDenied),
+        (404, "READ_SESSION_NOTAVAILABLE", StoreUnavailable),
+        (404, "OWNER_RESOURCE_NOT_FOUND", ConfigurationError),
+        (404, "CONTAINER_CREATE_IN_PROGRESS", StoreUnavailable),
+        (404, "THROUGHPUT_OFFER_NOT_FOUND", NotFound),
+        (409, "CONFLICT_WITH_CONTROL_PLANE", Conflict),
+        (503, "INSUFFICIENT_BINDABLE_PARTITIONS", StoreUnavailable),
+        (503, "ROUTING_MAP_SNAPSHOT_INCONSISTENT", StoreUnavailable),
+    ],
+)
+def test_a_sub_status_has_its_own_meaning(status: int, name: str, meaning: type[OutboxError]):
+    assert meaning is type(translate(an_error(status, getattr(SubStatusCodes, name))))
+
+
+def test_every_sub_status_that_the_sdk_names_is_covered_here():
+    (marker,) = test_a_sub_status_has_its_own_meaning.pytestmark
+    covered = {name for _, name, _ in marker.args[1]}
+    assert {name for name in vars(SubStatusCodes) if name.isupper()} - {"UNKNOWN"} == covered
+
+
+def error_classes() -> list[type[BaseException]]:
+    return [
+        value
+        for module in (azure.core.exceptions, azure.cosmos.exceptions)
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, AzureError) and value.__module__ == module.__name__
+    ]
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+async def test_every_error_class_of_the_sdk_becomes_one_of_ours_with_its_cause(kind: type[BaseException]):
+    error = kind.__new__(kind)
+    error.message, error.args = "text", ("text",)
+    for name, value in {
+        "status_code": None,
+        "response": None,
+        "headers": {},
+        "operation_responses": [],
+        "sub_status": None,
+    }.items():
+        if issubclass(kind, HttpResponseError):
+            setattr(error, name, value)
+
+    with pytest.raises(OutboxError) as caught:
+        async with translated():
+            raise error
+    assert error is caught.value.__cause__
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), ClientConnectionError()])
+async def test_what_the_transport_raises_unwrapped_is_an_unknown_outcome(error: Exception):
+    with pytest.raises(StoreUnavailable) as caught:
+        async with translated():
+            raise error
+    assert None is caught.value.applied
+
+
+async def test_errors_of_the_program_pass_untouched():
+    with pytest.raises(KeyError):
+        async with translated():
+            raise KeyError
+
+
+@pytest.mark.parametrize("status", [408, 500, 503, 502, 599])
+def test_a_fault_of_the_service_leaves_the_outcome_open(status: int):
+    error = translate(an_error(status))
+    assert isinstance(error, StoreUnavailable)
+    assert None is error.applied
+
+
+@pytest.mark.parametrize("status", [410, 449])
+def test_a_refusal_to_begin_does_not(status: int):
+    error = translate(an_error(status))
+    assert isinstance(error, StoreUnavailable)
+    assert error.applied is False
+
+
+def test_an_operation_that_failed_in_a_batch_rolled_all_of_it_back():
+    error = translate(a_batch_error([424, 408]), document_ids=["a", "b"])
+    assert isinstance(error, StoreUnavailable)
+    assert error.applied is False
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (an_error(429, x_ms_retry_after_ms="1500"), 1.5),
+        (an_error(429, X_MS_Retry_After_Ms="20"), 0.02),
+        (an_error(449, x_ms_retry_after_ms="10"), 0.01),
+        (an_error(429), None),
+        (an_error(429, x_ms_retry_after_ms="soon"), None),
+        (a_batch_error([424, 429], retryAfterMilliseconds=250), 0.25),
+    ],
+)
+def test_the_delay_that_the_service_asks_for_is_told(error: AzureError, seconds: float | None):
+    ours = translate(error)
+    assert isinstance(ours, TooManyRequests | StoreUnavailable)
+    assert seconds == ours.retry_after

@@ -1,0 +1,107 @@
+"""
+What each exception of the Service Bus SDK means to a publisher.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus import exceptions as sdk
+
+from cosmos_outbox.adapters import service_bus_errors
+from cosmos_outbox.adapters.service_bus_errors import FOR_RECEIVERS, leaves_link_usable, publish_error
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+
+SDK_EXCEPTIONS = {
+    value
+    for _, value in inspect.getmembers(sdk, inspect.isclass)
+    if issubclass(value, Exception) and value.__module__ == sdk.__name__
+}
+
+
+def test_every_exception_of_the_sdk_has_a_meaning() -> None:
+    """
+    A new version of the SDK with a new class fails here, not in production.
+    """
+    assert SDK_EXCEPTIONS == {*service_bus_errors._MEANING, *FOR_RECEIVERS}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (sdk.MessageSizeExceededError(), MessageRejected),
+        (sdk.MessagingEntityDisabledError(), TopicUnavailable),
+        (sdk.MessagingEntityNotFoundError(), TopicUnavailable),
+        (sdk.OperationTimeoutError(), BrokerUnavailable),
+        (sdk.ServiceBusAuthenticationError(), TopicUnavailable),
+        (sdk.ServiceBusAuthorizationError(), TopicUnavailable),
+        (sdk.ServiceBusCommunicationError(), BrokerUnavailable),
+        (sdk.ServiceBusConnectionError(), BrokerUnavailable),
+        (sdk.ServiceBusError("what?"), BrokerUnavailable),
+        (sdk.ServiceBusQuotaExceededError(), BrokerUnavailable),
+        (sdk.ServiceBusServerBusyError(), BrokerUnavailable),
+        (sdk.SessionLockLostError(), BrokerUnavailable),
+    ],
+)
+def test_an_exception_means(error: sdk.ServiceBusError, expected: type[PublishError]) -> None:
+    assert expected is type(publish_error(error, topic="events"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (b"amqp:not-allowed", MessageRejected),
+        (b"amqp:decode-error", MessageRejected),
+        (b"amqp:precondition-failed", MessageRejected),
+        (b"com.microsoft:argument-error", MessageRejected),
+        (b"com.microsoft:argument-out-of-range", MessageRejected),
+        (b"amqp:internal-error", BrokerUnavailable),
+        (b"com.microsoft:operation-cancelled", BrokerUnavailable),
+        (b"com.microsoft:never-heard-of", BrokerUnavailable),
+    ],
+)
+def test_an_unclassified_exception_is_judged_by_its_condition(
+    condition: bytes, expected: type[PublishError]
+) -> None:
+    assert expected is type(publish_error(sdk.ServiceBusError("?", condition=condition), topic="events"))
+
+
+def test_a_credential_that_cannot_sign_in_makes_the_topic_unavailable() -> None:
+    error = sdk.ServiceBusError("Handler failed", error=ClientAuthenticationError("no identity"))
+    assert TopicUnavailable is type(publish_error(error, topic="events"))
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (sdk.ServiceBusServerBusyError(), 2.0),
+        (sdk.ServiceBusQuotaExceededError(), 10.0),
+        (sdk.ServiceBusConnectionError(), None),
+    ],
+)
+def test_a_refusal_says_when_to_come_back(error: sdk.ServiceBusError, seconds: float | None) -> None:
+    found = publish_error(error, topic="events")
+    assert isinstance(found, BrokerUnavailable)
+    assert seconds == found.retry_after
+
+
+def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
+    """
+    For a missing topic the SDK's own message says "client-error", and only the exception inside says which.
+    """
+    error = sdk.ServiceBusAuthenticationError(
+        message="Outer.", error=ValueError("Status code: 404\nNot found.")
+    )
+    expected = (
+        "Topic 'events' cannot be sent to until somebody mends this: Outer. Status code: 404 Not found."
+    )
+    assert expected == str(publish_error(error, topic="events"))
+
+
+def test_only_an_answer_on_an_open_link_lets_the_sender_go_on() -> None:
+    usable = {
+        kind for kind in SDK_EXCEPTIONS - FOR_RECEIVERS - {sdk.ServiceBusError} if leaves_link_usable(kind())
+    }
+    assert {sdk.ServiceBusServerBusyError, sdk.ServiceBusQuotaExceededError} == usable

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, UsageError
+from cosmos_outbox.context import Change, ContainerContext, PendingCommit
+from cosmos_outbox.correlation import Correlation
+from cosmos_outbox.ports import MAX_BATCH_BYTES, WriteKind
+from tests.notes import Line, Note, Remark
+
+
+def pending(context: ContainerContext) -> PendingCommit:
+    return context.pending_commit(correlation=Correlation(), published={})
+
+
+def kinds(context: ContainerContext) -> list[tuple[str, str]]:
+    if not context.has_changes:
+        return []
+    return [(write.kind.value, write.id) for write in pending(context).writes]
+
+
+def committed(entity: Note | Line) -> Note | Line:
+    entity.mark_committed(version=1, etag='"1"', taken=entity.take_events())
+    return entity
+
+
+def test_adding_the_same_object_twice_writes_it_once():
+    context, line = ContainerContext(), Line(id="l", book="b")
+    context.track(line, Change.CREATE)
+    context.track(line, Change.CREATE)
+    context.track(line, Change.UPDATE)
+
+    assert [("Create", "l")] == kinds(context)
+
+
+def test_another_object_of_the_same_id_is_an_error_and_of_another_type_is_not():
+    context = ContainerContext()
+    context.track(Line(id="x", book="x"), Change.CREATE)
+    context.track(Note(id="x"), Change.CREATE)
+    with pytest.raises(IdentityConflict, match="line 'x'"):
+        context.track(Line(id="x", book="x"), Change.CREATE)
+
+
+@pytest.mark.parametrize(
+    ("stored", "changes", "written"),
+    [
+        (False, [Change.CREATE, Change.DELETE], []),
+        (True, [Change.NONE], []),
+        (True, [Change.NONE, Change.UPDATE], [("Replace", "l")]),
+        (True, [Change.UPDATE, Change.NONE], [("Replace", "l")]),
+        (True, [Change.UPDATE, Change.DELETE], [("Delete", "l")]),
+        (True, [Change.DELETE, Change.DELETE, Change.NONE], [("Delete", "l")]),
+    ],
+)
+def test_changes_of_one_entity_merge(stored: bool, changes: list[Change], written: list[tuple[str, str]]):
+    context, line = ContainerContext(), Line(id="l", book="b")
+    if stored:
+        committed(line)
+    for change in changes:
+        context.track(line, change)
+
+    assert written == kinds(context)
+
+
+def test_what_was_deleted_cannot_be_changed_any_more():
+    context, line = ContainerContext(), committed(Line(book="b"))
+    context.track(line, Change.DELETE)
+    with pytest.raises(UsageError, match="deleted"):
+        context.track(line, Change.UPDATE)
+
+
+def test_an_entity_that_was_only_read_is_written_when_it_records_an_event():
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    assert [] == kinds(context)
+
+    note.change("x")
+    assert [("Create", note.events[0].id), ("Replace", "n")] == kinds(context)
+
+
+def test_replace_and_delete_carry_the_etag_and_create_does_not():
+    context = ContainerContext()
+    lines = [
+        Line(id="new", book="b"),
+        committed(Line(id="old", book="b")),
+        committed(Line(id="gone", book="b")),
+    ]
+    for line, change in zip(lines, (Change.CREATE, Change.UPDATE, Change.DELETE), strict=True):
+        context.track(line, change)
+
+    commit = pending(context)
+    assert [
+        (WriteKind.CREATE, None, False),
+        (WriteKind.REPLACE, '"1"', False),
+        (WriteKind.DELETE, '"1"', True),
+    ] == [(write.kind, write.etag, write.document is None) for write in commit.writes]
+
+
+def test_events_come_first_and_are_numbered_through_the_commit_over_all_entities():
+    context = ContainerContext()
+    notes = [committed(Note(id="a")), committed(Remark(id="b", book="a"))]
+    for note in notes:
+        context.track(note)
+        note.change("1")
+        note.change("2")
+
+    commit = pending(context)
+    metas = [write.document["meta"] for write in commit.writes[:4]]
+    assert [0, 1, 2, 3] == [meta["sequence"] for meta in metas]
+    assert ["a", "a", "b", "b"] == [meta["entityId"] for meta in metas]
+    assert [2, 2, 2, 2] == [meta["entityVersion"] for meta in metas]
+    assert {commit.commit_id} == {meta["commitId"] for meta in metas}
+    assert ["a", "b"] == [write.id for write in commit.writes[4:]]
+
+
+def test_two_partition_keys_in_one_commit_are_refused_with_both_named():
+    context = ContainerContext()
+    context.track(Note(id="first"), Change.CREATE)
+    context.track(Note(id="second"), Change.CREATE)
+    with pytest.raises(MixedPartitionKeys, match=r"'first'.*'second'"):
+        pending(context)
+
+
+def test_another_partition_key_that_was_only_read_does_no_harm():
+    context = ContainerContext()
+    context.track(Note(id="first"), Change.CREATE)
+    context.track(committed(Note(id="second")))
+    assert 2 == len(kinds(context))
+
+
+def test_more_operations_than_a_batch_holds_are_refused_with_their_number():
+    context, note = ContainerContext(), committed(Note())
+    context.track(note)
+    for n in range(99):
+        note.change(str(n))
+    assert 100 == len(kinds(context))
+
+    note.change("one too many")
+    with pytest.raises(BatchTooLarge, match="101 operations") as caught:
+        pending(context)
+    assert 101 == caught.value.operations
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
+def test_more_bytes_than_a_batch_holds_are_refused_with_their_number(character: str):
+    context = ContainerContext()
+    as_sent = len(json.dumps(character)) - 2
+    context.track(Line(book="b", text=character * (MAX_BATCH_BYTES // as_sent)), Change.CREATE)
+    with pytest.raises(BatchTooLarge) as caught:
+        pending(context)
+    assert caught.value.size_bytes > MAX_BATCH_BYTES
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=5))
+def test_the_size_is_no_less_than_what_is_sent(texts: list[str]):
+    context = ContainerContext()
+    for text in texts:
+        context.track(Line(book="b", text=text), Change.CREATE)
+    commit = pending(context)
+    body = [
+        {"operationType": write.kind.value, "id": write.id, "resourceBody": write.document}
+        for write in commit.writes
+    ]
+    assert commit.size_bytes >= len(json.dumps(body, separators=(",", ":")))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import (
+    NotFound,
+    NotModified,
+    Outbox,
+    PreconditionFailed,
+    RetryOptions,
+    StoreUnavailable,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from tests.faulty_store import FaultyStore, ReadFault
+from tests.notes import Line, Note, actions, stored
+
+
+async def written(container: MemoryContainer, *notes: Note) -> None:
+    for note in notes:
+        async with Outbox(container).unit_of_work() as uow:
+            uow.repository(Note).create(note)
+            await uow.commit()
+
+
+async def test_an_entity_is_read_with_its_version_and_etag():
+    container, note = MemoryContainer(), Note(text="x")
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        read = await uow.repository(Note).read(note.id)
+
+    assert read is not note
+    assert ("x", 1, note.etag, ()) == (read.text, read.version, read.etag, read.events)
+
+
+async def test_reading_twice_returns_the_same_object_without_a_second_request():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        first = await uow.repository(Note).read(note.id)
+        assert first is await uow.repository(Note).read(note.id)
+        with pytest.raises(NotModified):
+            await uow.repository(Note).read(note.id, if_none_match=first.etag)
+    assert 1 == store.reads
+
+
+async def test_an_entity_that_the_caller_has_is_not_modified():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(NotModified):
+            await uow.repository(Note).read(note.id, if_none_match=note.etag)
+
+
+async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read("nobody")
+        with pytest.raises(NotFound):
+            await uow.repository(Line).read(note.id)
+        with pytest.raises(NotFound):
+            await uow.repository(Note).delete("nobody")
+        await uow.repository(Note).delete(note.id)
+        await uow.commit()
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read(note.id)
+        assert (await uow.repository(Note).read(note.id, include_deleted=True)).deleted
+
+
+async def test_an_update_under_another_etag_is_refused_with_both_etags():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        read = await uow.repository(Note).read(note.id)
+        with pytest.raises(PreconditionFailed) as caught:
+            uow.repository(Note).update(read, '"other"')
+        with pytest.raises(PreconditionFailed):
+            await uow.repository(Note).delete(note.id, '"other"')
+    assert ('"other"', note.etag) == (caught.value.expected, caught.value.actual)
+
+
+async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both_tell():
+    container = MemoryContainer()
+    soft, hard = Note(id="soft"), Note(id="hard")
+    await written(container, soft, hard)
+    for note in (soft, hard):
+        async with Outbox(container).unit_of_work() as uow:
+            await uow.repository(Note).delete(note.id, note.etag, hard=note is hard)
+            await uow.commit()
+
+    assert [("soft", True)] == [(d["id"], d["data"]["deleted"]) for d in stored(container, "note")]
+    assert ["NoteWritten", "NoteDeleted"] == actions(container, "soft") == actions(container, "hard")
+
+
+async def test_what_was_deleted_softly_can_still_be_purged_without_a_second_event():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    for hard in (False, True):
+        async with Outbox(container).unit_of_work() as uow:
+            await uow.repository(Note).delete(note.id, hard=hard)
+            await uow.commit()
+
+    assert [] == stored(container, "note")
+    assert ["NoteWritten", "NoteDeleted"] == actions(container)
+
+
+async def test_an_entity_that_knows_no_soft_delete_is_deleted_for_good():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        await uow.commit()
+        await uow.repository(Line).delete(line.id, partition_key="b")
+        await uow.commit()
+    assert () == container.documents()
+
+
+async def test_all_entities_are_read_page_by_page_without_the_deleted_and_untracked():
+    container = MemoryContainer(ranges=2)
+    await written(container, *(Note(id=f"n{n}") for n in range(5)))
+    async with Outbox(container).unit_of_work() as uow:
+        notes = uow.repository(Note)
+        await notes.delete("n2")
+        await uow.commit()
+        first = await notes.read_all(3)
+        second = await notes.read_all(3, first.continuation)
+        assert ["n0", "n1", "n3"] == [note.id for note in first.entities]
+        assert (["n4"], None) == ([note.id for note in second.entities], second.continuation)
+        assert 5 == len((await notes.read_all(10, include_deleted=True)).entities)
+
+        first.entities[0].change("not tracked")
+        assert None is (await uow.commit()).id
+
+
+async def test_reads_are_repeated_until_the_deadline():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    store = FaultyStore(container, reads=[ReadFault.UNAVAILABLE, ReadFault.HANGING])
+    async with Outbox(store).unit_of_work() as uow:
+        await uow.repository(Note).read(note.id)
+    assert 3 == store.reads
+
+    store.read_faults = [ReadFault.UNAVAILABLE] * 1000
+    async with Outbox(store, retries=RetryOptions(deadline_seconds=4)).unit_of_work() as uow:
+        with pytest.raises(StoreUnavailable):
+            await uow.repository(Note).read(note.id)
