@@ -110,6 +110,7 @@ class ServiceBusPublisher:
         self._closed = False
         self._lanes = tuple(
             Lane(
+                topic=topic,
                 open_sender=self._open_sender,
                 discard=self._discard,
                 timeout_seconds=send_timeout.total_seconds(),
@@ -153,7 +154,7 @@ class ServiceBusPublisher:
 
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
     if sending is not None:
-        await asyncio.wait((sending,))
+        await asyncio.wait((sending,), timeout=_CLOSE_SECONDS)
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await sender.close()

@@ -60,14 +60,20 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 }
 
 
-def publish_error(error: sdk.ServiceBusError) -> PublishError:
+def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
     """
     Return the error of ours that tells what to do about one of the SDK's.
     """
+    # What the broker said about a missing topic or a wrong key is only in the exception inside.
+    said = " ".join(f"{error} {error.inner_exception or ''}".split())
     meaning = _meaning(error)
     if meaning is BrokerUnavailable:
-        return BrokerUnavailable(str(error), retry_after=_RETRY_AFTER.get(type(error)))
-    return meaning(str(error))
+        return BrokerUnavailable(
+            f"Topic {topic!r} cannot be reached for now: {said}", retry_after=_RETRY_AFTER.get(type(error))
+        )
+    if meaning is TopicUnavailable:
+        return TopicUnavailable(f"Topic {topic!r} cannot be sent to until somebody mends this: {said}")
+    return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
 
 
 def leaves_link_usable(error: sdk.ServiceBusError) -> bool:

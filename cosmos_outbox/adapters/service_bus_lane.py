@@ -23,6 +23,7 @@ class Lane:
     An ordered stream of batches.
 
     Args:
+        topic: the name that errors mention.
         open_sender: returns a sender whose link is not open yet.
         discard: closes a sender, later, after its last send (if one is given) has ended.
         timeout_seconds: how long the opening of a link, and each send, may take.
@@ -32,12 +33,13 @@ class Lane:
     def __init__(
         self,
         *,
+        topic: str,
         open_sender: Callable[[], ServiceBusSender],
         discard: Callable[[ServiceBusSender, asyncio.Task[None] | None], None],
         timeout_seconds: float,
         grace_seconds: float,
     ) -> None:
-        self._open_sender, self._discard = open_sender, discard
+        self._topic, self._open_sender, self._discard = topic, open_sender, discard
         self._timeout, self._grace = timeout_seconds, grace_seconds
         # A sender is not safe for two tasks: they resend each other's deliveries and then wait for ever.
         self._lock = asyncio.Lock()
@@ -95,10 +97,12 @@ class Lane:
                 return await self._sender.create_message_batch()
         except TimeoutError as error:
             self._drop()
-            raise BrokerUnavailable(f"The link to the topic did not open in {self._timeout:g} s.") from error
+            raise BrokerUnavailable(
+                f"The link to topic {self._topic!r} did not open in {self._timeout:g} s."
+            ) from error
         except ServiceBusError as error:
             self._drop()
-            raise publish_error(error) from error
+            raise publish_error(error, topic=self._topic) from error
         except BaseException:
             self._drop()
             raise
@@ -128,7 +132,7 @@ class Lane:
         finally:
             failure = self._failure(sending)
         if isinstance(failure, ServiceBusError):
-            raise publish_error(failure) from failure
+            raise publish_error(failure, topic=self._topic) from failure
         if failure is not None:
             raise failure
         self._proven = True
@@ -139,6 +143,7 @@ class Lane:
         """
         if not sending.done():
             sending.cancel()
+            sending.add_done_callback(_forget_outcome)
             self._drop(sending)
             return BrokerUnavailable(
                 f"Service Bus did not say in {self._timeout:g} s whether it has the messages."
@@ -152,6 +157,11 @@ class Lane:
         if self._sender is not None:
             self._discard(self._sender, sending)
             self._sender = None
+
+
+def _forget_outcome(sending: asyncio.Task[None]) -> None:
+    if not sending.cancelled():
+        sending.exception()  # or asyncio complains that nobody asked for it
 
 
 def _outgoing(message: OutboundMessage) -> ServiceBusMessage:

@@ -1,0 +1,367 @@
+"""
+What the Service Bus publisher does beyond the contract: its links, its time limits, and its batches on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.service_bus import BatchScope, ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    MessageRejected,
+    TopicUnavailable,
+    UsageError,
+)
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.relay import Relay
+from emulators.servicebus.broker import Broker
+from emulators.servicebus.server import ServiceBusServer
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when the broker hangs up; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+KEY = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE"
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()  # what the SDK left open must not be found in another module's test
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ServiceBusServer]:
+    async with ServiceBusServer(Broker.default(), port=0) as server:
+        yield server
+
+
+@asynccontextmanager
+async def publisher_to(
+    server: ServiceBusServer, *, topic: str = "events", **options: Any
+) -> AsyncIterator[ServiceBusPublisher]:
+    options = {
+        "lanes": 2,
+        "send_timeout": timedelta(seconds=5),
+        "cancel_grace": timedelta(seconds=0.3),
+    } | options
+    async with (
+        open_service_bus_client(connection_string=server.connection_string) as client,
+        ServiceBusPublisher(client, topic, **options) as publisher,
+    ):
+        yield publisher
+
+
+def messages(session: str, count: int, *, first: int = 0, size: int = 0) -> list[OutboundMessage]:
+    return [
+        OutboundMessage(
+            message_id=f"{session}/{number}",
+            session_id=session,
+            subject="Renamed",
+            body=b"x" * size,
+            properties={"sequence": number},
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def stats(server: ServiceBusServer) -> dict[str, Any]:
+    found: dict[str, Any] = server.broker.stats()["topics"]["events"]
+    return found
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not fact():  # noqa: ASYNC110 - the broker has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+# Links
+
+
+async def test_a_lane_connects_when_it_is_first_used(server: ServiceBusServer) -> None:
+    async with publisher_to(server, lanes=8) as publisher:
+        assert 0 == server.broker.connections
+        await publisher.publish(3, messages("k", 1))
+        await publisher.publish(3, messages("k", 1, first=1))
+        assert 1 == server.broker.connections
+
+
+@pytest.mark.parametrize("how", ["detached", "disconnected"])
+async def test_a_link_that_was_cut_while_idle_costs_the_caller_no_failure(
+    server: ServiceBusServer, how: str
+) -> None:
+    async with publisher_to(server) as publisher:
+        await publisher.publish(0, messages("k", 3))
+        if how == "detached":
+            server.broker.detach_links("events")
+        else:
+            server.drop_connections()
+        await publisher.publish(0, messages("k", 3, first=3))
+        assert (6, 0, 2) == (
+            stats(server)["published"],
+            stats(server)["duplicates"],
+            server.broker.connections,
+        )
+
+
+async def test_a_sender_of_unknown_outcome_is_replaced_and_sends_nothing_later(
+    server: ServiceBusServer,
+) -> None:
+    async with publisher_to(server, send_timeout=timedelta(seconds=0.8)) as publisher:
+        await publisher.publish(0, messages("k", 1))
+        server.broker.faults.add({"action": "no-ack"})
+        with pytest.raises(BrokerUnavailable):
+            await publisher.publish(0, messages("k", 1, first=1))
+        await publisher.publish(0, messages("k", 2, first=1))
+        assert 2 == server.broker.connections
+        assert (3, 1, 3) == (
+            stats(server)["published"],
+            stats(server)["duplicates"],
+            stats(server)["transfers"],
+        )
+
+
+async def test_a_busy_broker_does_not_cost_the_link(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        server.broker.faults.add({"action": "server-busy"})
+        with pytest.raises(BrokerUnavailable):
+            await publisher.publish(0, messages("k", 1))
+        await publisher.publish(0, messages("k", 1))
+        assert 1 == server.broker.connections
+
+
+async def test_a_broker_without_credit_is_no_obstacle(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        server.broker.faults.add({"action": "zero-credit", "count": 2})
+        for number in range(4):
+            await publisher.publish(0, messages("k", 1, first=number))
+        assert 4 == stats(server)["published"]
+
+
+async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
+    """
+    It accepts connections and says nothing: the SDK alone would wait for a minute.
+    """
+    hung = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await hung.wait()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    endpoint = f"Endpoint=sb://127.0.0.1:{port};{KEY};UseDevelopmentEmulator=true;"
+    loop = asyncio.get_running_loop()
+    async with silent, open_service_bus_client(connection_string=endpoint) as client:
+        async with ServiceBusPublisher(client, "events", send_timeout=timedelta(seconds=0.5)) as publisher:
+            started = loop.time()
+            with pytest.raises(BrokerUnavailable):
+                await publisher.publish(0, messages("k", 1))
+            assert loop.time() - started < 3
+        hung.set()
+
+
+async def test_a_broker_that_is_not_there_is_unavailable(server: ServiceBusServer) -> None:
+    server.broker.faults.add({"action": "down", "seconds": 60})
+    async with publisher_to(server) as publisher:
+        with pytest.raises(BrokerUnavailable):
+            await publisher.publish(0, messages("k", 1))
+        server.broker.faults.clear()
+        await publisher.publish(0, messages("k", 1))
+        assert 1 == stats(server)["published"]
+
+
+async def test_a_topic_that_is_missing_is_used_once_it_exists(server: ServiceBusServer) -> None:
+    async with publisher_to(server, topic="orders") as publisher:
+        with pytest.raises(TopicUnavailable, match="orders"):
+            await publisher.publish(0, messages("k", 1))
+        server.broker.add_topic({"name": "orders"})
+        await publisher.publish(0, messages("k", 1))
+        assert 1 == server.broker.stats()["topics"]["orders"]["published"]
+
+
+async def test_a_wrong_key_makes_the_topic_unavailable(server: ServiceBusServer) -> None:
+    wrong = server.connection_string.replace("SAS_KEY_VALUE", "wrong")
+    async with (
+        open_service_bus_client(connection_string=wrong) as client,
+        ServiceBusPublisher(client, "events") as publisher,
+    ):
+        with pytest.raises(TopicUnavailable):
+            await publisher.publish(0, messages("k", 1))
+
+
+# Cancellation and closing
+
+
+async def test_a_call_cancelled_while_its_link_opens_sends_nothing(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        call = asyncio.create_task(publisher.publish(0, messages("k", 1)))
+        await until(lambda: server.broker.connections == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await publisher.publish(0, messages("k", 1, first=1))
+        assert 1 == stats(server)["transfers"]
+
+
+async def test_a_cancelled_send_is_waited_for_so_that_its_outcome_is_known(server: ServiceBusServer) -> None:
+    async with publisher_to(server, cancel_grace=timedelta(seconds=5)) as publisher:
+        await publisher.publish(0, messages("k", 1))
+        server.broker.faults.add({"action": "delay-ack", "seconds": 0.5})
+        call = asyncio.create_task(publisher.publish(0, messages("k", 1, first=1)))
+        await until(lambda: stats(server)["published"] == 2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await publisher.publish(0, messages("k", 1, first=2))
+        assert 1 == server.broker.connections
+
+
+async def test_a_cancelled_send_without_outcome_costs_the_sender(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        await publisher.publish(0, messages("k", 1))
+        server.broker.faults.add({"action": "no-ack"})
+        call = asyncio.create_task(publisher.publish(0, messages("k", 1, first=1)))
+        await until(lambda: stats(server)["published"] == 2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await publisher.publish(0, messages("k", 1, first=2))
+        assert (2, 3) == (server.broker.connections, stats(server)["transfers"])
+
+
+async def test_leaving_the_publisher_ends_every_task_it_started(server: ServiceBusServer) -> None:
+    before = asyncio.all_tasks()
+    async with publisher_to(server) as publisher:
+        await asyncio.gather(*(publisher.publish(lane, messages(f"k{lane}", 1)) for lane in range(2)))
+        server.drop_connections()
+        await publisher.publish(0, messages("k0", 1, first=1))
+    await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_a_closed_publisher_says_so(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        pass
+    with pytest.raises(UsageError):
+        await publisher.publish(0, messages("k", 1))
+
+
+# Batches
+
+
+async def test_many_sessions_travel_in_one_batch(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        await publisher.publish(0, [message for key in "abc" for message in messages(key, 10)])
+        assert (30, 1) == (stats(server)["published"], stats(server)["transfers"])
+
+
+@pytest.mark.parametrize(("scope", "batches"), [(BatchScope.SESSION, 3), (BatchScope.MESSAGE, 12)])
+async def test_a_partitioned_topic_gets_the_batches_it_takes(
+    server: ServiceBusServer, scope: BatchScope, batches: int
+) -> None:
+    async with publisher_to(server, batch_scope=scope) as publisher:
+        await publisher.publish(0, [message for key in "abc" for message in messages(key, 4)])
+        assert (12, batches) == (stats(server)["published"], stats(server)["transfers"])
+
+
+async def test_batches_are_filled_up_to_the_limit_of_the_link(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        await publisher.publish(0, messages("k", 100, size=10_000))
+        assert (100, 4) == (stats(server)["published"], stats(server)["transfers"])  # 256 KB: 25 or 26 each
+
+
+async def test_a_property_that_amqp_cannot_carry_is_a_rejected_message(server: ServiceBusServer) -> None:
+    good, [bad] = messages("k", 2), messages("k", 1, first=2**40)
+    async with publisher_to(server) as publisher:
+        with pytest.raises(MessageRejected) as caught:
+            await publisher.publish(0, [*good, bad])
+        assert 2 == caught.value.accepted
+        assert 2 == stats(server)["published"]
+
+
+# The relay on top of it
+
+
+def a_page(*keys: str, count: int) -> ChangeBatch:
+    return ChangeBatch(
+        lease="0",
+        documents=tuple(
+            {
+                "id": f"{key}/{number}",
+                "partitionKey": key,
+                "type": "domainEvent",
+                "data": {"action": "Renamed", "number": number},
+                "meta": {"sequence": 0},
+                "_lsn": number,
+                "_ts": 0,
+            }
+            for number in range(count)
+            for key in keys
+        ),
+    )
+
+
+async def test_a_relay_brings_a_page_through_everything_that_can_go_wrong(server: ServiceBusServer) -> None:
+    faults = [
+        {"action": "drop-before-store", "skip": 1},
+        {"action": "drop-after-store", "skip": 3},
+        {"action": "detach-after-store", "skip": 4},
+        {"action": "reject-after-store", "condition": "com.microsoft:timeout", "skip": 5},
+        {"action": "reject", "condition": "amqp:internal-error", "skip": 6},
+        {"action": "no-ack", "skip": 7},
+    ]
+    async with publisher_to(server, send_timeout=timedelta(seconds=1)) as publisher:
+        relay = Relay(
+            publisher, backoff=Backoff(initial_seconds=0.01, maximum_seconds=0.05), notify=lambda record: None
+        )
+        for fault in faults:
+            server.broker.faults.add(fault)
+        for number in range(8):
+            await relay(a_page(f"a{number}", f"b{number}", f"c{number}", count=5))
+    assert 8 * 15 == stats(server)["published"]
+    assert all(fault["struck"] == 1 for fault in server.broker.stats()["faults"])
+
+
+async def test_a_relay_finds_the_one_message_of_a_batch_that_is_too_large(server: ServiceBusServer) -> None:
+    page = a_page("a", "b", "c", count=4)
+    page.documents[4]["data"]["padding"] = "x" * 300_000  # b/1
+    async with publisher_to(server, lanes=1) as publisher:
+        with pytest.raises(MessageRejected, match="'b/1'"):
+            await Relay(publisher, notify=lambda record: None)(page)
+    assert (9, 0) == (stats(server)["published"], stats(server)["duplicates"])  # all but b/1, b/2, b/3
+
+
+# Clients
+
+
+def test_a_client_needs_a_way_to_sign_in() -> None:
+    with pytest.raises(ConfigurationError):
+        open_service_bus_client()
+    with pytest.raises(ConfigurationError):
+        open_service_bus_client(namespace="contoso.servicebus.windows.net")
+
+
+def test_a_connection_string_that_cannot_be_read_is_not_repeated_in_the_error() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_service_bus_client(connection_string="SharedAccessKey=secret")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_publisher_needs_a_lane(server: ServiceBusServer) -> None:
+    client = open_service_bus_client(connection_string=server.connection_string)
+    with pytest.raises(ConfigurationError):
+        ServiceBusPublisher(client, "events", lanes=0)
