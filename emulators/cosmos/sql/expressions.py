@@ -15,6 +15,8 @@ from emulators.cosmos.sql.values import UNDEFINED, compare, equal, is_number
 Expression = Callable[[Any], Any]
 
 _CONSTANTS: dict[str, Any] = {"TRUE": True, "FALSE": False, "NULL": None, "UNDEFINED": UNDEFINED}
+_MOST_LIKE_STEPS = 5_000_000
+_LARGEST_INTEGER = 2**63
 _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
 
 
@@ -298,6 +300,8 @@ def _like(left: Expression, right: Expression) -> Expression:
         text, pattern = left(document), right(document)
         if not (isinstance(text, str) and isinstance(pattern, str)):
             return UNDEFINED
+        if len(text) * len(pattern) > _MOST_LIKE_STEPS:
+            raise bad_request("The LIKE pattern is too long for the text; this emulator would take seconds.")
         return _matches(text, pattern)
 
     return like
@@ -333,7 +337,9 @@ def _arithmetic(operator: str, left: Expression, right: Expression) -> Expressio
         if not (is_number(first) and is_number(second)):
             return UNDEFINED
         try:
-            return _number(operator, first, second)
+            result = _number(operator, first, second)
+            # Beyond it Python's integers would grow without bound where Cosmos DB has doubles.
+            return float(result) if abs(result) > _LARGEST_INTEGER else result
         except (ArithmeticError, ValueError):
             return UNDEFINED
 

@@ -1,0 +1,189 @@
+"""
+`python -m emulators` as a process, and its control API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
+
+from emulators.control import ControlServer
+from emulators.cosmos.account import Account
+from emulators.cosmos.clock import AdjustableClock
+from emulators.cosmos.server import CosmosServer
+from emulators.servicebus.broker import Broker
+
+pytestmark = pytest.mark.looptime(False)
+
+
+async def start(*arguments):
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "emulators",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def run(*arguments):
+    process = await start(*arguments)
+    out, err = await process.communicate()
+    return process.returncode, out.decode().strip(), err.decode().strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_announces_both_emulators_serves_and_stops_cleanly(number):
+    process = await start("--json", "--partitions", "2")
+    announced = json.loads(await process.stdout.readline())
+    assert {"cosmos", "servicebus", "control"} == announced.keys()
+    async with CosmosClient.from_connection_string(announced["cosmos"]) as client:
+        database = await client.create_database("d")
+        container = await database.create_container("c", PartitionKey("/pk"))
+        assert 2 == len([r async for r in container.read_feed_ranges()])
+        if number is signal.SIGTERM:
+            await commands_steer(announced["control"], container)
+    process.send_signal(number)
+    _, err = await process.communicate()
+    assert (0, b"") == (process.returncode, err)
+
+
+async def commands_steer(control, container):
+    where = ("--database", "d", "--container", "c", "--control", control)
+    assert (0, '{"children": ["2", "3"]}', "") == await run("split", "--range", "0", *where)
+    assert 3 == len([r async for r in container.read_feed_ranges(force_refresh=True)])
+    status, _, error = await run("split", "--range", "0", *where)
+    assert (2, True) == (status, "ranges are 2, 3, 1" in error)
+    assert (0, '{"child": "4"}', "") == await run("merge", "--range", "2", "3", *where)
+    rule = '{"operation": "create", "status": 449, "count": 1}'
+    assert (0, "ok", "") == await run("fault", rule, "--control", control)
+    with pytest.raises(Exception, match="Injected fault"):
+        await container.create_item({"id": "a", "pk": "k"})
+    assert (0, "ok", "") == await run("fault", "--clear", "--emulator", "servicebus", "--control", control)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--bogus"], "--bogus"),
+        (["serve", "--cosmos-port", "99999"], "99999"),
+        (["--partitions", "0"], "partitions"),
+        (["--cosmos-latency-ms", "-1"], "latency"),
+        (["--config", "/does/not/exist"], "/does/not/exist"),
+        (["explode"], "explode"),
+        (["split", "--range", "0"], "--database"),
+        (["fault", "--control", "http://127.0.0.1:1"], "JSON"),
+        (["fault", "{}", "--control", "http://127.0.0.1:1"], "127.0.0.1:1"),
+        (["fault", "{}", "--control", "file:///etc/passwd"], "http://"),
+    ],
+)
+async def test_a_mistake_is_one_line_and_status_2(arguments, named):
+    status, out, error = await run(*arguments)
+    assert (2, "", 1) == (status, out, len(error.splitlines()))
+    assert named in error
+
+
+async def test_a_taken_port_is_one_line_and_status_2():
+    async with CosmosServer() as server:
+        status, out, error = await run("--cosmos-port", str(server.port))
+    assert (2, "", 1) == (status, out, len(error.splitlines()))
+    assert str(server.port) in error
+
+
+async def test_a_bad_configuration_is_one_line_and_status_2(tmp_path):
+    config = tmp_path / "servicebus.json"
+    config.write_text('{"topics": [{"name": 5}]}')
+    status, out, error = await run("--config", str(config))
+    assert (2, "", 1) == (status, out, len(error.splitlines()))
+
+
+@asynccontextmanager
+async def controlled() -> AsyncIterator[tuple[CosmosServer, str, aiohttp.ClientSession]]:
+    clock = AdjustableClock()
+    broker = Broker.default()
+    async with (
+        CosmosServer(Account(clock=clock)) as cosmos,
+        ControlServer(cosmos, broker, clock=clock, servicebus_latency_s=0.01) as control,
+        aiohttp.ClientSession() as session,
+    ):
+        cosmos.account.create_database({"id": "d"})
+        cosmos.account.create_container("d", {"id": "c", "partitionKey": {"paths": ["/pk"]}})
+        yield cosmos, control.url, session
+
+
+async def test_the_control_api_reports_and_steers():
+    async with controlled() as (cosmos, url, session):
+        async with session.get(url + "/health") as reply:
+            assert {"status": "ok"} == await reply.json()
+        async with session.post(
+            url + "/cosmos/split", json={"database": "d", "container": "c", "range": 0}
+        ) as reply:
+            assert {"children": ["1", "2"]} == await reply.json()
+        async with session.get(url + "/cosmos/stats") as reply:
+            stats = await reply.json()
+        assert ["1", "2"] == [part["id"] for part in stats["containers"]["dbs/d/colls/c"]["ranges"]]
+        before = cosmos.account.clock()
+        async with session.post(url + "/cosmos/clock", json={"advance_s": 3600}) as reply:
+            assert (await reply.json())["now"] >= before + 3600
+        async with session.post(url + "/cosmos/faults", json={"status": 503}) as reply:
+            assert (204, 1) == (reply.status, len(cosmos.faults))
+        async with session.delete(url + "/cosmos/faults") as reply:
+            assert (204, 0) == (reply.status, len(cosmos.faults))
+        async with session.get(url + "/servicebus/stats") as reply:
+            assert "events" in (await reply.json())["topics"]
+
+
+async def test_clearing_service_bus_faults_keeps_the_latency_of_the_command_line():
+    async with controlled() as (_, url, session):
+        async with session.post(url + "/servicebus/faults", json={"action": "reject"}) as reply:
+            assert 204 == reply.status
+        async with session.delete(url + "/servicebus/faults") as reply:
+            assert 204 == reply.status
+        async with session.get(url + "/servicebus/stats") as reply:
+            assert ["latency"] == [fault["action"] for fault in (await reply.json())["faults"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/cosmos/split", b""),
+        ("/cosmos/split", b"{"),
+        ("/cosmos/split", b"\xff"),
+        ("/cosmos/split", b"[" * 100_000),
+        ("/cosmos/split", b"[]"),
+        ("/cosmos/split", b'{"database": "d", "container": "c"}'),
+        ("/cosmos/split", b'{"database": "d", "container": "nope", "range": "0"}'),
+        ("/cosmos/split", b'{"database": "d", "container": "c", "range": "7"}'),
+        ("/cosmos/split", b'{"database": "d", "container": "c", "range": "0", "completing": -1}'),
+        ("/cosmos/merge", b'{"database": "d", "container": "c", "ranges": ["0"]}'),
+        ("/cosmos/merge", b'{"database": "d", "container": "c", "ranges": ["0", "0"]}'),
+        ("/cosmos/clock", b'{"advance_s": "1"}'),
+        ("/cosmos/clock", b'{"advance_s": -1}'),
+        ("/cosmos/clock", b'{"advance_s": NaN}'),
+        ("/cosmos/faults", b'{"status": 1}'),
+        ("/servicebus/faults", b'{"action": "explode"}'),
+    ],
+)
+async def test_bad_input_to_the_control_api_is_a_problem_document(path, body):
+    async with controlled() as (_, url, session), session.post(url + path, data=body) as reply:
+        problem = await reply.json(content_type="application/problem+json")
+    assert (400, 400) == (reply.status, problem["status"])
+    assert problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nope", 404), ("PUT", "/cosmos/faults", 405)]
+)
+async def test_unknown_paths_of_the_control_api_are_problem_documents(method, path, status):
+    async with controlled() as (_, url, session), session.request(method, url + path) as reply:
+        assert (status, "application/problem+json") == (reply.status, reply.content_type)
