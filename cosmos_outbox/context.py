@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from types import TracebackType
+from typing import Any
+
+from pydantic_core import to_json
 
 from cosmos_outbox.correlation import Correlation
 from cosmos_outbox.documents import EventMeta, entity_document, event_document
@@ -53,7 +56,7 @@ class Tracked:
 
     @property
     def pending(self) -> bool:
-        return self.change is not Change.NONE or bool(self.entity.events)
+        return self.change is not Change.NONE or self.entity.has_events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,31 +97,45 @@ class PendingCommit:
         return all(write.kind is WriteKind.DELETE for write in self.writes)
 
 
-@dataclass(slots=True)
+class Exclusive:
+    """
+    The time that one task uses a context.
+    """
+
+    __slots__ = ("_before", "_context")
+
+    def __init__(self, context: ContainerContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        task, holder = _current_task(), self._context.user
+        if holder is not None and holder is not task:
+            raise SharedUnitOfWork
+        self._before, self._context.user = holder, task
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._context.user = self._before
+
+
 class ContainerContext:
     """
     An identity map: each (type, id) is one object. Used by one task at a time.
     """
 
-    _tracked: dict[tuple[str, str], Tracked] = field(default_factory=dict)
-    _user: asyncio.Task[object] | None = None
+    def __init__(self) -> None:
+        self._tracked: dict[tuple[str, str], Tracked] = {}
+        self.user: asyncio.Task[object] | None = None
 
-    @contextmanager
-    def exclusively(self) -> Iterator[None]:
+    def exclusively(self) -> Exclusive:
         """
-        Hold the context for the current task; nested use by the same task is fine.
+        Hold the context for the current task, as `with context.exclusively():`; the same task may nest it.
 
         Raises:
             SharedUnitOfWork: another task is in the middle of a call.
         """
-        task, holder = _current_task(), self._user
-        if holder is not None and holder is not task:
-            raise SharedUnitOfWork
-        self._user = task
-        try:
-            yield
-        finally:
-            self._user = holder
+        return Exclusive(self)
 
     def find(self, entity_type: str, entity_id: str) -> Entity | None:
         """
@@ -267,13 +284,8 @@ def _entity_write(part: PendingEntity, commit_id: str | None) -> Write:
 
 
 def _checked_size(writes: list[Write]) -> int:
-    # measured as the SDK sends it: compact, non-ASCII characters escaped
-    size = sum(
-        len(json.dumps(write.document, separators=(",", ":")))
-        + len(write.id)
-        + len(write.etag or "")
-        + _OPERATION_OVERHEAD_BYTES
-        for write in writes
+    size = _json_size([write.document for write in writes]) + sum(
+        len(write.id) + len(write.etag or "") + _OPERATION_OVERHEAD_BYTES for write in writes
     )
     if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
         raise BatchTooLarge(
@@ -283,3 +295,9 @@ def _checked_size(writes: list[Write]) -> int:
             max_bytes=MAX_BATCH_BYTES,
         )
     return size
+
+
+def _json_size(documents: list[Mapping[str, Any] | None]) -> int:
+    # The SDK sends compact JSON with non-ASCII characters escaped; pydantic's writer is faster but does not escape.
+    written = to_json(documents)
+    return len(written) if written.isascii() else len(json.dumps(documents, separators=(",", ":")))

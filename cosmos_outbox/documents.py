@@ -38,18 +38,24 @@ class EventMeta:
     tracestate: str | None = None
 
 
-_META_NAMES = {
-    "entityType": "entity_type",
-    "entityId": "entity_id",
-    "entityVersion": "entity_version",
-    "commitId": "commit_id",
-    "sequence": "sequence",
-    "schemaVersion": "schema_version",
-    "correlationId": "correlation_id",
-    "causationId": "causation_id",
-    "traceparent": "traceparent",
-    "tracestate": "tracestate",
-}
+def _meta_document(meta: EventMeta) -> Document:
+    document: Document = {
+        "entityType": meta.entity_type,
+        "entityId": meta.entity_id,
+        "entityVersion": meta.entity_version,
+        "commitId": meta.commit_id,
+        "sequence": meta.sequence,
+        "schemaVersion": meta.schema_version,
+    }
+    for name, value in (
+        ("correlationId", meta.correlation_id),
+        ("causationId", meta.causation_id),
+        ("traceparent", meta.traceparent),
+        ("tracestate", meta.tracestate),
+    ):
+        if value is not None:
+            document[name] = value
+    return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +122,13 @@ def event_document(event: DomainEvent, *, partition_key: str, meta: EventMeta) -
     """
     Return the document of an event; absent context (correlation, trace) is left out.
     """
-    values = {json_name: getattr(meta, name) for json_name, name in _META_NAMES.items()}
     return {
         "id": event.id,
         "partitionKey": partition_key,
         "type": EVENT_TYPE,
         "data": event.payload(),
         "ttl": max(1, int(event.ttl.total_seconds())),
-        "meta": {name: value for name, value in values.items() if value is not None},
+        "meta": _meta_document(meta),
     }
 
 

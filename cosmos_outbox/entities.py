@@ -5,7 +5,7 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -24,6 +24,15 @@ class TakenEvents:
     settled: frozenset[str] = frozenset()
 
 
+@dataclass(slots=True)
+class _Progress:
+    # One private attribute for all: each access of one costs a detour through pydantic.
+    version: int = 0
+    etag: str | None = None
+    recorded: list[DomainEvent] = field(default_factory=list)
+    created: DomainEvent | None = None
+
+
 class Entity(BaseModel):
     """
     Base of all entities: a pydantic model whose methods change its state and call `self.record(SomeEvent(...))`.
@@ -40,10 +49,7 @@ class Entity(BaseModel):
 
     id: str = Field(default_factory=lambda: str(uuid.uuid4()), frozen=True)
 
-    _version: int = PrivateAttr(default=0)
-    _etag: str | None = PrivateAttr(default=None)
-    _events: list[DomainEvent] = PrivateAttr(default_factory=list)
-    _created: DomainEvent | None = PrivateAttr(default=None)
+    _progress: _Progress = PrivateAttr(default_factory=_Progress)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -72,21 +78,21 @@ class Entity(BaseModel):
         """
         Return how many commits wrote this entity; 0 before the first.
         """
-        return self._version
+        return self._progress.version
 
     @property
     def etag(self) -> str | None:
         """
         Return the etag of the stored document; None before the first commit.
         """
-        return self._etag
+        return self._progress.etag
 
     @property
     def is_new(self) -> bool:
         """
         Say whether the entity was never committed.
         """
-        return self._version == 0
+        return self._progress.version == 0
 
     def created_event(self) -> DomainEvent | None:
         """
@@ -98,12 +104,13 @@ class Entity(BaseModel):
         """
         Record that something happened; the next commit writes the event together with the entity.
         """
+        recorded = self._progress.recorded
         if event.coalesce:
-            for position, earlier in enumerate(self._events):
+            for position, earlier in enumerate(recorded):
                 if earlier.action == event.action:
-                    self._events[position] = event
+                    recorded[position] = event
                     return
-        self._events.append(event)
+        recorded.append(event)
 
     @property
     def events(self) -> tuple[DomainEvent, ...]:
@@ -112,26 +119,36 @@ class Entity(BaseModel):
         """
         return self.take_events().events
 
+    @property
+    def has_events(self) -> bool:
+        """
+        Say whether the next commit has something to tell; a new entity always has.
+        """
+        progress = self._progress
+        return progress.version == 0 or bool(progress.recorded)
+
     def take_events(self) -> TakenEvents:
         """
         Return what a commit writes now; the events stay recorded until `mark_committed`, so a retry writes them again.
         """
-        settled = frozenset(event.id for event in self._events)
-        created = self.created_event() if self.is_new else None
+        progress = self._progress
+        settled = frozenset([event.id for event in progress.recorded])
+        created = self.created_event() if progress.version == 0 else None
         if created is None:
-            return TakenEvents(events=tuple(self._events), settled=settled)
+            return TakenEvents(events=tuple(progress.recorded), settled=settled)
         if (
-            self._created is not None
+            progress.created is not None
         ):  # a repeated commit must write the id that the first attempt may have written
             created = created.model_copy(
-                update={"id": self._created.id, "created_at": self._created.created_at}
+                update={"id": progress.created.id, "created_at": progress.created.created_at}
             )
-        self._created = created
+        progress.created = created
         return TakenEvents(events=(created,), settled=settled)
 
     def mark_committed(self, *, version: int, etag: str | None, taken: TakenEvents) -> None:
         """
         Take note of a successful commit: the events it settled are dropped, those recorded since stay.
         """
-        self._events = [event for event in self._events if event.id not in taken.settled]
-        self._version, self._etag, self._created = version, etag, None
+        progress = self._progress
+        progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
+        progress.version, progress.etag, progress.created = version, etag, None

@@ -45,7 +45,7 @@ class EventHandlers(Generic[UnitT]):
         Return what stands for each mapped event, by the id of the event; it keeps that id, so that a retry repeats it.
         """
         found: dict[str, DomainEvent | None] = {}
-        for event in events:
+        for event in events if self._public else ():
             mapping = next((self._public[kind] for kind in type(event).__mro__ if kind in self._public), None)
             if mapping is not None:
                 public = mapping(event)

@@ -5,7 +5,7 @@ UnitOfWork: the changes that are written together or not at all; Outbox makes th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar, overload
@@ -62,12 +62,19 @@ class UnitOfWork:
     pending, with the same event ids, and may be committed again or dropped with `rollback()`.
     """
 
-    def __init__(self, store: Store, *, options: RetryOptions, handlers: EventHandlers[UnitOfWork]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        options: RetryOptions,
+        handlers: EventHandlers[UnitOfWork],
+        tracer: trace.Tracer,
+    ) -> None:
         self._store, self._options, self._handlers = store, options, handlers
         self._context = ContainerContext()
         self._dispatch = handlers.start()
         self._in_doubt: PendingCommit | None = None
-        self._tracer = trace.get_tracer("cosmos_outbox")
+        self._tracer = tracer
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,10 +122,13 @@ class UnitOfWork:
             await self._dispatch.run(self._recorded_events, self)
         if not self._context.has_changes:
             return None
-        with self._tracer.start_as_current_span("outbox.commit", kind=trace.SpanKind.CLIENT) as span:
-            pending = self._context.pending_commit(
-                correlation=current_correlation(), published=self._handlers.published(self._recorded_events())
-            )
+        span = self._tracer.start_span("outbox.commit", kind=trace.SpanKind.CLIENT)
+        if (
+            not span.is_recording()
+        ):  # then the current span, if any, is the caller's: there is nothing to set up
+            return await self._send(self._pending())
+        with trace.use_span(span, end_on_exit=True):
+            pending = self._pending()
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
@@ -130,6 +140,11 @@ class UnitOfWork:
             span.set_attribute("azure.cosmosdb.operation.request_charge", commit.request_charge)
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit
+
+    def _pending(self) -> PendingCommit:
+        return self._context.pending_commit(
+            correlation=current_correlation(), published=self._handlers.published(self._recorded_events())
+        )
 
     async def _send(self, pending: PendingCommit) -> Commit:
         was_in_doubt, self._in_doubt = self._in_doubt is pending, pending
@@ -150,8 +165,8 @@ class UnitOfWork:
             attempts=written.attempts,
         )
 
-    def _recorded_events(self) -> tuple[DomainEvent, ...]:
-        return tuple(event for entity in self._context.tracked() for event in entity.events)
+    def _recorded_events(self) -> Iterator[DomainEvent]:
+        return (event for entity in self._context.tracked() for event in entity.events)
 
 
 class Outbox:
@@ -159,8 +174,23 @@ class Outbox:
     The entry point: one per process and container, shared by all tasks.
     """
 
-    def __init__(self, store: Store, *, retries: RetryOptions | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        retries: RetryOptions | None = None,
+        tracer_provider: trace.TracerProvider | None = None,
+    ) -> None:
+        """
+        Commit to a store.
+
+        Args:
+            store: where to, `CosmosStore` or `MemoryContainer`.
+            retries: how long a read or a commit is tried. Defaults to 10 s.
+            tracer_provider: who gets a span a commit. Defaults to OpenTelemetry's global one.
+        """
         self._store, self._options = store, retries or RetryOptions()
+        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
 
     def on(
@@ -187,4 +217,4 @@ class Outbox:
         """
         Return a new unit of work, of a subclass where one is given.
         """
-        return kind(self._store, options=self._options, handlers=self._handlers)
+        return kind(self._store, options=self._options, handlers=self._handlers, tracer=self._tracer)

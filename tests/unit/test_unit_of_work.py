@@ -316,13 +316,12 @@ async def test_events_carry_the_ids_of_the_surrounding_blocks(container: MemoryC
 
 
 async def test_a_commit_is_a_span_with_its_cost_and_its_events_point_to_it(
-    container: MemoryContainer, monkeypatch: pytest.MonkeyPatch
+    container: MemoryContainer,
 ):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
     store = FaultyStore(container, [CommitFault.THROTTLED])
-    async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
+    async with Outbox(store, tracer_provider=provider).unit_of_work(NotesUnitOfWork) as uow:
         uow.notes.create(Note())
         commit = await uow.commit()
         await uow.commit()
