@@ -10,8 +10,9 @@ every event of the page, and only then does the processor move the checkpoint.
     delivery   the plan of a page: which events, in which order, on which lane; pure          (delivery.py)
     relay      carries the plan out: lanes side by side, inside a lane one after another      (relay.py)
 
-A *lane* is one ordered stream to the topic. A partition key always has the same lane, many keys share one, and one
-batch may carry the messages of many keys. The number of lanes bounds how much is under way at once.
+A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane; many keys share
+one, and one batch carries the messages of many keys. A page takes as many lanes as it fills batches, and the next page
+may put a key on another lane, for nothing of a page is under way when it is done. Leases begin on different lanes.
 
     page --plan--> lane 0: [a1 a2 c1] --publish--> accepted ------------------------------> page done -> checkpoint
                    lane 1: [b1 b2]    --publish--> unavailable -> back off -> same again --^

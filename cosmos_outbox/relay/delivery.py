@@ -4,7 +4,6 @@ Which events of a page go out, in which order, on which lane: the plan, without 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,6 +13,10 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay.message import message_of
 
 EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key
+
+
+LANE_BYTES = 192 * 1024  # a lane's share of a page: with what AMQP adds, one batch of the Standard tier
+_OVERHEAD_BYTES = 512  # ids, properties and encoding of a message, roughly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +37,18 @@ class Delivery:
 
 
 def plan(
-    documents: Iterable[Document], *, lanes: int, accepted: AbstractSet[EventKey] = frozenset()
-) -> dict[int, list[Delivery]]:
+    documents: Iterable[Document],
+    *,
+    lanes: int,
+    lane_bytes: int = LANE_BYTES,
+    accepted: AbstractSet[EventKey] = frozenset(),
+) -> list[list[Delivery]]:
     """
-    Return what each lane has to send, in order; lanes with nothing to send are left out.
+    Return what to send on lanes side by side, each in order: at most `lanes`, each of `lane_bytes` if that suffices.
 
     Documents that are no events cost nothing; neither do events that are known to be accepted. All events of a
-    partition key are on one lane, next to each other, in the order they were committed and, inside one commit, raised.
+    partition key are on one lane, next to each other, in the order they were committed and, inside one commit,
+    raised. The next page may put the key on another lane: by then all of this page is in the topic.
     """
     events = [event for event in map(stored_event, documents) if event is not None]
     # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
@@ -51,14 +59,24 @@ def plan(
             by_key.setdefault(event.partition_key, []).append(
                 Delivery(event=event, message=message_of(event))
             )
-    planned: dict[int, list[Delivery]] = {}
-    for partition_key, deliveries in by_key.items():
-        planned.setdefault(lane_of(partition_key, lanes), []).extend(deliveries)
-    return planned
+    return _share_out(list(by_key.values()), lanes=lanes, lane_bytes=lane_bytes)
 
 
-def lane_of(partition_key: str, lanes: int) -> int:
+def _share_out(streams: list[list[Delivery]], *, lanes: int, lane_bytes: int) -> list[list[Delivery]]:
     """
-    Return the lane of a partition key: always the same one, or two senders could overtake each other.
+    Return the streams one after another, cut into lanes of equal size.
+
+    A batch costs the sender as much as some messages, so a second lane is worth it only once the first has a full one.
     """
-    return zlib.crc32(partition_key.encode("utf-8", "surrogatepass")) % lanes
+    sizes = [sum(len(delivery.message.body) + _OVERHEAD_BYTES for delivery in stream) for stream in streams]
+    share = max(lane_bytes, -(-sum(sizes) // lanes))
+    shared: list[list[Delivery]] = []
+    current, before = -1, 0
+    for stream, size in zip(streams, sizes, strict=True):
+        lane = (before + size // 2) // share  # a stream belongs to the lane that its middle falls into
+        if lane > current:
+            current = lane
+            shared.append([])
+        shared[-1].extend(stream)
+        before += size
+    return shared

@@ -48,16 +48,14 @@ def broker_id(name: str) -> str:
 
     A name that looks like a hash is hashed too, so that two names never share an id.
     """
-    usable = name and not name.startswith(HASHED) and _is_text(name) and _utf16_length(name) <= MAX_ID_LENGTH
-    if usable:
+    if name and not name.startswith(HASHED) and _is_text(name) and _utf16_length(name) <= MAX_ID_LENGTH:
         return name
     return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
-    return {
-        name: _property(meta[key]) for key, name in _PROPERTIES.items() if meta.get(key) not in (None, "")
-    }
+    found = ((name, meta.get(key)) for key, name in _PROPERTIES.items())
+    return {name: _property(value) for name, value in found if value is not None and value != ""}
 
 
 def _property(value: Any) -> PropertyValue:
@@ -95,4 +93,6 @@ def _is_text(value: str) -> bool:
 
 
 def _utf16_length(value: str) -> int:
+    if value.isascii():
+        return len(value)
     return len(value) + sum(character > "\uffff" for character in value)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.relay.delivery import Delivery, lane_of, plan
+from cosmos_outbox.relay.delivery import Delivery, plan
 from tests.unit.relay.factories import entity, event
 
 
@@ -25,7 +25,7 @@ def test_only_events_are_delivered() -> None:
         {"id": "no data", "partitionKey": "k", "type": "domainEvent"},
         event("k", 1),
     ]
-    assert {0: ["k/1"]} == {lane: ids(due) for lane, due in plan(documents, lanes=1).items()}
+    assert [["k/1"]] == [ids(due) for due in plan(documents, lanes=1)]
 
 
 def test_events_of_one_commit_go_out_in_the_order_they_were_raised() -> None:
@@ -57,28 +57,48 @@ def test_events_of_one_partition_key_lie_next_to_each_other() -> None:
 def test_what_the_topic_has_already_is_left_out() -> None:
     documents = [event("a", 1), event("a", 2), event("b", 1)]
     accepted = {("a", "a/1"), ("b", "b/1")}
-    assert {0: ["a/2"]} == {
-        lane: ids(due) for lane, due in plan(documents, lanes=1, accepted=accepted).items()
-    }
+    assert [["a/2"]] == [ids(due) for due in plan(documents, lanes=1, accepted=accepted)]
 
 
-def test_the_lane_of_a_key_is_the_same_in_every_process() -> None:
-    assert [6, 4, 1, 0] == [lane_of(key, 8) for key in ("contact-1", "contact-2", "ж", "")]
+def test_a_page_without_events_needs_no_lane() -> None:
+    assert [] == plan([entity("k")], lanes=8)
 
 
-def test_keys_spread_over_all_lanes() -> None:
-    lanes = {lane_of(f"contact-{number}", 8) for number in range(200)}
-    assert set(range(8)) == lanes
+def test_what_fits_one_batch_goes_on_one_lane() -> None:
+    """
+    A batch costs as much as some messages, so many small batches would be slower, and no sooner accepted.
+    """
+    assert 1 == len(plan([event(f"k{number}", 1, size=500) for number in range(100)], lanes=8))
+
+
+def test_a_larger_page_takes_as_many_lanes_as_it_fills_batches() -> None:
+    shares = plan([event(f"k{number:03d}", 1, size=10_000) for number in range(60)], lanes=8)
+    assert [19, 18, 19, 4] == [len(share) for share in shares]
+
+
+def test_a_page_too_large_for_its_lanes_is_spread_evenly() -> None:
+    shares = plan([event(f"k{number:03d}", 1, size=10_000) for number in range(120)], lanes=3)
+    assert [40, 40, 40] == [len(share) for share in shares]
+
+
+def test_a_key_with_very_many_events_leaves_the_other_lanes_to_the_others() -> None:
+    giant = [event("giant", number, size=10_000) for number in range(90)]
+    small = [event(f"k{number:03d}", 1, size=10_000) for number in range(10)]
+    shares = plan([*giant, *small], lanes=4)
+    assert [90, 10] == [len(share) for share in shares]
 
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "ж", "\ud800"])
 
 
 @given(
-    commits=st.lists(st.tuples(KEYS, st.integers(1, 3)), max_size=20), lanes=st.integers(1, 9), data=st.data()
+    commits=st.lists(st.tuples(KEYS, st.integers(1, 3)), max_size=20),
+    lanes=st.integers(1, 9),
+    lane_bytes=st.sampled_from([1, 1500, 5000]),
+    data=st.data(),
 )
 def test_whatever_the_feed_shuffles_each_key_keeps_its_order_on_one_lane(
-    commits: list[tuple[str, int]], lanes: int, data: st.DataObject
+    commits: list[tuple[str, int]], lanes: int, lane_bytes: int, data: st.DataObject
 ) -> None:
     documents: list[Document] = []
     committed: dict[str, list[str]] = defaultdict(list)
@@ -87,11 +107,12 @@ def test_whatever_the_feed_shuffles_each_key_keeps_its_order_on_one_lane(
             document = event(key, len(committed[key]), lsn=lsn, sequence=sequence)
             documents.append(document)
             committed[key].append(document["id"])
-    planned = plan(data.draw(st.permutations(documents)), lanes=lanes)
+    shares = plan(data.draw(st.permutations(documents)), lanes=lanes, lane_bytes=lane_bytes)
+    assert len(shares) <= lanes
     sent: dict[str, list[str]] = defaultdict(list)
     lanes_of_key: dict[str, set[int]] = defaultdict(set)
-    for lane, due in planned.items():
-        for delivery in due:
+    for lane, share in enumerate(shares):
+        for delivery in share:
             sent[delivery.event.partition_key].append(delivery.event.id)
             lanes_of_key[delivery.event.partition_key].add(lane)
     assert committed == sent

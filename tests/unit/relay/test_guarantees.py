@@ -35,6 +35,7 @@ class Owner:
     lives_for: float
     faults: tuple[Fault | None, ...]
     lanes: int  # a new version of the worker may have another number
+    lane_bytes: int
     batch_size: int
 
 
@@ -79,6 +80,7 @@ def histories(draw: st.DrawFn) -> History:
         lives_for=st.floats(0, 20),
         faults=st.lists(st.none() | st.sampled_from(Fault), max_size=6).map(tuple),
         lanes=st.integers(1, 4),
+        lane_bytes=st.sampled_from([1, 2000, 100_000]),
         batch_size=st.integers(1, 5),
     )
     return History(
@@ -108,6 +110,7 @@ class Fleet:
     async def work(self, owner: Owner) -> None:
         relay = Relay(
             self.publisher(owner),
+            lane_bytes=owner.lane_bytes,
             backoff=Backoff(initial_seconds=0.1, maximum_seconds=2),
             notify=lambda record: None,
         )
@@ -134,7 +137,7 @@ async def check(history: History, *, dedup_window: float | None, fleet_type: typ
     broker.latency_seconds, broker.late_seconds = history.latency, history.late
     fleet = fleet_type(broker, history)
     await asyncio.gather(*(fleet.live(owner) for owner in history.owners))
-    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, batch_size=3))
+    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, lane_bytes=1, batch_size=3))
     await asyncio.sleep(history.late)
 
     first_copies: dict[str, list[str]] = defaultdict(list)

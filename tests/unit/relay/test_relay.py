@@ -64,13 +64,21 @@ async def test_events_of_the_dotnet_sample_are_relayed() -> None:
 
 async def test_lanes_send_side_by_side_and_a_lane_one_batch_after_another() -> None:
     """
-    20 keys over 4 lanes, batches of 2, 1 s to the broker and 1 s back: the fullest lane decides.
+    20 keys over 4 lanes, batches of 2, 1 s to the broker and 1 s back: each lane needs three batches.
     """
     world = World(lanes=4, batch_size=2)
     world.broker.latency_seconds = 1.0
-    await world.relay(batch(*(event(f"key-{number}", 1) for number in range(20))))
-    fullest = max(record.messages for record in world.told if isinstance(record, MessagesPublished))
-    assert 2.0 * -(-fullest // 2) == asyncio.get_running_loop().time()
+    await world.relay(batch(*(event(f"key-{number:02d}", 1, size=100_000) for number in range(20))))
+    assert [5, 5, 5, 5] == [record.messages for record in world.told if isinstance(record, MessagesPublished)]
+    assert 6.0 == asyncio.get_running_loop().time()
+
+
+async def test_leases_with_little_to_send_do_not_wait_for_one_another() -> None:
+    world = World(lanes=4)
+    world.broker.latency_seconds = 1.0
+    pages = [batch(event(f"key-{lease}", 1), lease=str(lease)) for lease in range(4)]
+    await asyncio.gather(*(world.relay(page) for page in pages))
+    assert 2.0 == asyncio.get_running_loop().time()
 
 
 async def test_a_broker_that_is_down_holds_the_page_until_it_is_back() -> None:
