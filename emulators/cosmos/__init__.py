@@ -9,7 +9,8 @@ requests into engine calls and engine values into the bytes that Azure would sen
 server      sockets, added latency, injected faults                     (asyncio, aiohttp)
   gateway   one request -> one reply: routes, key check, error replies  (no sockets from here on)
     resources  databases, containers, partition key ranges
-    documents  items, batches, queries, change feed
+    documents  single operations, batches
+    feeds      queries, change feed
       account > container > partition > item                            the engine
       transaction, patch, sql, changefeed                               what can be done with it
 ```

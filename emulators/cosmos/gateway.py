@@ -10,7 +10,7 @@ import logging
 import re
 from collections import Counter
 
-from emulators.cosmos import documents, jsontext, resources
+from emulators.cosmos import documents, feeds, jsontext, resources
 from emulators.cosmos.account import Account
 from emulators.cosmos.auth import check_signature
 from emulators.cosmos.container import Container
@@ -111,11 +111,11 @@ class Gateway:
             case RequestKind.BATCH:
                 return documents.batch_reply(container, request, now, fault)
             case RequestKind.QUERY:
-                return documents.query_reply(container, request, now)
+                return feeds.query_reply(container, request, now)
             case RequestKind.CHANGEFEED:
-                return documents.changefeed_reply(container, request, now)
+                return feeds.changefeed_reply(container, request, now)
             case RequestKind.READFEED:
-                return documents.readfeed_reply(container, request, now)
+                return feeds.readfeed_reply(container, request, now)
             case _:
                 item_id = route.segments[5] if len(route.segments) > 5 else None
                 return documents.item_reply(container, request, route.kind, item_id, now)

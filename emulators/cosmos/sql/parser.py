@@ -11,8 +11,9 @@ from typing import Any
 
 from emulators.cosmos.errors import bad_request
 from emulators.cosmos.jsontext import JsonObject, encode
-from emulators.cosmos.sql.expressions import Expression, ExpressionParser
+from emulators.cosmos.sql.expressions import ExpressionParser
 from emulators.cosmos.sql.functions import AGGREGATES
+from emulators.cosmos.sql.operators import Expression
 from emulators.cosmos.sql.tokens import TokenKind, tokenize
 
 MOST_ROWS = 2_147_483_647
