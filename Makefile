@@ -2,9 +2,10 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/.installed
+BENCH ?= commit
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test check format lock clean
+.PHONY: help setup demo run test test-faults bench check format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +26,12 @@ run: $(STAMP) ## the whole stack until Ctrl-C
 
 test: check ## everything CI runs
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
+	$(PY) -m pytest tests/faults -q
+
+bench: $(STAMP) ## one benchmark (BENCH=commit)
+	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(PY) -m ruff format --check .

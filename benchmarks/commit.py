@@ -30,7 +30,7 @@ from cosmos_outbox.adapters.cosmos_store import open_store
 from emulators.cosmos.protocol import RequestKind
 from emulators.cosmos.server import CosmosServer
 
-ROUNDS = 10
+ROUNDS = 20
 TEXT = "x" * 200
 
 
@@ -223,7 +223,7 @@ def main() -> None:
     Run from the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", type=int, default=200, help="commits a round (default 200)")
+    parser.add_argument("--commits", type=int, default=100, help="commits a round (default 100)")
     options = parser.parse_args()
     with server_process() as server:
         result = asyncio.run(measure(options.commits, server))
