@@ -4,9 +4,10 @@ What the tests with the unmodified SDK share: a served broker and a client of it
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from azure.servicebus import ServiceBusMessage
@@ -58,3 +59,12 @@ def texts(received):
 
 def subscription_stats(server, topic="t", subscription="s"):
     return server.broker.stats()["topics"][topic]["subscriptions"][subscription]
+
+
+async def until(fact: Callable[[], object]) -> None:
+    """
+    Wait for something the broker does by itself.
+    """
+    async with asyncio.timeout(10):
+        while not fact():  # noqa: ASYNC110  # facts of the engine have no event to wait for
+            await asyncio.sleep(0.02)

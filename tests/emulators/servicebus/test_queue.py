@@ -185,6 +185,13 @@ def test_an_expired_message_is_dropped_or_dead_lettered_as_configured():
     assert 1 == keeping.dead_letters.active, "what is dead does not expire"
 
 
+def test_an_expired_message_is_not_delivered_even_before_its_timer_ran():
+    queue, clock = filled("a", "b", ttl_s=5)
+    queue.put(message("c"), clock() + 1)
+    clock.now += 5
+    assert ["c"] == receive(queue).ids
+
+
 def test_a_locked_message_expires_only_when_it_is_unlocked():
     queue, clock = filled("a", "b", ttl_s=5, lock_s=60)
     receiver = receive(queue)
