@@ -129,6 +129,8 @@ def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, 
         "OUTBOX_SERVICEBUS_CONNECTION_STRING": servicebus,
         "OUTBOX_TOPIC": "events",
         "OUTBOX_SUBSCRIPTION": "all",
+        # A session costs a receiver about two seconds, whatever it holds, and the load opens some fifty a second.
+        "OUTBOX_RECEIVERS": "200",
         "OUTBOX_PROCESSOR_NAME": "outbox",
         "OUTBOX_LEASE_ACQUIRE_SECONDS": str(leases.acquire_seconds),
         "OUTBOX_LEASE_RENEW_SECONDS": str(leases.renew_seconds),
