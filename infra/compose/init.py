@@ -1,0 +1,67 @@
+"""
+Wait until both emulators are ready, then create database and containers; compose starts the rest after this.
+
+The emulators' images hold no shell and no curl, so no health check can run inside them; this waits from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+
+from examples.contacts.provision import provision
+
+PAUSE_SECONDS = 1.0
+REQUEST_SECONDS = 5.0
+
+
+def wait_until_ready(urls: Iterable[str], *, seconds: float) -> None:
+    """
+    Return as soon as every URL has answered with success.
+
+    Raises:
+        TimeoutError: one did not in time; its last answer is named.
+    """
+    deadline = time.monotonic() + seconds
+    for url in urls:
+        while (problem := _problem(url)) is not None:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{url} is not ready after {seconds:g} s: {problem}")
+            time.sleep(PAUSE_SECONDS)
+
+
+def _problem(url: str) -> str | None:
+    try:
+        with urllib.request.urlopen(url, timeout=REQUEST_SECONDS):  # noqa: S310 # the compose file names the URLs
+            return None
+    except (OSError, urllib.error.URLError) as error:
+        return str(error)
+
+
+def main() -> int:
+    """
+    Do both, as the environment says; exit 1 if the emulators do not get ready.
+    """
+    try:
+        wait_until_ready(os.environ["WAIT_FOR"].split(), seconds=float(os.environ["WAIT_SECONDS"]))
+    except TimeoutError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    asyncio.run(
+        provision(
+            os.environ["OUTBOX_COSMOS_CONNECTION_STRING"],
+            database=os.environ["OUTBOX_COSMOS_DATABASE"],
+            data=os.environ["OUTBOX_COSMOS_CONTAINER"],
+            leases=os.environ["OUTBOX_LEASE_CONTAINER"],
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+// Everything the outbox needs on Azure, for `azd provision` or `az deployment sub create`.
+// Written without compiler-new syntax (union types, lambdas, spread), so that the offline parsers read it too.
+targetScope = 'subscription'
+
+@description('Names the environment; part of every generated name.')
+@minLength(1)
+@maxLength(40)
+param environmentName string
+
+@description('Region of all resources.')
+@minLength(1)
+param location string
+
+@description('Where the worker runs. On AKS the cluster is yours: see infra/kubernetes.')
+@allowed([
+  'containerapps'
+  'aks'
+])
+param workerPlatform string = 'containerapps'
+
+@description('OIDC issuer of the AKS cluster whose pods sign in as the worker and as KEDA; needed for aks only.')
+param aksOidcIssuerUrl string = ''
+
+@description('Serverless bills by request and suits small loads; autoscale has no ceiling of 5,000 RU/s.')
+@allowed([
+  'autoscale'
+  'serverless'
+])
+param capacityMode string = 'serverless'
+
+@description('Autoscale ceiling of the data container, in RU/s.')
+@minValue(1000)
+param dataMaxThroughput int = 1000
+
+@description('Puts Cosmos DB and Service Bus behind private endpoints and closes their public ones.')
+param privateNetworking bool = false
+
+@description('Private endpoints need Premium.')
+@allowed([
+  'Standard'
+  'Premium'
+])
+param serviceBusSku string = privateNetworking ? 'Premium' : 'Standard'
+
+@description('Spreads Cosmos DB and Container Apps over availability zones, where the region has them.')
+param zoneRedundant bool = false
+
+param databaseName string = 'contacts'
+param dataContainerName string = 'data'
+param leaseContainerName string = 'leases'
+param parkedContainerName string = 'parked'
+param topicName string = 'events'
+param subscriptionName string = 'all'
+
+@description('Workers with the same name share the leases.')
+param processorName string = 'outbox'
+
+@description('Image of the API; empty before the first `azd deploy`.')
+param apiImage string = ''
+
+@description('Image of the worker; empty before the first `azd deploy`.')
+param workerImage string = ''
+
+@description('Serves the API on the internet. The example has no authentication of its own: put some in front first.')
+param apiExternal bool = false
+
+@description('Two, so that one can fail; more than the container has physical partitions only stand by.')
+@minValue(2)
+param workerReplicas int = 2
+
+@description('Receives the alerts; without it they only show in the portal.')
+param alertEmail string = ''
+
+var token = toLower(uniqueString(subscription().id, environmentName, location))
+var tags = {
+  'azd-env-name': environmentName
+}
+var onContainerApps = workerPlatform == 'containerapps'
+
+resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
+  name: 'rg-${environmentName}'
+  location: location
+  tags: tags
+}
+
+module identities 'modules/identities.bicep' = {
+  name: 'identities'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    aksOidcIssuerUrl: onContainerApps ? '' : aksOidcIssuerUrl
+  }
+}
+
+module monitoring 'modules/monitoring.bicep' = {
+  name: 'monitoring'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    publisherPrincipalIds: [
+      identities.outputs.apiPrincipalId
+      identities.outputs.workerPrincipalId
+      identities.outputs.subscriberPrincipalId
+    ]
+  }
+}
+
+module network 'modules/network.bicep' = if (privateNetworking) {
+  name: 'network'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+  }
+}
+
+module cosmos 'modules/cosmos.bicep' = {
+  name: 'cosmos'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    capacityMode: capacityMode
+    dataMaxThroughput: dataMaxThroughput
+    zoneRedundant: zoneRedundant
+    publicNetworkAccess: privateNetworking ? 'Disabled' : 'Enabled'
+    databaseName: databaseName
+    dataContainerName: dataContainerName
+    leaseContainerName: leaseContainerName
+    parkedContainerName: parkedContainerName
+    workspaceId: monitoring.outputs.workspaceId
+  }
+}
+
+module cosmosRoles 'modules/cosmos-roles.bicep' = {
+  name: 'cosmos-roles'
+  scope: group
+  params: {
+    accountName: cosmos.outputs.name
+    databaseName: databaseName
+    dataContainerName: dataContainerName
+    leaseContainerName: leaseContainerName
+    parkedContainerName: parkedContainerName
+    apiPrincipalId: identities.outputs.apiPrincipalId
+    workerPrincipalId: identities.outputs.workerPrincipalId
+    kedaPrincipalId: identities.outputs.kedaPrincipalId
+    withKeda: !onContainerApps
+  }
+}
+
+module serviceBus 'modules/servicebus.bicep' = {
+  name: 'servicebus'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    sku: serviceBusSku
+    publicNetworkAccess: privateNetworking ? 'Disabled' : 'Enabled'
+    topicName: topicName
+    subscriptionName: subscriptionName
+    senderPrincipalId: identities.outputs.workerPrincipalId
+    receiverPrincipalId: identities.outputs.subscriberPrincipalId
+    workspaceId: monitoring.outputs.workspaceId
+  }
+}
+
+module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) {
+  name: 'cosmos-endpoint'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    name: 'cosmos-${token}'
+    targetId: cosmos.outputs.id
+    groupId: 'Sql'
+    zoneName: 'privatelink.documents.azure.com'
+    networkId: privateNetworking ? network.outputs.networkId : ''
+    subnetId: privateNetworking ? network.outputs.endpointsSubnetId : ''
+  }
+}
+
+module serviceBusEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) {
+  name: 'servicebus-endpoint'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    name: 'servicebus-${token}'
+    targetId: serviceBus.outputs.id
+    groupId: 'namespace'
+    zoneName: 'privatelink.servicebus.windows.net'
+    networkId: privateNetworking ? network.outputs.networkId : ''
+    subnetId: privateNetworking ? network.outputs.endpointsSubnetId : ''
+  }
+}
+
+module registry 'modules/registry.bicep' = {
+  name: 'registry'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    pullPrincipalIds: [
+      identities.outputs.apiPrincipalId
+      identities.outputs.workerPrincipalId
+    ]
+  }
+}
+
+module appsEnvironment 'modules/environment.bicep' = {
+  name: 'environment'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    workspaceId: monitoring.outputs.workspaceId
+    subnetId: privateNetworking ? network.outputs.appsSubnetId : ''
+    internal: privateNetworking && !apiExternal
+    zoneRedundant: zoneRedundant && privateNetworking
+  }
+}
+
+module api 'modules/api.bicep' = {
+  name: 'api'
+  scope: group
+  dependsOn: [
+    cosmosRoles
+    cosmosEndpoint
+  ]
+  params: {
+    location: location
+    tags: tags
+    environmentId: appsEnvironment.outputs.id
+    identityId: identities.outputs.apiId
+    identityClientId: identities.outputs.apiClientId
+    registryServer: registry.outputs.loginServer
+    image: apiImage
+    external: apiExternal
+    cosmosEndpoint: cosmos.outputs.endpoint
+    databaseName: databaseName
+    dataContainerName: dataContainerName
+    applicationInsightsName: monitoring.outputs.applicationInsightsName
+  }
+}
+
+module worker 'modules/worker.bicep' = if (onContainerApps) {
+  name: 'worker'
+  scope: group
+  dependsOn: [
+    cosmosRoles
+    cosmosEndpoint
+    serviceBusEndpoint
+  ]
+  params: {
+    location: location
+    tags: tags
+    environmentId: appsEnvironment.outputs.id
+    identityId: identities.outputs.workerId
+    identityClientId: identities.outputs.workerClientId
+    registryServer: registry.outputs.loginServer
+    image: workerImage
+    replicas: workerReplicas
+    cosmosEndpoint: cosmos.outputs.endpoint
+    databaseName: databaseName
+    dataContainerName: dataContainerName
+    leaseContainerName: leaseContainerName
+    processorName: processorName
+    serviceBusNamespace: serviceBus.outputs.fullyQualifiedNamespace
+    topicName: topicName
+    applicationInsightsName: monitoring.outputs.applicationInsightsName
+  }
+}
+
+module alerts 'modules/alerts.bicep' = {
+  name: 'alerts'
+  scope: group
+  params: {
+    location: location
+    tags: tags
+    token: token
+    email: alertEmail
+    cosmosAccountId: cosmos.outputs.id
+    serviceBusNamespaceId: serviceBus.outputs.id
+    workspaceId: monitoring.outputs.workspaceId
+    watchWorkerApp: onContainerApps
+  }
+}
+
+// azd keeps upper-case outputs as variables of its environment; none of them is a secret.
+output AZURE_LOCATION string = location
+output AZURE_RESOURCE_GROUP string = group.name
+output AZURE_CONTAINER_REGISTRY_ENDPOINT string = registry.outputs.loginServer
+output OUTBOX_COSMOS_ENDPOINT string = cosmos.outputs.endpoint
+output OUTBOX_SERVICEBUS_NAMESPACE string = serviceBus.outputs.fullyQualifiedNamespace
+output API_URL string = api.outputs.url
+output WORKER_CLIENT_ID string = identities.outputs.workerClientId
+output KEDA_CLIENT_ID string = identities.outputs.kedaClientId
+output SUBSCRIBER_CLIENT_ID string = identities.outputs.subscriberClientId

@@ -1,0 +1,200 @@
+// What somebody should be told about. Platform metrics first; then what the worker logs about itself.
+param location string
+param tags object
+param token string
+param email string
+param cosmosAccountId string
+param serviceBusNamespaceId string
+param workspaceId string
+
+@description('False on AKS, where the worker logs to the cluster\'s own workspace.')
+param watchWorkerApp bool
+
+var metricAlerts = [
+  {
+    name: 'dead-letters'
+    description: 'A subscriber gave up on messages: look at the dead-letter queue of the subscription.'
+    target: serviceBusNamespaceId
+    namespace: 'Microsoft.ServiceBus/namespaces'
+    metric: 'DeadletteredMessages'
+    aggregation: 'Average'
+    threshold: 0
+    dimension: 'EntityName'
+    values: [
+      '*'
+    ]
+  }
+  {
+    name: 'bus-throttled'
+    description: 'Service Bus slows senders down: events arrive late. Consider Premium.'
+    target: serviceBusNamespaceId
+    namespace: 'Microsoft.ServiceBus/namespaces'
+    metric: 'ThrottledRequests'
+    aggregation: 'Total'
+    threshold: 10
+    dimension: 'EntityName'
+    values: [
+      '*'
+    ]
+  }
+  {
+    name: 'bus-failing'
+    description: 'Service Bus answers with errors of its own; workers retry and keep their position.'
+    target: serviceBusNamespaceId
+    namespace: 'Microsoft.ServiceBus/namespaces'
+    metric: 'ServerErrors'
+    aggregation: 'Total'
+    threshold: 10
+    dimension: 'EntityName'
+    values: [
+      '*'
+    ]
+  }
+  {
+    name: 'cosmos-throttled'
+    description: 'Cosmos DB refuses requests (429): raise the throughput, or look for a hot partition.'
+    target: cosmosAccountId
+    namespace: 'Microsoft.DocumentDB/databaseAccounts'
+    metric: 'TotalRequests'
+    aggregation: 'Count'
+    threshold: 10
+    dimension: 'StatusCode'
+    values: [
+      '429'
+    ]
+  }
+  {
+    name: 'cosmos-busy'
+    description: 'A physical partition uses nearly all of its throughput.'
+    target: cosmosAccountId
+    namespace: 'Microsoft.DocumentDB/databaseAccounts'
+    metric: 'NormalizedRUConsumption'
+    aggregation: 'Maximum'
+    threshold: 95
+    dimension: 'CollectionName'
+    values: [
+      '*'
+    ]
+  }
+]
+
+var logAlerts = [
+  {
+    name: 'lease-halted'
+    description: 'A range of the container stands still; its events are not sent.'
+    query: loadTextContent('../queries/lease-halted.kql')
+    severity: 1
+  }
+  {
+    name: 'event-rejected'
+    description: 'An event can never be sent as it is; later events of its partition key wait.'
+    query: loadTextContent('../queries/event-rejected.kql')
+    severity: 1
+  }
+  {
+    name: 'worker-failing'
+    description: 'The platform cannot keep a worker alive.'
+    query: loadTextContent('../queries/worker-failing.kql')
+    severity: 2
+  }
+]
+
+resource people 'Microsoft.Insights/actionGroups@2023-01-01' = if (!empty(email)) {
+  name: 'ag-${token}'
+  location: 'global'
+  tags: tags
+  properties: {
+    groupShortName: 'outbox'
+    enabled: true
+    emailReceivers: [
+      {
+        name: 'operators'
+        emailAddress: email
+        useCommonAlertSchema: true
+      }
+    ]
+  }
+}
+
+resource onMetrics 'Microsoft.Insights/metricAlerts@2018-03-01' = [for alert in metricAlerts: {
+  name: 'alert-${alert.name}-${token}'
+  location: 'global'
+  tags: tags
+  properties: {
+    description: alert.description
+    severity: 2
+    enabled: true
+    autoMitigate: true
+    scopes: [
+      alert.target
+    ]
+    evaluationFrequency: 'PT5M'
+    windowSize: 'PT15M'
+    criteria: {
+      'odata.type': 'Microsoft.Azure.Monitor.MultipleResourceMultipleMetricCriteria'
+      allOf: [
+        {
+          criterionType: 'StaticThresholdCriterion'
+          name: alert.name
+          metricNamespace: alert.namespace
+          metricName: alert.metric
+          operator: 'GreaterThan'
+          threshold: alert.threshold
+          timeAggregation: alert.aggregation
+          dimensions: [
+            {
+              name: alert.dimension
+              operator: 'Include'
+              values: alert.values
+            }
+          ]
+        }
+      ]
+    }
+    actions: empty(email) ? [] : [
+      {
+        actionGroupId: people.id
+      }
+    ]
+  }
+}]
+
+resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert in logAlerts: if (watchWorkerApp) {
+  name: 'alert-${alert.name}-${token}'
+  location: location
+  tags: tags
+  kind: 'LogAlert'
+  properties: {
+    displayName: alert.name
+    description: alert.description
+    severity: alert.severity
+    enabled: true
+    autoMitigate: true
+    scopes: [
+      workspaceId
+    ]
+    evaluationFrequency: 'PT5M'
+    windowSize: 'PT5M'
+    // The tables appear with the first line that is logged, which is after this deployment.
+    skipQueryValidation: true
+    criteria: {
+      allOf: [
+        {
+          query: alert.query
+          timeAggregation: 'Count'
+          operator: 'GreaterThan'
+          threshold: 0
+          failingPeriods: {
+            numberOfEvaluationPeriods: 1
+            minFailingPeriodsToAlert: 1
+          }
+        }
+      ]
+    }
+    actions: {
+      actionGroups: empty(email) ? [] : [
+        people.id
+      ]
+    }
+  }
+}]

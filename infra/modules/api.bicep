@@ -1,0 +1,126 @@
+// The contacts API.
+param location string
+param tags object
+param environmentId string
+param identityId string
+param identityClientId string
+param registryServer string
+
+@description('Empty before the first deployment: a public image then holds the place, without probes.')
+param image string
+param external bool
+param cosmosEndpoint string
+param databaseName string
+param dataContainerName string
+param applicationInsightsName string
+
+var placeholder = empty(image)
+
+resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing = {
+  name: applicationInsightsName
+}
+
+resource api 'Microsoft.App/containerApps@2025-01-01' = {
+  name: 'api'
+  location: location
+  tags: union(tags, {
+    'azd-service-name': 'api'
+  })
+  identity: {
+    type: 'UserAssigned'
+    userAssignedIdentities: {
+      '${identityId}': {}
+    }
+  }
+  properties: {
+    environmentId: environmentId
+    workloadProfileName: 'Consumption'
+    configuration: {
+      activeRevisionsMode: 'Single'
+      ingress: {
+        external: external
+        targetPort: placeholder ? 80 : 8000
+        transport: 'auto'
+        allowInsecure: false
+      }
+      registries: [
+        {
+          server: registryServer
+          identity: identityId
+        }
+      ]
+    }
+    template: {
+      terminationGracePeriodSeconds: 30
+      containers: [
+        {
+          name: 'api'
+          image: placeholder ? 'mcr.microsoft.com/azuredocs/containerapps-helloworld:latest' : image
+          resources: {
+            cpu: json('0.5')
+            memory: '1Gi'
+          }
+          env: [
+            {
+              name: 'AZURE_CLIENT_ID'
+              value: identityClientId
+            }
+            {
+              name: 'OUTBOX_COSMOS_ENDPOINT'
+              value: cosmosEndpoint
+            }
+            {
+              name: 'OUTBOX_COSMOS_DATABASE'
+              value: databaseName
+            }
+            {
+              name: 'OUTBOX_COSMOS_CONTAINER'
+              value: dataContainerName
+            }
+            // Says where to send telemetry; local authentication is off there, so it opens nothing.
+            {
+              name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
+              value: applicationInsights.properties.ConnectionString
+            }
+          ]
+          probes: placeholder ? [] : [
+            {
+              type: 'Startup'
+              httpGet: {
+                path: '/healthz'
+                port: 8000
+              }
+              periodSeconds: 2
+              failureThreshold: 60
+            }
+            {
+              type: 'Liveness'
+              httpGet: {
+                path: '/healthz'
+                port: 8000
+              }
+              periodSeconds: 10
+              failureThreshold: 3
+            }
+          ]
+        }
+      ]
+      scale: {
+        minReplicas: 2
+        maxReplicas: 10
+        rules: [
+          {
+            name: 'http'
+            http: {
+              metadata: {
+                concurrentRequests: '50'
+              }
+            }
+          }
+        ]
+      }
+    }
+  }
+}
+
+output url string = 'https://${api.properties.configuration.ingress.fqdn}'

@@ -1,0 +1,166 @@
+// Who may do what with the documents: roles of the data plane, each assigned on one container.
+param accountName string
+param databaseName string
+param dataContainerName string
+param leaseContainerName string
+param parkedContainerName string
+param apiPrincipalId string
+param workerPrincipalId string
+param kedaPrincipalId string
+
+@description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
+param withKeda bool
+
+var metadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
+var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
+var items = '${containers}/items'
+
+resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' existing = {
+  name: accountName
+}
+
+resource documentWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-document-writer')
+  properties: {
+    roleName: 'outbox-document-writer'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          metadata
+          '${items}/create'
+          '${items}/read'
+          '${items}/replace'
+          '${items}/upsert'
+          '${items}/delete'
+          '${containers}/executeQuery'
+        ]
+      }
+    ]
+  }
+}
+
+resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-feed-reader')
+  properties: {
+    roleName: 'outbox-feed-reader'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          metadata
+          '${containers}/readChangeFeed'
+        ]
+      }
+    ]
+  }
+}
+
+resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-lease-reader')
+  properties: {
+    roleName: 'outbox-lease-reader'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          metadata
+          '${items}/read'
+          '${containers}/executeQuery'
+        ]
+      }
+    ]
+  }
+}
+
+// An account takes one change of its roles at a time, hence the chain of dependsOn.
+resource apiOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+  parent: account
+  name: guid(account.id, apiPrincipalId, dataContainerName, 'write')
+  dependsOn: [
+    feedReader
+    leaseReader
+  ]
+  properties: {
+    principalId: apiPrincipalId
+    roleDefinitionId: documentWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${dataContainerName}'
+  }
+}
+
+resource workerOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+  parent: account
+  name: guid(account.id, workerPrincipalId, dataContainerName, 'feed')
+  dependsOn: [
+    apiOnData
+  ]
+  properties: {
+    principalId: workerPrincipalId
+    roleDefinitionId: feedReader.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${dataContainerName}'
+  }
+}
+
+resource workerOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+  parent: account
+  name: guid(account.id, workerPrincipalId, leaseContainerName, 'write')
+  dependsOn: [
+    workerOnData
+  ]
+  properties: {
+    principalId: workerPrincipalId
+    roleDefinitionId: documentWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${leaseContainerName}'
+  }
+}
+
+resource workerOnParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+  parent: account
+  name: guid(account.id, workerPrincipalId, parkedContainerName, 'write')
+  dependsOn: [
+    workerOnLeases
+  ]
+  properties: {
+    principalId: workerPrincipalId
+    roleDefinitionId: documentWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${parkedContainerName}'
+  }
+}
+
+resource kedaOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (withKeda) {
+  parent: account
+  name: guid(account.id, kedaPrincipalId, dataContainerName, 'feed')
+  dependsOn: [
+    workerOnParked
+  ]
+  properties: {
+    principalId: kedaPrincipalId
+    roleDefinitionId: feedReader.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${dataContainerName}'
+  }
+}
+
+resource kedaOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (withKeda) {
+  parent: account
+  name: guid(account.id, kedaPrincipalId, leaseContainerName, 'read')
+  dependsOn: [
+    kedaOnData
+  ]
+  properties: {
+    principalId: kedaPrincipalId
+    roleDefinitionId: leaseReader.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${leaseContainerName}'
+  }
+}

@@ -1,0 +1,190 @@
+// The account, its database and the three containers. Data-plane sign-in cannot create any of them, so they all are here.
+param location string
+param tags object
+param token string
+
+@allowed([
+  'autoscale'
+  'serverless'
+])
+param capacityMode string
+
+@minValue(1000)
+param dataMaxThroughput int
+param zoneRedundant bool
+
+@allowed([
+  'Enabled'
+  'Disabled'
+])
+param publicNetworkAccess string
+param databaseName string
+param dataContainerName string
+param leaseContainerName string
+param parkedContainerName string
+param workspaceId string
+
+var serverless = capacityMode == 'serverless'
+
+resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
+  name: 'cosmos-${token}'
+  location: location
+  tags: tags
+  kind: 'GlobalDocumentDB'
+  // checkov:skip=CKV_AZURE_101:open by default and closed by privateNetworking; without an Entra identity it answers nothing
+  // checkov:skip=CKV_AZURE_99:the same parameter; an address filter would have to name the addresses of Container Apps
+  properties: {
+    databaseAccountOfferType: 'Standard'
+    consistencyPolicy: {
+      // Each reader of a commit passes on its session token; stronger levels cost reads twice.
+      defaultConsistencyLevel: 'Session'
+    }
+    locations: [
+      {
+        locationName: location
+        failoverPriority: 0
+        isZoneRedundant: zoneRedundant
+      }
+    ]
+    capabilities: serverless ? [
+      {
+        name: 'EnableServerless'
+      }
+    ] : []
+    disableLocalAuth: true
+    disableKeyBasedMetadataWriteAccess: true
+    minimalTlsVersion: 'Tls12'
+    publicNetworkAccess: publicNetworkAccess
+    networkAclBypass: 'None'
+    backupPolicy: {
+      type: 'Continuous'
+      continuousModeProperties: {
+        tier: 'Continuous7Days'
+      }
+    }
+  }
+}
+
+resource database 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases@2024-11-15' = {
+  parent: account
+  name: databaseName
+  properties: {
+    resource: {
+      id: databaseName
+    }
+  }
+}
+
+resource data 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = {
+  parent: database
+  name: dataContainerName
+  properties: {
+    resource: {
+      id: dataContainerName
+      partitionKey: {
+        paths: [
+          '/partitionKey'
+        ]
+        kind: 'Hash'
+        version: 2
+      }
+      // On, without expiry: only a document's own `ttl` counts. Off, events would stay for ever.
+      defaultTtl: -1
+      indexingPolicy: {
+        indexingMode: 'consistent'
+        automatic: true
+        // Only what queries filter on: each further path makes every write of an event dearer.
+        includedPaths: [
+          {
+            path: '/type/?'
+          }
+          {
+            path: '/data/deleted/?'
+          }
+        ]
+        excludedPaths: [
+          {
+            path: '/*'
+          }
+        ]
+      }
+    }
+    options: serverless ? {} : {
+      autoscaleSettings: {
+        maxThroughput: dataMaxThroughput
+      }
+    }
+  }
+}
+
+resource leases 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = {
+  parent: database
+  name: leaseContainerName
+  properties: {
+    resource: {
+      id: leaseContainerName
+      partitionKey: {
+        paths: [
+          '/id'
+        ]
+        kind: 'Hash'
+        version: 2
+      }
+      // The bootstrap lock carries its own `ttl`.
+      defaultTtl: -1
+    }
+    options: serverless ? {} : {
+      autoscaleSettings: {
+        maxThroughput: 1000
+      }
+    }
+  }
+}
+
+resource parked 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = {
+  parent: database
+  name: parkedContainerName
+  properties: {
+    resource: {
+      id: parkedContainerName
+      partitionKey: {
+        paths: [
+          '/partitionKey'
+        ]
+        kind: 'Hash'
+        version: 2
+      }
+      defaultTtl: -1
+    }
+    options: serverless ? {} : {
+      autoscaleSettings: {
+        maxThroughput: 1000
+      }
+    }
+  }
+}
+
+resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: account
+  name: 'workspace'
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      // Not DataPlaneRequests: a line a request costs more than the requests, and names the partition keys.
+      {
+        category: 'ControlPlaneRequests'
+        enabled: true
+      }
+    ]
+    metrics: [
+      {
+        category: 'Requests'
+        enabled: true
+      }
+    ]
+  }
+}
+
+output id string = account.id
+output name string = account.name
+output endpoint string = account.properties.documentEndpoint

@@ -1,0 +1,70 @@
+// One identity a service, so that each can be given only what that service needs.
+param location string
+param tags object
+param token string
+
+@description('Empty where no AKS cluster runs the worker.')
+param aksOidcIssuerUrl string
+
+@description('Where the kubernetes manifests put the worker; the subject of its federated credential.')
+param workerServiceAccount string = 'system:serviceaccount:outbox:outbox-worker'
+param kedaServiceAccount string = 'system:serviceaccount:keda:keda-operator'
+
+resource api 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: 'id-api-${token}'
+  location: location
+  tags: tags
+}
+
+resource worker 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: 'id-worker-${token}'
+  location: location
+  tags: tags
+}
+
+resource subscriber 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: 'id-subscriber-${token}'
+  location: location
+  tags: tags
+}
+
+resource keda 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: 'id-keda-${token}'
+  location: location
+  tags: tags
+}
+
+resource workerOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials@2023-01-31' = if (!empty(aksOidcIssuerUrl)) {
+  parent: worker
+  name: 'aks'
+  properties: {
+    issuer: aksOidcIssuerUrl
+    subject: workerServiceAccount
+    audiences: [
+      'api://AzureADTokenExchange'
+    ]
+  }
+}
+
+resource kedaOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials@2023-01-31' = if (!empty(aksOidcIssuerUrl)) {
+  parent: keda
+  name: 'aks'
+  properties: {
+    issuer: aksOidcIssuerUrl
+    subject: kedaServiceAccount
+    audiences: [
+      'api://AzureADTokenExchange'
+    ]
+  }
+}
+
+output apiId string = api.id
+output apiClientId string = api.properties.clientId
+output apiPrincipalId string = api.properties.principalId
+output workerId string = worker.id
+output workerClientId string = worker.properties.clientId
+output workerPrincipalId string = worker.properties.principalId
+output subscriberClientId string = subscriber.properties.clientId
+output subscriberPrincipalId string = subscriber.properties.principalId
+output kedaClientId string = keda.properties.clientId
+output kedaPrincipalId string = keda.properties.principalId

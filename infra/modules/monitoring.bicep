@@ -1,0 +1,52 @@
+// Log Analytics and Application Insights. Both refuse keys: telemetry is sent with the service's identity.
+param location string
+param tags object
+param token string
+param publisherPrincipalIds array
+
+@minValue(30)
+param retentionInDays int = 30
+
+var metricsPublisherRole = '3913510d-42f4-4e42-8a64-420c390055eb'
+
+resource workspace 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
+  name: 'log-${token}'
+  location: location
+  tags: tags
+  properties: {
+    sku: {
+      name: 'PerGB2018'
+    }
+    retentionInDays: retentionInDays
+    features: {
+      disableLocalAuth: true
+      enableLogAccessUsingOnlyResourcePermissions: true
+    }
+  }
+}
+
+resource applicationInsights 'Microsoft.Insights/components@2020-02-02' = {
+  name: 'appi-${token}'
+  location: location
+  tags: tags
+  kind: 'web'
+  properties: {
+    Application_Type: 'web'
+    WorkspaceResourceId: workspace.id
+    IngestionMode: 'LogAnalytics'
+    DisableLocalAuth: true
+  }
+}
+
+resource publishers 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for principalId in publisherPrincipalIds: {
+  name: guid(applicationInsights.id, principalId, metricsPublisherRole)
+  scope: applicationInsights
+  properties: {
+    principalId: principalId
+    principalType: 'ServicePrincipal'
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', metricsPublisherRole)
+  }
+}]
+
+output workspaceId string = workspace.id
+output applicationInsightsName string = applicationInsights.name

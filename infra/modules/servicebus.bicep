@@ -1,0 +1,117 @@
+// The namespace, the topic that drops repeated messages, and one subscription that keeps each session's order.
+param location string
+param tags object
+param token string
+
+@allowed([
+  'Standard'
+  'Premium'
+])
+param sku string
+
+@description('Messaging units; Premium only.')
+@minValue(1)
+param capacity int = 1
+
+@allowed([
+  'Enabled'
+  'Disabled'
+])
+param publicNetworkAccess string
+param topicName string
+param subscriptionName string
+param senderPrincipalId string
+param receiverPrincipalId string
+param workspaceId string
+
+var senderRole = '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
+var receiverRole = '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
+
+resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
+  name: 'sb-${token}'
+  location: location
+  tags: tags
+  sku: {
+    name: sku
+    tier: sku
+    capacity: sku == 'Premium' ? capacity : null
+  }
+  properties: {
+    disableLocalAuth: true
+    minimumTlsVersion: '1.2'
+    publicNetworkAccess: publicNetworkAccess
+  }
+}
+
+resource topic 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
+  parent: namespace
+  name: topicName
+  properties: {
+    // These three cannot be changed later: another choice means another topic.
+    requiresDuplicateDetection: true
+    enablePartitioning: false
+    supportOrdering: true
+    // Longer than any outage after which a worker sends from an old checkpoint again.
+    duplicateDetectionHistoryTimeWindow: 'P1D'
+    enableBatchedOperations: true
+    defaultMessageTimeToLive: 'P14D'
+    maxSizeInMegabytes: 5120
+  }
+}
+
+resource consumer 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = {
+  parent: topic
+  name: subscriptionName
+  properties: {
+    requiresSession: true
+    lockDuration: 'PT1M'
+    maxDeliveryCount: 10
+    deadLetteringOnMessageExpiration: true
+    deadLetteringOnFilterEvaluationExceptions: true
+    defaultMessageTimeToLive: 'P14D'
+    enableBatchedOperations: true
+  }
+}
+
+resource sender 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
+  name: guid(topic.id, senderPrincipalId, senderRole)
+  scope: topic
+  properties: {
+    principalId: senderPrincipalId
+    principalType: 'ServicePrincipal'
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', senderRole)
+  }
+}
+
+resource receiver 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
+  name: guid(consumer.id, receiverPrincipalId, receiverRole)
+  scope: consumer
+  properties: {
+    principalId: receiverPrincipalId
+    principalType: 'ServicePrincipal'
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', receiverRole)
+  }
+}
+
+resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
+  scope: namespace
+  name: 'workspace'
+  properties: {
+    workspaceId: workspaceId
+    logs: [
+      {
+        category: 'OperationalLogs'
+        enabled: true
+      }
+    ]
+    metrics: [
+      {
+        category: 'AllMetrics'
+        enabled: true
+      }
+    ]
+  }
+}
+
+output id string = namespace.id
+output fullyQualifiedNamespace string = '${namespace.name}.servicebus.windows.net'

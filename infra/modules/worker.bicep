@@ -1,0 +1,145 @@
+// The worker: a fixed number of replicas, because leases bound useful parallelism and Container Apps has no KEDA scaler
+// for the change feed. Without a scale rule and without ingress, a minimum of 0 would mean "never".
+param location string
+param tags object
+param environmentId string
+param identityId string
+param identityClientId string
+param registryServer string
+
+@description('Empty before the first deployment: a public image then holds the place, without probes.')
+param image string
+
+@minValue(2)
+param replicas int
+param cosmosEndpoint string
+param databaseName string
+param dataContainerName string
+param leaseContainerName string
+param processorName string
+param serviceBusNamespace string
+param topicName string
+param applicationInsightsName string
+
+var placeholder = empty(image)
+
+resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing = {
+  name: applicationInsightsName
+}
+
+resource worker 'Microsoft.App/containerApps@2025-01-01' = {
+  name: 'worker'
+  location: location
+  tags: union(tags, {
+    'azd-service-name': 'worker'
+  })
+  identity: {
+    type: 'UserAssigned'
+    userAssignedIdentities: {
+      '${identityId}': {}
+    }
+  }
+  properties: {
+    environmentId: environmentId
+    workloadProfileName: 'Consumption'
+    configuration: {
+      activeRevisionsMode: 'Single'
+      registries: [
+        {
+          server: registryServer
+          identity: identityId
+        }
+      ]
+    }
+    template: {
+      // More than OUTBOX_GRACE_SECONDS, so that a draining worker can still release its leases.
+      terminationGracePeriodSeconds: 60
+      containers: [
+        {
+          name: 'worker'
+          image: placeholder ? 'mcr.microsoft.com/azuredocs/containerapps-helloworld:latest' : image
+          resources: {
+            cpu: json('0.5')
+            memory: '1Gi'
+          }
+          env: [
+            {
+              name: 'AZURE_CLIENT_ID'
+              value: identityClientId
+            }
+            {
+              name: 'OUTBOX_COSMOS_ENDPOINT'
+              value: cosmosEndpoint
+            }
+            {
+              name: 'OUTBOX_COSMOS_DATABASE'
+              value: databaseName
+            }
+            {
+              name: 'OUTBOX_COSMOS_CONTAINER'
+              value: dataContainerName
+            }
+            {
+              name: 'OUTBOX_LEASE_CONTAINER'
+              value: leaseContainerName
+            }
+            {
+              name: 'OUTBOX_SERVICEBUS_NAMESPACE'
+              value: serviceBusNamespace
+            }
+            {
+              name: 'OUTBOX_TOPIC'
+              value: topicName
+            }
+            {
+              name: 'OUTBOX_PROCESSOR_NAME'
+              value: processorName
+            }
+            {
+              name: 'OUTBOX_GRACE_SECONDS'
+              value: '40'
+            }
+            // Says where to send telemetry; local authentication is off there, so it opens nothing.
+            {
+              name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
+              value: applicationInsights.properties.ConnectionString
+            }
+          ]
+          probes: placeholder ? [] : [
+            {
+              type: 'Startup'
+              httpGet: {
+                path: '/livez'
+                port: 8080
+              }
+              periodSeconds: 2
+              failureThreshold: 60
+            }
+            {
+              type: 'Liveness'
+              httpGet: {
+                path: '/livez'
+                port: 8080
+              }
+              periodSeconds: 10
+              failureThreshold: 6
+            }
+            {
+              type: 'Readiness'
+              httpGet: {
+                path: '/readyz'
+                port: 8080
+              }
+              periodSeconds: 10
+              failureThreshold: 6
+            }
+          ]
+        }
+      ]
+      scale: {
+        minReplicas: replicas
+        maxReplicas: replicas
+      }
+    }
+  }
+}
