@@ -141,9 +141,8 @@ class Entity(BaseModel):
         created = self.created_event() if progress.version == 0 else None
         if created is None:
             return TakenEvents(events=tuple(progress.recorded), settled=settled)
-        if (
-            progress.created is not None
-        ):  # a repeated commit must write the id that the first attempt may have written
+        if progress.created is not None:
+            # A repeated commit must write the id that the first attempt may have written.
             created = created.model_copy(
                 update={"id": progress.created.id, "created_at": progress.created.created_at}
             )

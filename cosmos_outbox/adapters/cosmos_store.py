@@ -107,19 +107,15 @@ class CosmosStore:
         return Page(documents=page, continuation=_continuation(page[-1]["id"]) if more else None)
 
     async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        headers = _Headers()
         answer = await self._container.execute_item_batch(
-            [_batch_operation(write) for write in writes], partition_key
+            [_batch_operation(write) for write in writes], partition_key, response_hook=headers.note
         )
-        headers = answer.get_response_headers()
         return self._result([operation.get("eTag") for operation in answer], partition_key, headers)
 
     async def _write_one(self, partition_key: str, write: Write) -> CommitResult:
-        headers: dict[str, Any] = {}
-
-        def note_headers(received: Mapping[str, Any], _: object) -> None:
-            headers.update(received)
-
-        options: dict[str, Any] = {"response_hook": note_headers}
+        headers = _Headers()
+        options: dict[str, Any] = {"response_hook": headers.note}
         if write.etag is not None:
             options |= {"etag": write.etag, "match_condition": MatchConditions.IfNotModified}
         if write.kind is WriteKind.DELETE:
@@ -135,15 +131,10 @@ class CosmosStore:
                 stored = await self._container.replace_item(write.id, body, **options)
         return self._result([stored.get("_etag")], partition_key, headers)
 
-    def _result(
-        self, etags: Sequence[str | None], partition_key: str, headers: Mapping[str, Any]
-    ) -> CommitResult:
-        session = headers.get(_SESSION_TOKEN)
-        self._remember(partition_key, session)
+    def _result(self, etags: Sequence[str | None], partition_key: str, headers: _Headers) -> CommitResult:
+        self._remember(partition_key, headers.session_token)
         return CommitResult(
-            etags=tuple(etags),
-            request_charge=float(headers.get("x-ms-request-charge", 0.0)),
-            session_token=session,
+            etags=tuple(etags), request_charge=headers.request_charge, session_token=headers.session_token
         )
 
     def _remember(self, partition_key: str, session: str | None) -> None:
@@ -155,6 +146,22 @@ class CosmosStore:
         self._sessions.move_to_end(partition_key)
         if len(self._sessions) > _REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
+
+
+class _Headers:
+    """
+    What the headers of an answer say; the hook gets them without the copy that the answer's own method makes.
+    """
+
+    __slots__ = ("request_charge", "session_token")
+
+    def __init__(self) -> None:
+        self.request_charge = 0.0
+        self.session_token: str | None = None
+
+    def note(self, headers: Mapping[str, Any], _: object) -> None:
+        self.session_token = headers.get(_SESSION_TOKEN)
+        self.request_charge = float(headers.get("x-ms-request-charge", 0.0))
 
 
 async def open_store(client: CosmosClient, database: str, container: str) -> CosmosStore:

@@ -243,6 +243,47 @@ async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commi
     assert "first" == events(container)[0]["data"]["text"]
 
 
+@pytest.mark.parametrize("rest", [F.LOST_BEFORE, F.THROTTLED, F.REFUSED])
+async def test_a_lost_request_may_still_arrive_so_its_outcome_is_unknown_when_the_time_is_up(
+    rest: CommitFault,
+):
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LATE] + [rest] * 1000, late_seconds=60)
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        await store.arrived()
+        store.commit_faults.clear()
+        assert 0 == (await uow.commit()).attempts
+
+    assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+async def test_a_lost_answer_whose_only_trace_was_overwritten_is_unknown_not_failed():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(id="l", book="b"))
+        await uow.commit()
+
+    class Overtaken(FaultyStore):
+        async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+            if self.commits == 1:
+                async with Outbox(container).unit_of_work() as other:
+                    theirs = await other.repository(Line).read("l", partition_key="b")
+                    theirs.text = "theirs"
+                    other.repository(Line).update(theirs)
+                    await other.commit()
+            return await super().read(document_id, partition_key, if_none_match=if_none_match)
+
+    async with Outbox(Overtaken(container, [F.LOST_AFTER])).unit_of_work() as uow:
+        line = await uow.repository(Line).read("l", partition_key="b")
+        line.text = "mine"
+        uow.repository(Line).update(line)
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+
+
 async def test_a_request_that_never_ends_is_given_up_and_repeated():
     container = MemoryContainer()
     store = FaultyStore(container, [F.HANGING_AFTER], [ReadFault.HANGING])
