@@ -139,6 +139,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(128)
     except OSError as error:
+        listener.close()
         raise typer.BadParameter(f"{host}:{port}: {error.strerror}", param_hint="--port") from error
     return listener
 

@@ -16,7 +16,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +32,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from examples.contacts.received import ReceivedMessage, to_line
 
 logger = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 2  # what an orderly close of a receiver takes at most
 
 Record = Callable[[ReceivedMessage], None]
 
@@ -71,9 +73,27 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
         # By default every receiver loads the certificates anew, even for plain TCP: 16 ms of this process each.
         ssl_context=ssl.create_default_context(cafile=certifi.where()),
     )
-    async with client, asyncio.TaskGroup() as receivers:
-        for _ in range(settings.receivers):
-            receivers.create_task(_receive_sessions(client, settings, record, times or SessionTimes()))
+    async with client:
+        receivers = [
+            asyncio.create_task(_receive_sessions(client, settings, record, times or SessionTimes()))
+            for _ in range(settings.receivers)
+        ]
+        try:
+            ended, _ = await asyncio.wait(receivers, return_when=asyncio.FIRST_EXCEPTION)
+            for receiver in ended:
+                receiver.result()
+        finally:
+            await _cancel(receivers)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
+    # together with the result it waits for. A TaskGroup cancels once and would then wait for that task for ever.
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_CLOSE_SECONDS)
 
 
 async def _receive_sessions(

@@ -81,7 +81,7 @@ async def test_a_refused_request_is_sent_again():
 
 async def test_an_answer_that_is_no_success_ends_the_load_and_says_what_it_was():
     async with FakeApi(broken=True) as url:
-        with pytest.raises(LoadFailed, match="500 .*Internal error"):
+        with pytest.raises(LoadFailed, match=r"500 .*Internal error"):
             await drive(url, Load(contacts=2, changes=1), lambda _: None)
 
 

@@ -60,11 +60,16 @@ async def test_children_are_stopped_in_the_reverse_order_of_their_start(tmp_path
 
 
 async def test_an_exception_inside_the_context_ends_the_children(tmp_path):
-    with pytest.raises(RuntimeError, match="boom"):
+    pids = []
+
+    async def fail() -> None:
         async with Children(tmp_path) as children:
-            child = await start(children, FOREVER)
+            pids.append((await start(children, FOREVER)).pid)
             raise RuntimeError("boom")
-    assert not alive(child.pid)
+
+    with pytest.raises(RuntimeError, match="boom"):
+        await fail()
+    assert [False] == [alive(pid) for pid in pids]
 
 
 async def test_work_is_given_up_when_a_child_dies_by_itself(tmp_path):
@@ -145,5 +150,7 @@ async def test_children_die_with_a_parent_that_is_killed(tmp_path):
     parent.kill()
     await parent.wait()
     async with asyncio.timeout(5):
-        while alive(pid):
+        while True:
+            if not alive(pid):
+                break
             await asyncio.sleep(0.01)

@@ -1,0 +1,91 @@
+"""
+What people see: the line, the picture, the table, the JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from examples.contacts.demo.audit import Audit
+from examples.contacts.demo.job import Outcome
+from examples.contacts.demo.progress import Progress
+from examples.contacts.demo.report import explain, table, to_json
+from examples.contacts.demo.view import line, picture
+
+KEYS = [
+    *("committed", "delivered", "lost", "duplicated", "out_of_order"),
+    *("p50_ms", "p99_ms", "seconds", "killed_workers"),
+]
+
+
+def outcome(**changes) -> Outcome:
+    values = {
+        "committed": 10,
+        "delivered": 10,
+        "lost": (),
+        "duplicated": (),
+        "out_of_order": (),
+        "unknown": (),
+        "p50_ms": 12.5,
+        "p99_ms": 99.0,
+        "topic_p50_ms": 3.0,
+        "topic_p99_ms": 9.0,
+    }
+    problems = changes.pop("problems", ())
+    return Outcome(audit=Audit(**(values | changes)), seconds=4.2, killed_workers=1, problems=problems)
+
+
+def rendered(renderable) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_the_json_has_exactly_the_promised_keys_and_counts():
+    result = json.loads(to_json(outcome(lost=("a", "b"), delivered=8, duplicated=("c",))))
+    assert KEYS == list(result)
+    assert (10, 8, 2, 1, 0) == tuple(result[key] for key in KEYS[:5])
+    assert (12.5, 99.0, 4.2, 1) == tuple(result[key] for key in KEYS[5:])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lost": ("a",)},
+        {"duplicated": ("a",)},
+        {"out_of_order": ("a",)},
+        {"unknown": ("a",)},
+        {"problems": ("worker-2 did not stop cleanly: exit 1",)},
+    ],
+)
+def test_any_single_thing_that_went_wrong_fails_the_outcome(wrong):
+    assert outcome().passed
+    assert not outcome(**wrong).passed
+    assert "FAILED" in rendered(table(outcome(**wrong)))
+
+
+def test_the_explanation_names_events_and_problems():
+    console = Console(file=io.StringIO(), width=200)
+    explain(outcome(lost=("event-1",), problems=("nothing arrived for 120 s",)), console)
+    assert "lost: event-1" in console.file.getvalue()
+    assert "nothing arrived for 120 s" in console.file.getvalue()
+
+
+def test_line_and_picture_show_progress_lag_and_the_owner_of_each_lease():
+    progress = Progress(contacts_wanted=20, phase="loading", contacts_written=7, committed=40, delivered=30)
+    progress.owners = {"0": "worker-1", "1": None}
+    progress.notes.append("killed worker-2")
+    assert "loading: contacts 7/20, committed 40, delivered 30, lag 10, leases 0:worker-1 1:-" == line(
+        progress
+    )
+    shown = rendered(picture(progress))
+    for part in ("loading", "7 / 20", "40", "30", "10", "(nobody)", "killed worker-2"):
+        assert part in shown
+
+
+def test_lag_is_never_negative_when_a_message_overtakes_its_response():
+    assert 0 == Progress(contacts_wanted=1, committed=1, delivered=2).lag

@@ -1,0 +1,125 @@
+"""
+The main job for real: every process, HTTP and AMQP, one worker killed, everything accounted for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
+
+ROOT = Path(__file__).parents[2]
+
+
+async def start(command: str, *arguments: str, temporary: Path) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "examples.contacts", command, *arguments),
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+def files_in(temporary: Path) -> list[Path]:
+    return list(temporary.iterdir())
+
+
+def running_in(temporary: Path) -> list[str]:
+    """
+    Name the processes that were started with this directory for temporary files.
+    """
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+        except OSError:
+            continue
+        if f"TMPDIR={temporary}\0".encode() in environment:
+            found.append(command.decode())
+    return found
+
+
+def children_of(pid: int) -> dict[str, int]:
+    """
+    Return the pids of a process's children by the module they run.
+    """
+    pids: dict[str, int] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid and (module := re.search(r" -m (\S+(?: [a-z]+)?)", command)):
+            pids.setdefault(module.group(1), int(process.name))
+    return pids
+
+
+async def all_started(process: asyncio.subprocess.Process) -> dict[str, int]:
+    async with asyncio.timeout(40):
+        while True:
+            pids = children_of(process.pid)
+            if {"emulators", "worker", "examples.contacts api", "examples.contacts subscriber"} <= set(pids):
+                return pids
+            await asyncio.sleep(0.05)
+
+
+async def test_every_event_arrives_once_and_in_order_although_a_worker_is_killed(tmp_path):
+    process = await start("demo", "--json", "--contacts", "20", "--changes", "3", temporary=tmp_path)
+    output, errors = await process.communicate()
+    assert 0 == process.returncode, errors.decode()
+    lines = output.decode().splitlines()
+    assert 1 == len(lines)
+    result = json.loads(lines[-1])
+    assert (60, 60, 0, 0, 0, 1) == tuple(
+        result[key]
+        for key in ("committed", "delivered", "lost", "duplicated", "out_of_order", "killed_workers")
+    )
+    assert 0 < result["p50_ms"] <= result["p99_ms"] <= result["seconds"] * 1000
+    assert [] == files_in(tmp_path)
+    assert [] == running_in(tmp_path)
+
+
+async def test_a_demo_that_is_interrupted_leaves_no_process_and_names_its_logs(tmp_path):
+    process = await start("demo", "--contacts", "2000", temporary=tmp_path)
+    await all_started(process)
+    process.send_signal(signal.SIGINT)
+    output, errors = await process.communicate()
+    assert 128 + signal.SIGINT == process.returncode, errors.decode()
+    (logs,) = files_in(tmp_path)
+    assert f"logs: {logs}" in output.decode()
+    assert [] == running_in(tmp_path)
+
+
+async def test_a_demo_whose_api_is_killed_fails_and_says_so(tmp_path):
+    process = await start("demo", "--json", "--contacts", "2000", temporary=tmp_path)
+    pids = await all_started(process)
+    os.kill(pids["examples.contacts api"], signal.SIGKILL)
+    output, errors = await process.communicate()
+    assert (1, b"") == (process.returncode, output)
+    assert "api (pid" in errors.decode()
+    assert "SIGKILL" in errors.decode()
+    assert [] == running_in(tmp_path)
+
+
+async def test_the_stack_runs_until_ctrl_c_which_is_success(tmp_path):
+    process = await start("run", "--port", "0", temporary=tmp_path)
+    assert process.stdout
+    async with asyncio.timeout(40):
+        while b"Ctrl-C stops everything" not in (line := await process.stdout.readline()):
+            assert line, (await process.stderr.read()).decode() if process.stderr else ""
+    process.send_signal(signal.SIGINT)
+    _, errors = await process.communicate()
+    assert (0, b"") == (process.returncode, errors)
+    assert [] == running_in(tmp_path)
