@@ -90,11 +90,10 @@ class Lane:
         return batch, len(run) - position
 
     async def _new_batch(self) -> ServiceBusMessageBatch:
-        if self._sender is None:
-            self._sender, self._proven = self._open_sender(), False
+        sender = self._usable_sender()
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._sender.create_message_batch()
+                return await sender.create_message_batch()
         except TimeoutError as error:
             self._drop()
             raise BrokerUnavailable(
@@ -119,9 +118,7 @@ class Lane:
             await self._send(payload)
 
     async def _send(self, payload: _Payload) -> None:
-        sender = self._sender
-        if sender is None:
-            raise BrokerUnavailable
+        sender = self._usable_sender()
         # In a task of its own, for a send that is cancelled half-way stays on the link and goes out with the next.
         sending = asyncio.create_task(sender.send_messages(payload, timeout=self._timeout))
         try:
@@ -152,6 +149,11 @@ class Lane:
         if failure is not None and not (isinstance(failure, ServiceBusError) and leaves_link_usable(failure)):
             self._drop()
         return failure
+
+    def _usable_sender(self) -> ServiceBusSender:
+        if self._sender is None:
+            self._sender, self._proven = self._open_sender(), False
+        return self._sender
 
     def _drop(self, sending: asyncio.Task[None] | None = None) -> None:
         if self._sender is not None:

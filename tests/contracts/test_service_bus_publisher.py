@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.service_bus import BatchScope, ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.backoff import Backoff
@@ -173,6 +174,40 @@ async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
                 await publisher.publish(0, messages("k", 1))
             assert loop.time() - started < 3
         hung.set()
+
+
+class _Hanging:
+    """
+    A client whose senders wait for ever where the SDK does: for an answer it does not understand.
+    """
+
+    def __init__(self, client: ServiceBusClient) -> None:
+        self._client, self.hangs = client, True
+
+    def get_topic_sender(self, topic: str, **options: Any) -> ServiceBusSender:
+        sender = self._client.get_topic_sender(topic, **options)
+        if self.hangs:
+            sender.send_messages = self._hang  # type: ignore[method-assign]  # one method of the real sender
+        return sender
+
+    @staticmethod
+    async def _hang(*args: Any, **options: Any) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
+    server: ServiceBusServer,
+) -> None:
+    async with open_service_bus_client(connection_string=server.connection_string) as client:
+        hanging = _Hanging(client)
+        async with ServiceBusPublisher(
+            hanging, "events", send_timeout=timedelta(seconds=1), cancel_grace=timedelta(seconds=0.1)
+        ) as publisher:
+            with pytest.raises(BrokerUnavailable, match="did not say"):
+                await publisher.publish(0, messages("k", 1))
+            hanging.hangs = False
+            await publisher.publish(0, messages("k", 1))
+    assert (1, 1) == (stats(server)["published"], stats(server)["transfers"])
 
 
 async def test_a_broker_that_is_not_there_is_unavailable(server: ServiceBusServer) -> None:
