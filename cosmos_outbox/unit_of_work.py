@@ -123,9 +123,7 @@ class UnitOfWork:
         if not self._context.has_changes:
             return None
         span = self._tracer.start_span("outbox.commit", kind=trace.SpanKind.CLIENT)
-        if (
-            not span.is_recording()
-        ):  # then the current span, if any, is the caller's: there is nothing to set up
+        if not span.is_recording():  # so the current span stays the caller's
             return await self._send(self._pending())
         with trace.use_span(span, end_on_exit=True):
             pending = self._pending()

@@ -299,9 +299,8 @@ async def delete_contact(
 
 def _without_422(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     def openapi() -> dict[str, Any]:
-        schema = (
-            generate()
-        )  # FastAPI keeps it, so the changes below happen to one object, any number of times
+        schema = generate()
+        # FastAPI keeps it, so the changes below happen to one object, any number of times
         for path in schema["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)  # invalid requests are answered with 400

@@ -1,0 +1,63 @@
+"""
+The write side as programs use it: never run, read by mypy.
+"""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from cosmos_outbox import (
+    Commit,
+    DomainEvent,
+    Entity,
+    EntityPage,
+    Outbox,
+    Repository,
+    RetryOptions,
+    UnitOfWork,
+)
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos_store import CosmosStore, open_store
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+
+
+class Paid(DomainEvent):
+    amount: int
+
+
+class Invoice(Entity):
+    amount: int = 0
+
+    def pay(self, amount: int) -> None:
+        self.amount -= amount
+        self.record(Paid(amount=amount))
+
+
+class Invoices(UnitOfWork):
+    @property
+    def invoices(self) -> Repository[Invoice]:
+        return self.repository(Invoice)
+
+
+async def on_paid(event: Paid, uow: UnitOfWork) -> None:
+    assert_type(await uow.repository(Invoice).read(event.id), Invoice)
+
+
+async def use() -> None:
+    outbox = Outbox(MemoryContainer(), retries=RetryOptions(deadline_seconds=5))
+    outbox.on(Paid, on_paid)
+    outbox.on(Paid, lambda event, uow: uow.rollback())
+    outbox.publishes(Paid, lambda event: Paid(amount=event.amount))
+    outbox.publishes(Paid, lambda event: None)
+    async with outbox.unit_of_work(Invoices) as uow:
+        assert_type(uow, Invoices)
+        invoice = await uow.invoices.read("id", if_none_match='"etag"')
+        invoice.pay(3)
+        assert_type(uow.invoices.update(invoice, "etag"), Invoice)
+        assert_type(await uow.commit(), Commit)
+        assert_type(await uow.invoices.read_all(10, None), EntityPage[Invoice])
+        assert_type(invoice.events, tuple[DomainEvent, ...])
+    async with outbox.unit_of_work() as plain:
+        assert_type(plain, UnitOfWork)
+    async with open_cosmos_client(endpoint="https://a.documents.azure.com") as client:
+        assert_type(await open_store(client, "database", "container"), CosmosStore)
