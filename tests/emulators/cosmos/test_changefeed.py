@@ -262,3 +262,48 @@ def test_a_page_ends_at_four_megabytes():
         driver.upsert("k", str(n), text="x" * 1_500_000)
     page = driver.changes("0", x_ms_max_item_count="-1")
     assert ["0", "1", "2"] == [item["id"] for item in json.loads(page.body)["Documents"]]
+
+
+def test_a_new_ttl_replaces_the_old_one():
+    driver = Driver()
+    driver.upsert("k", "lease", ttl=10)
+    driver.upsert("k", "lease", ttl=100)
+    driver.clock.now += 50
+    assert ["lease"] == driver.rows("SELECT VALUE c.id FROM c")
+    driver.clock.now += 50
+    assert [] == driver.rows("SELECT VALUE c.id FROM c")
+
+
+def test_an_item_deleted_and_created_in_one_batch_is_a_new_item():
+    driver = Driver()
+    old = json.loads(driver.upsert("k", "a").body)
+    driver.upsert("k", "b")
+    create = {"operationType": "Create", "resourceBody": {"id": "a", "pk": "k"}}
+    assert 200 == driver.batch("k", [{"operationType": "Delete", "id": "a"}, create]).status
+    (b, a) = driver.rows("SELECT * FROM c")
+    assert (["b", "a"], True) == ([b["id"], a["id"]], a["_rid"] != old["_rid"])
+
+
+def test_items_of_a_batch_appear_in_the_order_of_their_last_write():
+    driver = Driver()
+    writes = [{"operationType": "Upsert", "resourceBody": {"id": item_id, "pk": "k"}} for item_id in "aba"]
+    driver.batch("k", writes)
+    assert ["b", "a"] == [item["id"] for item in documents(driver.changes("0"))]
+
+
+def test_an_item_read_from_the_feed_can_be_written_back():
+    driver = Driver()
+    driver.upsert("k", "a")
+    (item,) = documents(driver.changes("0"))
+    written = driver.item("PUT", "k", "a", item)
+    assert (200, False) == (written.status, b"_lsn" in written.body)
+    page = driver.changes("0")
+    assert (1, item["_lsn"] + 1) == (page.body.count(b'"_lsn"'), documents(page)[0]["_lsn"])
+
+
+def test_a_feed_request_that_addresses_several_ranges_is_refused():
+    driver = Driver(partitions=2)
+    assert 400 == driver.send("GET", "/dbs/d/colls/c/docs", a_im="Incremental Feed").status
+    low = driver.container.partitions[0]
+    window = {"x_ms_start_epk": low.low, "x_ms_end_epk": low.high}
+    assert 304 == driver.send("GET", "/dbs/d/colls/c/docs", a_im="Incremental Feed", **window).status
