@@ -19,6 +19,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
+from examples.contacts import subscriber
 from examples.contacts.received import ReceivedMessage, RecordReader
 from examples.contacts.subscriber import SessionTimes, SubscriberSettings, subscribe
 
@@ -120,3 +121,24 @@ async def test_every_wrong_setting_is_named_and_the_exit_code_is_2(tmp_path):
     assert 2 == process.returncode
     assert b"OUTBOX_SERVICEBUS_CONNECTION_STRING" in errors
     assert b"OUTBOX_RECEIVERS" in errors
+
+
+async def test_a_receiver_that_loses_a_cancellation_is_cancelled_again(monkeypatch):
+    monkeypatch.setattr(subscriber, "_CLOSE_SECONDS", 0.01)
+    lost = 0
+
+    async def lose_the_first_two() -> None:
+        nonlocal lost
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                lost += 1
+                if lost > 2:
+                    raise
+
+    task = asyncio.create_task(lose_the_first_two())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await subscriber._cancel([task])
+    assert (3, True) == (lost, task.cancelled())

@@ -78,6 +78,7 @@ async def _follow(stack: Stack, console: Console) -> int:
                 f"received {message.subject} of contact {message.session_id}, version {message.entity_version}",
                 markup=False,
                 highlight=False,
+                soft_wrap=True,
             )
         await asyncio.sleep(FOLLOW_SECONDS)
 
