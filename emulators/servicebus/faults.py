@@ -5,7 +5,7 @@ Faults on demand: deterministic, counted, and chosen by the broker's user before
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -62,11 +62,10 @@ class Fault:
     description: str = "A fault was injected."
     seen: int = 0
     struck: int = 0
+    _random: Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
-
-    _random: Random = None  # type: ignore[assignment]  # set above, from the seed
 
     def strikes(self, on: On, entity: str) -> bool:
         if self.on is not on or (self.entity is not None and self.entity.lower() != entity.lower()):

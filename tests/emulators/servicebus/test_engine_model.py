@@ -218,5 +218,6 @@ class PlainSubscription(SessionSubscription):
 
 TestSessionSubscription = SessionSubscription.TestCase
 TestPlainSubscription = PlainSubscription.TestCase
-for case in (TestSessionSubscription, TestPlainSubscription):
-    case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSessionSubscription.settings = TestPlainSubscription.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
