@@ -111,9 +111,12 @@ def _read(name: str, value: Any) -> Any:
     types = _TYPES.get(name, (int,))
     if type(value) not in types:
         raise ValueError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
-    if name == "operation":
-        return RequestKind(value)
-    return When(value) if name == "when" else value
+    kinds: dict[str, type[StrEnum]] = {"operation": RequestKind, "when": When}
+    if name not in kinds:
+        return value
+    if value not in list(kinds[name]):
+        raise ValueError(f"{name} must be one of {', '.join(kinds[name])}, not {value!r}")
+    return kinds[name](value)
 
 
 class _Armed:
