@@ -169,7 +169,7 @@ def _forget_outcome(sending: asyncio.Task[None]) -> None:
 def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
     return ServiceBusMessage(
         message.body,
-        application_properties=dict(message.properties),
+        application_properties=dict(message.properties.items()),
         session_id=message.session_id,
         message_id=message.message_id,
         subject=message.subject,
