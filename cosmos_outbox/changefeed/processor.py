@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
-from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed, RangeGone, StoreError
 from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired, Record, log_hook
 from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix, with_properties
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
@@ -95,28 +95,46 @@ class ChangeFeedProcessor:
 
         Raises:
             ConfigurationError: the containers, or the leases found there, cannot be used; the message names the fix.
-            StoreError: the service refused the first requests.
+            StoreError: the service refused the first requests for good (a passing fault is waited out).
         """
-        container = await self._feed.describe()
-        name = self._options.processor_name
-        prefix = lease_prefix(name, container.account_host, container.database_rid, container.container_rid)
-        await self._unless_stopped(
-            bootstrap(
-                prefix, feed=self._feed, store=self._store, start=self._options.start, utcnow=self._utcnow
-            )
-        )
+        prefix = await self._unless_stopped(self._prepare())
         async with asyncio.TaskGroup() as group:
-            while not self._stopping.is_set():
+            while prefix is not None and not self._stopping.is_set():
                 self._wake.clear()
                 waiting = await self._balance(prefix, group)
                 await self._pause(self._options.acquire_interval.total_seconds() / (4 if waiting else 1))
 
-    async def _unless_stopped(self, work: Coroutine[None, None, None]) -> None:
+    async def _prepare(self) -> str:
+        """
+        Return what the ids of all leases start with, once every range has a lease.
+        """
+        attempt = 0
+        while True:
+            try:
+                container = await self._feed.describe()
+                prefix = lease_prefix(
+                    self._options.processor_name,
+                    container.account_host,
+                    container.database_rid,
+                    container.container_rid,
+                )
+                await bootstrap(
+                    prefix, feed=self._feed, store=self._store, start=self._options.start, utcnow=self._utcnow
+                )
+            except (StoreError, RangeGone) as error:
+                if isinstance(error, StoreError) and not error.retriable:
+                    raise
+                attempt += 1
+                self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
+                await asyncio.sleep(self._options.backoff.delay(attempt))
+            else:
+                return prefix
+
+    async def _unless_stopped(self, work: Coroutine[None, None, str]) -> str | None:
         working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                await working
+            return await working if working.done() else None
         finally:
             working.cancel()
             stopping.cancel()

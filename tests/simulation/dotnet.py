@@ -1,0 +1,111 @@
+"""
+A neighbour that behaves as the .NET change feed processor does: robs live leases at once, renews, knows no wishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.errors import NotFound, PreconditionFailed, RangeGone
+from cosmos_outbox.leases import Lease, from_document
+from cosmos_outbox.ports import Document, StartFrom
+
+ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0
+
+
+class DotNetNeighbour:
+    """
+    One host of a .NET fleet on the same leases.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prefix: str,
+        container: MemoryContainer,
+        leases: MemoryLeases,
+        *,
+        handle: Callable[[Document], Awaitable[None]],
+        utcnow: Callable[[], datetime],
+    ) -> None:
+        self.name, self._prefix = name, prefix
+        self._container, self._leases = container, leases
+        self._handle, self._utcnow = handle, utcnow
+        self._work: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        try:
+            while True:
+                for lease in await self._to_take():
+                    with suppress(PreconditionFailed, NotFound):
+                        taken = await self._write(lease, owner=self.name)
+                        if taken.id not in self._work:
+                            self._work[taken.id] = asyncio.ensure_future(self._process(taken))
+                await asyncio.sleep(ACQUIRE)
+        finally:
+            for task in self._work.values():
+                task.cancel()
+            await asyncio.gather(*self._work.values(), return_exceptions=True)
+
+    async def _to_take(self) -> list[Lease]:
+        listing = await self._leases.list(f"{self._prefix}..")
+        leases = [from_document(document) for document in listing.documents]
+        free = [lease for lease in leases if lease.expired(listing.read_at, EXPIRATION)]
+        counts: Counter[str] = Counter({self.name: 0})
+        counts.update(str(lease.owner) for lease in leases if lease not in free)
+        target = math.ceil(len(leases) / len(counts)) if len(leases) > len(counts) else 1
+        needed = target - counts[self.name]
+        if needed <= 0:
+            return []
+        if free:
+            return free[:needed]
+        richest = max(counts, key=lambda worker: counts[worker])
+        if counts[richest] > target - (1 if needed > 1 else 0):
+            return [next(lease for lease in leases if lease.owner == richest)]
+        return []
+
+    async def _process(self, lease: Lease) -> None:
+        next_renewal = asyncio.get_running_loop().time() + RENEW / 2
+        try:
+            while lease.range is not None:
+                page = await self._container.read_page(
+                    lease.range, continuation=lease.continuation, start=StartFrom.BEGINNING, max_items=10
+                )
+                for document in page.documents:
+                    await self._handle(document)
+                if page.documents:
+                    lease = await self._update(lease, continuation=page.continuation)
+                else:
+                    await asyncio.sleep(POLL)
+                if asyncio.get_running_loop().time() >= next_renewal:
+                    lease = await self._update(lease)
+                    next_renewal = asyncio.get_running_loop().time() + RENEW
+        except (LookupError, NotFound):  # lost
+            pass
+        except RangeGone:  # left to the others: this neighbour lets go of what it cannot read
+            with suppress(LookupError, NotFound, PreconditionFailed):
+                await self._update(lease, owner=None)
+        finally:
+            del self._work[lease.id]
+
+    async def _update(self, lease: Lease, **changes: Any) -> Lease:
+        while True:
+            try:
+                return await self._write(lease, **changes)
+            except PreconditionFailed:
+                fresh = from_document(await self._leases.read(lease.id, lease.partition_key))
+                if fresh.owner != self.name:
+                    raise LookupError("lost") from None
+                lease = fresh
+
+    async def _write(self, lease: Lease, **changes: Any) -> Lease:
+        changed = lease.with_changes(now=self._utcnow(), **changes)
+        return from_document(await self._leases.replace(changed.raw, etag=lease.etag or ""))

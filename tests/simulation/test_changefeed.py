@@ -1,0 +1,18 @@
+"""
+G2, G3 and G5 for any fleet and any faults, as a script that Hypothesis shrinks to the shortest that breaks them.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.changefeed import KINDS, Simulation, Step
+
+steps = st.builds(Step, st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 29))
+
+
+@settings(max_examples=300, deadline=None)
+@given(ranges=st.integers(1, 4), script=st.lists(steps, max_size=40))
+async def test_no_script_of_faults_loses_reorders_or_runs_ahead(ranges: int, script: list[Step]):
+    await Simulation(ranges=ranges).play([Step("start", 0, 0), *script])
