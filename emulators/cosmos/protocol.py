@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import unquote
 
 from emulators.cosmos.errors import CosmosError, bad_request
@@ -121,6 +122,7 @@ def _allowed(request: Request, segments: tuple[str, ...], kinds: Mapping[str, Re
     return Route(kind=kind, segments=segments)
 
 
+@lru_cache(maxsize=1024)
 def _segments(target: str) -> tuple[str, ...]:
     path = target.partition("?")[0].strip("/")
     if not path:

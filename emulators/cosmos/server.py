@@ -84,15 +84,17 @@ class CosmosServer:
         return web.Response(status=reply.status, body=reply.body, headers=reply.headers)
 
     async def _reply(self, request: web.BaseRequest) -> Reply | None:
+        body = await _read(request) if request.can_read_body else b""
         asked = Request(
             method=request.method,
             target=_origin_form(request.raw_path),
             headers=request.headers,
+            body=body if isinstance(body, bytes) else b"",
             origin=f"{request.scheme}://{request.host}",
         )
+        if isinstance(body, CosmosError):
+            return self.gateway.refuse(asked, body)
         try:
-            if request.can_read_body:
-                asked = _with_body(asked, await _read(request))
             route = self.gateway.admit(asked)
         except CosmosError as error:
             return self.gateway.refuse(asked, error)
@@ -126,13 +128,10 @@ def _origin_form(target: str) -> str:
     return "/" + target.split("/", 3)[-1] if target.startswith(("http://", "https://")) else target
 
 
-def _with_body(asked: Request, body: bytes) -> Request:
-    return Request(
-        method=asked.method, target=asked.target, headers=asked.headers, body=body, origin=asked.origin
-    )
-
-
-async def _read(request: web.BaseRequest) -> bytes:
+async def _read(request: web.BaseRequest) -> bytes | CosmosError:
+    """
+    Read the body, or return why that cannot be done: the refusal is worded later, by the gateway.
+    """
     if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []
@@ -141,8 +140,8 @@ async def _read(request: web.BaseRequest) -> bytes:
         async for chunk in request.content.iter_any():
             size += len(chunk)
             if size > _MOST_BYTES_READ:
-                raise too_large()
+                return too_large()
             chunks.append(chunk)
-    except (ClientError, web.RequestPayloadError, ConnectionError) as error:
-        raise bad_request("The request body could not be read.") from error
+    except (ClientError, web.RequestPayloadError, ConnectionError):
+        return bad_request("The request body could not be read.")
     return b"".join(chunks)
