@@ -11,7 +11,7 @@ param kedaPrincipalId string
 @description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
 param withKeda bool
 
-var metadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
+var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
 var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
 var items = '${containers}/items'
 
@@ -31,7 +31,7 @@ resource documentWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinition
     permissions: [
       {
         dataActions: [
-          metadata
+          readMetadata
           '${items}/create'
           '${items}/read'
           '${items}/replace'
@@ -56,7 +56,7 @@ resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@20
     permissions: [
       {
         dataActions: [
-          metadata
+          readMetadata
           '${containers}/readChangeFeed'
         ]
       }
@@ -76,7 +76,7 @@ resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2
     permissions: [
       {
         dataActions: [
-          metadata
+          readMetadata
           '${items}/read'
           '${containers}/executeQuery'
         ]
