@@ -79,7 +79,7 @@ class CosmosLeases:
             )
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        condition = (
+        condition: dict[str, Any] = (
             {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag is not None else {}
         )
         async with translated():
