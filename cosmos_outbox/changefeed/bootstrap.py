@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
-from cosmos_outbox.leases import Lease, format_timestamp, from_document, new_lease, parse_timestamp
+from cosmos_outbox.leases import FeedRange, Lease, format_timestamp, from_document, new_lease, parse_timestamp
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, PhysicalRange, StartFrom
 
 LOCK_SECONDS = 30
@@ -76,31 +76,42 @@ async def create_missing(
     leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
     properties = {START: _start_property(start, utcnow())}
     created = []
-    for missing in uncovered(physical, leases):
-        lease = new_lease(prefix, missing.id, missing.range, properties=properties, partitioned_by_id=by_id)
+    for gap in uncovered(physical, leases):
+        whole = next((p for p in physical if p.range == gap), None)
+        # A gap inside a partition can only be named by its bounds (version 1), as after a merge.
+        token, version = (whole.id, 0) if whole else (f"{gap.min}-{gap.max}", 1)
+        lease = new_lease(
+            prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id
+        )
         with suppress(Conflict):
             await store.create(lease.raw)
             created.append(lease)
     return tuple(created)
 
 
-def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tuple[PhysicalRange, ...]:
+def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
-    Return the physical ranges that no lease touches.
+    Return what no lease covers of each physical range.
 
     A lease without a range (written by an old .NET SDK) covers the physical range of its token; where there is none,
     it may cover anything, so nothing counts as uncovered.
     """
-    ids = {candidate.id for candidate in physical}
-    if any(lease.range is None and lease.token not in ids for lease in leases):
+    by_id = {candidate.id: candidate.range for candidate in physical}
+    covered = [lease.range or by_id.get(lease.token) for lease in leases]
+    if any(feed_range is None for feed_range in covered):
         return ()
-    tokens = {lease.token for lease in leases if lease.version == 0}
-    return tuple(
-        candidate
-        for candidate in physical
-        if candidate.id not in tokens
-        and not any(lease.range and lease.range.overlaps(candidate.range) for lease in leases)
-    )
+    ordered = sorted((known for known in covered if known is not None), key=lambda known: known.min)
+    gaps = []
+    for candidate in physical:
+        low = candidate.range.min
+        for known in ordered:
+            if known.min > low and known.min < candidate.range.max:
+                gaps.append(FeedRange(min=low, max=known.min))
+            if known.max > low and known.min < candidate.range.max:
+                low = known.max
+        if low < candidate.range.max:
+            gaps.append(FeedRange(min=low, max=candidate.range.max))
+    return tuple(gaps)
 
 
 def start_of(lease: Lease, *, default: StartFrom | datetime) -> StartFrom | datetime:

@@ -106,20 +106,38 @@ async def test_leases_deleted_by_hand_are_created_again():
 @pytest.mark.parametrize(
     ("leases", "missing"),
     [
-        ([], ["0", "1"]),
-        ([("0", "", "80", 0)], ["1"]),
+        ([], [("", "80"), ("80", "FF")]),
+        ([("0", "", "80", 0)], [("80", "FF")]),
         ([("9", "", "FF", 0)], []),  # the parent of a split that is still to be replaced covers its children
-        ([("-40", "", "40", 1), ("40-80", "40", "80", 1)], ["1"]),
+        ([("-40", "", "40", 1), ("40-80", "40", "80", 1)], [("80", "FF")]),
+        ([("-40", "", "40", 1), ("60-FF", "60", "FF", 1)], [("40", "60")]),  # one slice of a merge is missing
+        ([("20-40", "20", "40", 1), ("1", "80", "FF", 0)], [("", "20"), ("40", "80")]),
     ],
 )
-def test_a_range_is_uncovered_where_no_lease_touches_it(leases, missing):
+def test_uncovered_is_what_no_lease_covers(leases, missing):
     physical = [
         PhysicalRange(id="0", range=FeedRange(min="", max="80")),
         PhysicalRange(id="1", range=FeedRange(min="80", max="FF")),
     ]
     found = [new_lease("p", token, FeedRange(min=low, max=high), version=v) for token, low, high, v in leases]
 
-    assert missing == [candidate.id for candidate in uncovered(physical, found)]
+    assert missing == [(gap.min, gap.max) for gap in uncovered(physical, found)]
+
+
+async def test_a_missing_slice_of_a_merged_range_is_created_again_as_a_slice():
+    world = World(ranges=2)
+    await run(world)
+    low, high = await world.container.physical_ranges()
+    world.container.merge("0", "1")
+    middle = low.range.max
+    for lease in await world.all_leases():
+        await world.leases.delete(lease.id, lease.id)
+    slice_of_low = new_lease(PREFIX, f"-{middle}", low.range, version=1)
+    await world.leases.create(slice_of_low.raw)
+    await run(world)
+
+    leases = {lease.token: (lease.version, lease.range) for lease in await world.all_leases()}
+    assert {f"-{middle}": (1, low.range), f"{middle}-FF": (1, high.range)} == leases
 
 
 async def test_a_foreign_document_among_the_leases_is_refused_by_name():
