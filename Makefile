@@ -3,9 +3,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/.installed
 BENCH ?= commit
+SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-faults bench check format lock clean
+.PHONY: help setup demo run test test-faults bench chaos check format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +33,9 @@ test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits en
 
 bench: $(STAMP) ## one benchmark (BENCH=commit)
 	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)
+
+chaos: $(STAMP) ## kill and freeze workers under load, then audit (SECONDS=60 CHAOS_ARGS="--seed N")
+	@$(PY) -m tests.chaos --seconds $(SECONDS) $(CHAOS_ARGS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(PY) -m ruff format --check .

@@ -5,7 +5,7 @@ The local stack: emulators, API, workers and subscriber as separate processes, w
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,7 @@ class Stack:
     record: Path
     children: Children
     workers: tuple[Child, ...]
+    environment: Mapping[str, str]  # of every process but the emulators; a worker has its name in addition
     leases: ContainerProxy
 
 
@@ -95,10 +96,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
         "subscriber", ("-m", "examples.contacts", "subscriber", "--record", str(record)), env=env
     )
     workers = [
-        await children.start(
-            f"worker-{number}", ("-m", "worker"), env=env | {"OUTBOX_INSTANCE_NAME": f"worker-{number}"}
-        )
-        for number in range(1, options.workers + 1)
+        await start_worker(children, f"worker-{number}", env) for number in range(1, options.workers + 1)
     ]
     api_url = str((await children.guard(api.announcement()))["url"])
     await children.guard(_wait_until_healthy(api_url))
@@ -111,8 +109,16 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
             record=record,
             children=children,
             workers=tuple(workers),
+            environment=env,
             leases=client.get_database_client(DATABASE).get_container_client(LEASES),
         )
+
+
+async def start_worker(children: Children, name: str, environment: Mapping[str, str]) -> Child:
+    """
+    Start one worker; its name is the owner that its leases show.
+    """
+    return await children.start(name, ("-m", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name})
 
 
 def _clean_environment() -> dict[str, str]:
@@ -132,6 +138,7 @@ def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, 
         # A session costs a receiver about two seconds, whatever it holds, and the load opens some fifty a second.
         "OUTBOX_RECEIVERS": "200",
         "OUTBOX_PROCESSOR_NAME": "outbox",
+        "OUTBOX_HEALTH_PORT": "0",  # any free one, for the workers share this machine; each logs its own
         "OUTBOX_LEASE_ACQUIRE_SECONDS": str(leases.acquire_seconds),
         "OUTBOX_LEASE_RENEW_SECONDS": str(leases.renew_seconds),
         "OUTBOX_LEASE_EXPIRATION_SECONDS": str(leases.expiration_seconds),

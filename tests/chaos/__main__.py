@@ -1,0 +1,70 @@
+"""
+`python -m tests.chaos --seconds 60 [--seed N]`: real workers killed and frozen at random under load, then audited.
+
+The last line is one JSON object; the exit code is 1 where an event was lost, duplicated or out of order, or a process
+failed by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from examples.contacts.demo.lifetime import show_tails, with_children
+from examples.contacts.demo.processes import Children
+from tests.chaos.run import ChaosOptions, Outcome, run_chaos
+from tests.chaos.script import Kind
+
+
+def main() -> int:
+    """
+    Run from the command line.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="of disturbances under load (default 60)")
+    parser.add_argument("--seed", type=int, help="default: a new one, which the last line names")
+    given = parser.parse_args()
+    seed = random.randrange(1_000_000) if given.seed is None else given.seed
+    return asyncio.run(_run(ChaosOptions(seconds=given.seconds, seed=seed)))
+
+
+async def _run(options: ChaosOptions) -> int:
+    console = Console(stderr=True, force_terminal=False)
+
+    async def work(children: Children, directory: Path) -> int:
+        outcome = await run_chaos(options, children, directory)
+        sys.stdout.write(f"{_described(options, outcome)}\n{json.dumps(outcome.as_dict())}\n")
+        if not outcome.passed:
+            show_tails([child for child in children.all if child.name.startswith("worker")], console)
+        return 0 if outcome.passed else 1
+
+    console.print(
+        f"{options.workers} workers, {options.partitions} partitions, {options.seconds:g} s, seed {options.seed}",
+        highlight=False,
+    )
+    return await with_children(work, console)
+
+
+def _described(options: ChaosOptions, outcome: Outcome) -> str:
+    audit, done = outcome.audit, outcome.done
+    lines = [
+        f"{audit.committed} events of {options.accounts} accounts were committed, {audit.delivered} delivered",
+        f"{done[Kind.KILL]} killed, {done[Kind.FREEZE]} frozen, {done[Kind.DRAIN]} drained, {outcome.splits} splits",
+        f"{outcome.resent} messages sent again and dropped by the broker's duplicate detection",
+        f"commit to receive: p50 {audit.p50_ms} ms, p99 {audit.p99_ms} ms",
+    ]
+    lines += [f"PROBLEM: {problem}" for problem in outcome.problems]
+    for name in ("lost", "duplicated", "out_of_order", "unknown"):
+        if found := getattr(audit, name):
+            lines.append(f"{name}: {', '.join(found[:5])}{' …' if len(found) > 5 else ''}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

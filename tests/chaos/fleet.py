@@ -1,0 +1,101 @@
+"""
+The fleet: so many places for workers, each with a process that is killed, frozen, drained and started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from examples.contacts.demo.processes import Child, Children
+from examples.contacts.demo.stack import start_worker
+from tests.chaos.script import Disturbance, Kind
+
+_DRAIN_SECONDS = 30
+_START_SECONDS = 30
+_WATCH_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class _Place:
+    number: int
+    child: Child
+    generation: int = 1
+    busy: bool = False
+
+
+class Fleet:
+    """
+    Workers that come back, each time as a new process under a new name.
+
+    Attributes:
+        done: what has been done so far, by kind.
+        problems: what a worker did that it must not.
+    """
+
+    def __init__(self, children: Children, workers: Sequence[Child], environment: Mapping[str, str]) -> None:
+        self.done = dict.fromkeys((Kind.KILL, Kind.FREEZE, Kind.DRAIN), 0)
+        self.problems: list[str] = []
+        self._children, self._environment = children, environment
+        self._places = [_Place(number, child) for number, child in enumerate(workers, start=1)]
+
+    @property
+    def workers(self) -> list[Child]:
+        """
+        Return the processes that have the places now.
+        """
+        return [place.child for place in self._places]
+
+    async def disturb(self, disturbance: Disturbance) -> None:
+        """
+        Do one thing to one worker and wait until it is up again; nothing where all but one are down already.
+        """
+        idle = [place for place in self._places if not place.busy]
+        if len(idle) < 2:  # somebody has to take over what the others lose
+            return
+        place = idle[disturbance.victim % len(idle)]
+        place.busy = True
+        try:
+            await self._do(disturbance, place)
+        finally:
+            place.busy = False
+
+    async def _do(self, disturbance: Disturbance, place: _Place) -> None:
+        self.done[disturbance.kind] += 1
+        if disturbance.kind is Kind.FREEZE:
+            # Not `Child.signal`: it would count the process as one that is to end.
+            os.killpg(place.child.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(disturbance.seconds)
+            finally:
+                os.killpg(place.child.pid, signal.SIGCONT)
+            return
+        if disturbance.kind is Kind.KILL:
+            await place.child.kill()
+        else:
+            await self._drain(place.child)
+        await asyncio.sleep(disturbance.seconds)
+        place.generation += 1
+        name = f"worker-{place.number}.{place.generation}"
+        place.child = await start_worker(self._children, name, self._environment)
+        await self._until_started(place.child)
+
+    async def _until_started(self, child: Child) -> None:
+        # Before it has said so, it would die of SIGTERM instead of draining.
+        async with asyncio.timeout(_START_SECONDS):
+            while b"worker.started" not in child.log.read_bytes():
+                self._children.check()
+                await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _drain(self, child: Child) -> None:
+        child.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await child.wait()
+        except TimeoutError:
+            await child.kill()
+        if child.exit_code != 0:
+            self.problems.append(f"{child.name} did not drain cleanly: {child.state}")

@@ -1,0 +1,103 @@
+"""
+The load: entities changed through the outbox, each by one task, and a record of what every commit returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from cosmos_outbox import (
+    Commit,
+    CommitOutcomeUnknown,
+    DomainEvent,
+    Entity,
+    Outbox,
+    StoreUnavailable,
+    TooManyRequests,
+)
+from examples.contacts.demo.audit import CommittedEvent
+
+_RETRY_SECONDS = 0.2
+
+Record = Callable[[CommittedEvent], None]
+
+
+class Deposited(DomainEvent):
+    """
+    The event that most commits raise, some of them more than once.
+    """
+
+    amount: int
+
+
+class Account(Entity):
+    """
+    An entity whose events can only be understood in order.
+    """
+
+    balance: int = 0
+
+    def deposit(self, amount: int) -> None:
+        self.balance += amount
+        self.record(Deposited(amount=amount))
+
+
+async def change_accounts(
+    outbox: Outbox,
+    *,
+    accounts: int,
+    commits_per_second: float,
+    seed: int,
+    stop: asyncio.Event,
+    record: Record,
+) -> None:
+    """
+    Change accounts side by side until `stop` is set; every commit under way then is finished and recorded.
+    """
+    async with asyncio.TaskGroup() as group:
+        for number in range(accounts):
+            chance = random.Random(f"{seed}/{number}")
+            group.create_task(_change(outbox, chance, accounts / commits_per_second, stop, record))
+
+
+async def _change(
+    outbox: Outbox, chance: random.Random, mean_pause: float, stop: asyncio.Event, record: Record
+) -> None:
+    account = Account()
+    version = 0
+    async with outbox.unit_of_work() as uow:
+        repository = uow.repository(Account)
+        repository.create(account)
+        while not await _stopped(stop, chance.expovariate(1 / mean_pause)):
+            for _ in range(chance.choice((1, 1, 1, 2, 5))):
+                account.deposit(chance.randrange(1, 100))
+            if version:
+                repository.update(account)
+            events = await _committed(uow.commit)
+            version += 1
+            for position, event in enumerate(events):
+                record(
+                    CommittedEvent(
+                        event_id=event.id, contact_id=account.id, version=version, position=position
+                    )
+                )
+
+
+async def _committed(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
+    # The outcome of a commit is unknown at times while a partition splits; the same unit then finds it out.
+    while True:
+        try:
+            return (await commit()).events
+        except (CommitOutcomeUnknown, StoreUnavailable, TooManyRequests):
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _stopped(stop: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True

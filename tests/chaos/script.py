@@ -1,0 +1,69 @@
+"""
+Script: what is done to a fleet and when, drawn from a seed before anything has started.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+_KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2}
+_PAUSE_SECONDS = (0.6, 2.2)
+_FIRST_AT_SECONDS = 1.0
+
+
+class Kind(StrEnum):
+    """
+    What happens.
+    """
+
+    KILL = "kill"  # SIGKILL; a new process starts `seconds` later
+    FREEZE = (
+        "freeze"  # SIGSTOP, and SIGCONT `seconds` later: past the expiry of its leases, it wakes as a zombie
+    )
+    DRAIN = "drain"  # SIGTERM; a new process starts `seconds` after its end
+    SPLIT = "split"  # a physical partition becomes two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """
+    One thing that happens.
+
+    `victim` counts workers, or ranges for a split, modulo how many there are; `completing` is how many requests the
+    splitting range still refuses for now before it is gone for good.
+    """
+
+    at_seconds: float
+    kind: Kind
+    victim: int
+    seconds: float
+    completing: int = 0
+
+
+def script(seed: int, seconds: float) -> list[Disturbance]:
+    """
+    Return what happens within so many seconds, in order; the same seed gives the same script.
+    """
+    chance = random.Random(seed)
+    found: list[Disturbance] = []
+    at = _FIRST_AT_SECONDS
+    while at < seconds:
+        (kind,) = chance.choices(
+            [Kind(name) for name in _KINDS_AND_WEIGHTS], list(_KINDS_AND_WEIGHTS.values())
+        )
+        found.append(
+            Disturbance(
+                at_seconds=round(at, 3),
+                kind=kind,
+                victim=chance.randrange(1_000),
+                # Leases expire after 4 s: some of the frozen wake before, some long after they were robbed.
+                seconds=round(
+                    chance.uniform(0.5, 8.0) if kind is Kind.FREEZE else chance.uniform(0.0, 2.0), 3
+                ),
+                completing=chance.choice((0, 0, 3)),
+            )
+        )
+        at += chance.uniform(*_PAUSE_SECONDS)
+    return found

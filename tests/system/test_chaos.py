@@ -1,0 +1,30 @@
+"""
+Chaos in short: real workers killed, frozen and drained under load, a range split; everything accounted for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.contacts.demo.processes import Children
+from tests.chaos.run import ChaosOptions, run_chaos
+from tests.chaos.script import Kind
+
+pytestmark = [pytest.mark.system, pytest.mark.looptime(False), pytest.mark.timeout(180)]
+
+SEED = 34  # within 8 s: two kills, two freezes (one wakes as a zombie), a drain and a split
+
+
+async def test_every_event_arrives_once_and_in_order_whatever_happens_to_the_workers(tmp_path: Path):
+    options = ChaosOptions(seconds=8, seed=SEED)
+    async with Children(tmp_path) as children:
+        outcome = await run_chaos(options, children, tmp_path)
+    result = outcome.as_dict()
+    assert (0, 0, 0) == tuple(result[key] for key in ("lost", "duplicated", "out_of_order"))
+    assert ((), ()) == (outcome.problems, outcome.audit.unknown)
+    assert result["committed"] == result["delivered"] > 100
+    assert outcome.done[Kind.KILL] > 0
+    assert outcome.done[Kind.FREEZE] > 0
+    assert outcome.splits > 0
