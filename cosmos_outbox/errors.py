@@ -21,6 +21,10 @@ Every error this library raises, one sentence each saying what happened and what
     │   ├── StoreUnavailable      (retriable)
     │   └── CommitOutcomeUnknown
     ├── RangeGone                 a physical partition was split or merged
+    ├── ParkingError              partition keys that are set aside
+    │   ├── ParkingFull
+    │   ├── KeyNotParked
+    │   └── ReleaseInProgress
     ├── LeaseLost                 another owner holds the lease
     └── PublishError              Service Bus said no
         ├── BrokerUnavailable     (retriable)
@@ -221,6 +225,30 @@ class RangeGone(OutboxError):
 class LeaseLost(OutboxError):
     """
     The lease belongs to another owner or is gone; stop its work at once and write nothing more for it.
+    """
+
+
+class ParkingError(OutboxError):
+    """
+    A partition key could not be set aside, or not be given back.
+    """
+
+
+class ParkingFull(ParkingError):
+    """
+    The limit of parked keys or of held events is reached, so the lease halts; release or drop what is parked.
+    """
+
+
+class KeyNotParked(ParkingError):
+    """
+    The partition key, or the event, is not held in the parked store; look at the list of parked keys.
+    """
+
+
+class ReleaseInProgress(ParkingError):
+    """
+    Somebody releases this partition key; wait for them, or take over if they are gone.
     """
 
 

@@ -126,6 +126,52 @@ class EventRejected:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyParked:
+    """
+    ALARM: an event cannot be sent; it and all later ones of its partition key are held until an operator acts.
+    """
+
+    lease: str
+    partition_key: str
+    event_id: str
+    reason: str
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsHeld:
+    """
+    Later events of a parked partition key were put behind those that wait there.
+    """
+
+    lease: str
+    partition_key: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyResumed:
+    """
+    A partition key was handed back: its events are sent again.
+    """
+
+    lease: str
+    partition_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkingFailed:
+    """
+    ALARM: events could not be held, because a limit is reached or the store failed; their lease goes no further.
+    """
+
+    lease: str
+    partition_key: str
+    error: BaseException
+
+
 Record = (
     LeaseAcquired
     | LeaseClosed
@@ -137,6 +183,10 @@ Record = (
     | MessagesPublished
     | PublishFailed
     | EventRejected
+    | KeyParked
+    | EventsHeld
+    | KeyResumed
+    | ParkingFailed
 )
 Hook = Callable[[Record], None]
 
@@ -144,6 +194,10 @@ _LEVELS: dict[type, int] = {
     LeaseAcquired: logging.INFO,
     LeaseClosed: logging.INFO,
     LeaseHalted: logging.ERROR,
+    KeyParked: logging.ERROR,
+    ParkingFailed: logging.ERROR,
+    EventsHeld: logging.INFO,
+    KeyResumed: logging.INFO,
     PageHandled: logging.DEBUG,
     MessagesPublished: logging.DEBUG,
 }

@@ -195,10 +195,14 @@ class ChangeFeed(Protocol):
 class ChangeBatch:
     """
     One page of changes of one lease, as a handler gets it: never empty, in feed order.
+
+    `tenure` differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may
+    be out of date, because another worker had the lease in between.
     """
 
     lease: str
     documents: tuple[Document, ...]
+    tenure: int = 0
 
 
 class ChangeHandler(Protocol):
@@ -272,6 +276,36 @@ class LeaseStore(Protocol):
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
         """
         Delete a document. Raises NotFound or, where it does not have the etag, PreconditionFailed.
+        """
+        ...
+
+
+class ParkedStore(Protocol):
+    """
+    The container of parked partition keys: few documents, written with compare-and-set, kept until deleted.
+
+    A read may be behind the writes of other programs, as it is with session consistency; a write never is.
+    """
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        """
+        Return a document with its `_etag`; a reader sees its own writes, and what refused them.
+
+        Raises:
+            NotFound: there was none when the reader's copy was made.
+            StoreError: the service refused or failed; see `retriable`.
+        """
+        ...
+
+    async def list(self, partition_key: str) -> tuple[Document, ...]:
+        """
+        Return all documents of a partition key, in no order, each with its `_etag`.
+        """
+        ...
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        """
+        Apply all writes or none of them; errors and guarantees are those of `Store.commit`.
         """
         ...
 

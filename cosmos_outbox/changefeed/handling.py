@@ -18,6 +18,7 @@ async def handle(
     page: ChangePage,
     *,
     lease: str,
+    tenure: int,
     handler: ChangeHandler,
     options: ProcessorOptions,
     progress: Progress,
@@ -34,7 +35,7 @@ async def handle(
         True when the page is done, False when the work is to end before it is.
     """
     loop = asyncio.get_running_loop()
-    batch = ChangeBatch(lease=lease, documents=page.documents)
+    batch = ChangeBatch(lease=lease, documents=page.documents, tenure=tenure)
     attempt, started = 0, loop.time()
     with _told_when_slow(lease, options, notify):
         while True:

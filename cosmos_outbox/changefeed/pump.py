@@ -108,6 +108,7 @@ class Pump:
         return await handle(
             page,
             lease=self._tenure.lease.id,
+            tenure=self._tenure.number,
             handler=self._handler,
             options=self._options,
             progress=self._progress,

@@ -8,6 +8,7 @@ carries the etag of the write before. The continuation written is always that of
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -20,6 +21,7 @@ from cosmos_outbox.errors import LeaseLost, NotFound, PreconditionFailed, StoreE
 from cosmos_outbox.leases import Lease, from_document
 from cosmos_outbox.ports import LeaseStore
 
+_numbers = itertools.count(1)
 _WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
 
 
@@ -40,6 +42,7 @@ class Tenure:
         acquired_at: float,
     ) -> None:
         self.lease = lease
+        self.number = next(_numbers)
         self.drain = asyncio.Event()
         self.wanted = False
         self._store = store
