@@ -9,7 +9,7 @@ processor wrote survives our writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,6 +40,18 @@ class FeedRange:
         Say whether every effective partition key of the other range lies in this one.
         """
         return self.min <= other.min and other.max <= self.max
+
+    def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
+        """
+        Return what is left of this range outside all of the others, in order.
+        """
+        left, low = [], self.min
+        for other in sorted(others, key=lambda other: other.min):
+            if other.overlaps(FeedRange(min=low, max=self.max)):
+                if other.min > low:
+                    left.append(FeedRange(min=low, max=other.min))
+                low = other.max
+        return (*left, FeedRange(min=low, max=self.max)) if low < self.max else tuple(left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

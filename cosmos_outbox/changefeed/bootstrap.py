@@ -80,9 +80,7 @@ async def create_missing(
         whole = next((p for p in physical if p.range == gap), None)
         # A gap inside a partition can only be named by its bounds (version 1), as after a merge.
         token, version = (whole.id, 0) if whole else (f"{gap.min}-{gap.max}", 1)
-        lease = new_lease(
-            prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id
-        )
+        lease = new_lease(prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id)
         with suppress(Conflict):
             await store.create(lease.raw)
             created.append(lease)
@@ -98,20 +96,10 @@ def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tup
     """
     by_id = {candidate.id: candidate.range for candidate in physical}
     covered = [lease.range or by_id.get(lease.token) for lease in leases]
-    if any(feed_range is None for feed_range in covered):
+    known = [feed_range for feed_range in covered if feed_range is not None]
+    if len(known) < len(covered):
         return ()
-    ordered = sorted((known for known in covered if known is not None), key=lambda known: known.min)
-    gaps = []
-    for candidate in physical:
-        low = candidate.range.min
-        for known in ordered:
-            if known.min > low and known.min < candidate.range.max:
-                gaps.append(FeedRange(min=low, max=known.min))
-            if known.max > low and known.min < candidate.range.max:
-                low = known.max
-        if low < candidate.range.max:
-            gaps.append(FeedRange(min=low, max=candidate.range.max))
-    return tuple(gaps)
+    return tuple(gap for candidate in physical for gap in candidate.range.without(known))
 
 
 def start_of(lease: Lease, *, default: StartFrom | datetime) -> StartFrom | datetime:

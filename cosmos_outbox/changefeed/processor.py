@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
+from cosmos_outbox.changefeed.splits import half_replaced
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
 from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed, RangeGone, StoreError
@@ -146,8 +147,9 @@ class ChangeFeedProcessor:
         """
         try:
             listing = await self._store.list(f"{prefix}..")
+            leases = [from_document(document) for document in listing.documents]
             decided = plan(
-                [from_document(document) for document in listing.documents],
+                leases,
                 me=self._options.instance_name,
                 running=self._running.keys(),
                 now=listing.read_at,
@@ -160,7 +162,7 @@ class ChangeFeedProcessor:
             for lease in decided.ask:
                 await self._ask(lease)
             for lease in decided.take:
-                await self._take(lease, group)
+                await self._take(lease, leases, group)
         except StoreError as error:  # the store may be back at the next pass
             self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
             return False
@@ -171,7 +173,7 @@ class ChangeFeedProcessor:
             wish = with_properties(lease, wished(lease.properties, self._options.instance_name))
             await self._store.replace(wish, etag=lease.etag or "")
 
-    async def _take(self, lease: Lease, group: asyncio.TaskGroup) -> None:
+    async def _take(self, lease: Lease, leases: Sequence[Lease], group: asyncio.TaskGroup) -> None:
         if self._stopping.is_set() or lease.id in self._running:
             return
         feed_range = lease.range or await self._range_of(lease)
@@ -186,9 +188,12 @@ class ChangeFeedProcessor:
             self._notify(
                 LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
             )
-            group.create_task(self._work(tenure, feed_range, progress))
+            replaced = half_replaced(lease, feed_range, leases)
+            group.create_task(self._work(tenure, feed_range, progress, replaced=replaced))
 
-    async def _work(self, tenure: Tenure, feed_range: FeedRange, progress: Progress) -> None:
+    async def _work(
+        self, tenure: Tenure, feed_range: FeedRange, progress: Progress, *, replaced: bool
+    ) -> None:
         try:
             reason = await supervise(
                 tenure,
@@ -199,6 +204,7 @@ class ChangeFeedProcessor:
                 options=self._options,
                 progress=progress,
                 notify=self._notify,
+                replaced=replaced,
             )
         finally:
             del self._running[tenure.lease.id]

@@ -16,29 +16,37 @@ from cosmos_outbox.ports import LeaseStore, PhysicalRange
 
 
 def children_of(
-    lease: Lease, parent_range: FeedRange, physical: Sequence[PhysicalRange], *, partitioned_by_id: bool
-) -> tuple[Lease, ...]:
+    lease: Lease,
+    parent_range: FeedRange,
+    physical: Sequence[PhysicalRange],
+    *,
+    others: Sequence[Lease] = (),
+    partitioned_by_id: bool,
+) -> tuple[Lease, ...] | None:
     """
-    Return the leases that replace a lease; none where the lease still fits one physical range.
+    Return the leases that are missing to replace a lease; None where it still fits one physical range.
 
     | lease     | overlaps     | children                                                        |
     | version 0 | several      | one version 0 lease for each physical range                     |
     | version 0 | one, larger  | one version 1 lease of the parent's own range (a merge)         |
-    | version 1 | several      | one version 1 lease for each slice, never wider than the parent |
-    | version 1 | one          | none: the lease goes on                                         |
+    | version 1 | several      | one version 1 lease for each slice                              |
+    | version 1 | one          | None: the lease goes on                                         |
+
+    No child is wider than the parent: where a merge was followed by a split at another key, a physical range reaches
+    into the neighbour's lease, and its part in ours becomes a version 1 lease. What `others` hold of the parent's range
+    already, because somebody crashed between the steps and the ranges changed again, gets no second lease.
     """
+    descendants = [other.range for other in others if other.range and _descends(other, lease, parent_range)]
     overlapping = [candidate for candidate in physical if candidate.range.overlaps(parent_range)]
-    still_there = any(candidate.id == lease.token for candidate in overlapping)
-    if lease.version == 0 and len(overlapping) == 1 and still_there:
-        return ()
-    if lease.version == 1 and len(overlapping) == 1:
-        return ()
+    fits = len(overlapping) == 1 and (lease.version == 1 or overlapping[0].id == lease.token)
+    if fits and not descendants:
+        return None
     prefix = lease.id.removesuffix(f"..{lease.token}")
-    if lease.version == 0 and len(overlapping) > 1:
-        parts = [(candidate.id, candidate.range, 0) for candidate in overlapping]
-    else:
-        slices = [_common(parent_range, candidate.range) for candidate in overlapping]
-        parts = [(f"{part.min}-{part.max}", part, 1) for part in slices]
+    parts: list[tuple[str, FeedRange, int]] = []
+    for candidate in overlapping:
+        for part in _common(parent_range, candidate.range).without(descendants):
+            whole = lease.version == 0 and len(overlapping) > 1 and part == candidate.range
+            parts.append((candidate.id, part, 0) if whole else (f"{part.min}-{part.max}", part, 1))
     return tuple(
         new_lease(
             prefix,
@@ -53,6 +61,19 @@ def children_of(
     )
 
 
+def half_replaced(lease: Lease, parent_range: FeedRange, others: Sequence[Lease]) -> bool:
+    """
+    Say whether somebody began to replace a lease and did not finish: it must be replaced now, even if it can be read.
+    """
+    return any(_descends(other, lease, parent_range) for other in others)
+
+
+def _descends(other: Lease, lease: Lease, parent_range: FeedRange) -> bool:
+    if other.id == lease.id or other.range is None or not parent_range.contains(other.range):
+        return False
+    return other.range != parent_range or (lease.version, other.version) == (0, 1)
+
+
 async def replace_lease(parent: Lease, children: Sequence[Lease], store: LeaseStore) -> None:
     """
     Create the children, then delete the parent; what another worker did already is left as it is.
@@ -60,9 +81,8 @@ async def replace_lease(parent: Lease, children: Sequence[Lease], store: LeaseSt
     for child in children:
         with suppress(Conflict):
             await store.create(child.raw)
-    if children:
-        with suppress(NotFound):
-            await store.delete(parent.id, parent.partition_key, etag=parent.etag)
+    with suppress(NotFound):
+        await store.delete(parent.id, parent.partition_key, etag=parent.etag)
 
 
 def _common(first: FeedRange, second: FeedRange) -> FeedRange:

@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed.splits import children_of, replace_lease
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import LeaseLost, RangeGone, StoreError
 from cosmos_outbox.instrumentation import Hook, LeaseClosed
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.leases import FeedRange, from_document
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 
 
@@ -39,12 +39,16 @@ async def supervise(
     options: ProcessorOptions,
     progress: Progress,
     notify: Hook,
+    replaced: bool = False,
 ) -> CloseReason:
     """
     Work on a lease until it is drained or lost, then give it up in the way that fits.
 
     A drained pump has `grace_period` to finish its page, then its handler is cancelled. When this task itself is
     cancelled the lease is left to expire.
+
+    Args:
+        replaced: somebody began to replace the lease; finish that and do nothing else.
     """
     pump = Pump(
         tenure,
@@ -57,6 +61,8 @@ async def supervise(
     )
     error: BaseException | None = None
     try:
+        if replaced:
+            raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
         await _share_fate(tenure, pump, grace=options.grace_period.total_seconds())
         await tenure.release()
         reason = CloseReason.HANDED_OVER if tenure.wanted else CloseReason.STOPPED
@@ -92,10 +98,13 @@ async def _split(
             await tenure.save()
             physical = await feed.physical_ranges()
             by_id = await store.partitioned_by_id()
-            children = children_of(tenure.lease, feed_range, physical, partitioned_by_id=by_id)
-            await replace_lease(tenure.lease, children, store)
-            if not children:
+            listing = await store.list(f"{tenure.lease.id.removesuffix(tenure.lease.token)}")
+            others = [from_document(document) for document in listing.documents]
+            children = children_of(tenure.lease, feed_range, physical, others=others, partitioned_by_id=by_id)
+            if children is None:
                 await tenure.release()
+            else:
+                await replace_lease(tenure.lease, children, store)
     except (LeaseLost, StoreError, TimeoutError) as error:
         await tenure.release()
         return error

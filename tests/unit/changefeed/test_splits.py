@@ -53,13 +53,21 @@ def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
             [("-20", 1, "", "20"), ("20-80", 1, "20", "80")],
             id="split of a version 1 lease, never wider than the parent",
         ),
-        pytest.param(parent("-80", "", "80", version=1), physical(("5", "", "FF")), [], id="nothing to do"),
-        pytest.param(parent("0", "", "80"), physical(("0", "", "80")), [], id="a passing fault"),
+        pytest.param(
+            parent("0", "", "40"),
+            physical(("3", "", "30"), ("4", "30", "80")),
+            [("3", 0, "", "30"), ("30-40", 1, "30", "40")],
+            id="merged with its neighbour, then split elsewhere: no child reaches into the neighbour's range",
+        ),
+        pytest.param(parent("-80", "", "80", version=1), physical(("5", "", "FF")), None, id="nothing to do"),
+        pytest.param(parent("0", "", "80"), physical(("0", "", "80")), None, id="a passing fault"),
     ],
 )
 def test_children(lease: Lease, ranges: list[PhysicalRange], children: list[tuple[str, int, str, str]]):
     made = children_of(lease, lease.range, ranges, partitioned_by_id=True)
 
+    assert (made is None) == (children is None)
+    made, children = made or (), children or []
     assert children == [(c.token, c.version, c.range.min, c.range.max) for c in made if c.range]
     assert all((c.continuation, c.properties) == ('"7"', {"start": "beginning"}) for c in made)
     assert all(c.id == f"p..{c.token}" for c in made)

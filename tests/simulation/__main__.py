@@ -1,0 +1,66 @@
+"""
+`python -m tests.simulation --minutes N`: random scripts for as long as asked; the last line is one JSON object.
+
+Every run has a seed of its own, which is printed with the script of a violation; `--seed S` plays that run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+import traceback
+
+import looptime
+
+from tests.simulation.changefeed import Simulation, Step, random_script
+
+
+def run_once(seed: int) -> tuple[int, str | None]:
+    """
+    Play the script of a seed; return its length, and what went wrong.
+    """
+    random.seed(seed)  # jitter and back-off draw from the module's generator
+    ranges, script = random_script(random.Random(seed))
+    loop = looptime.new_event_loop()
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(Simulation(ranges=ranges).play(script))
+    except Exception:  # noqa: BLE001 - whatever ends a run is a finding, and is printed
+        return len(script), f"{_listed(ranges, script)}\n{traceback.format_exc()}"
+    return len(script), None
+
+
+def _listed(ranges: int, script: list[Step]) -> str:
+    return "\n".join([f"ranges={ranges}", *(f"  {step.kind} {step.a} {step.b}" for step in script)])
+
+
+def main() -> int:
+    """
+    Run from the command line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
+    parser.add_argument("--seed", type=int, help="play this one run and no other")
+    options = parser.parse_args()
+    first = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed
+    sys.stdout.write(f"first seed {first}\n")
+    until = time.monotonic() + options.minutes * 60
+    runs = steps = violations = 0
+    while runs == 0 or (options.seed is None and time.monotonic() < until):
+        length, finding = run_once(first + runs)
+        runs, steps = runs + 1, steps + length
+        if finding is not None:
+            violations += 1
+            sys.stdout.write(f"VIOLATION seed {first + runs - 1}: {finding}\n")
+    sys.stdout.write(
+        json.dumps({"runs": runs, "steps": steps, "seed": first, "violations": violations}) + "\n"
+    )
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
