@@ -1,7 +1,5 @@
 """
 `python -m worker`: relay the events of a container to a topic, until SIGTERM.
-
-Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; 2 a setting or resource cannot work.
 """
 
 from __future__ import annotations
@@ -16,6 +14,11 @@ from worker import logs
 from worker.bootstrap import assembled
 from worker.lifecycle import Aborted, run_until_signalled
 from worker.settings import Settings, load, unknown_variables
+
+EXIT_CODES = (
+    "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
+    "2 a setting or resource cannot work."
+)
 
 _logger = logging.getLogger("worker")
 
@@ -36,22 +39,37 @@ def main() -> int:
         _logger.warning("settings.unknown %s", sentence)
     try:
         asyncio.run(_run(settings))
-    except ConfigurationError as error:
-        sys.stderr.write(f"The worker cannot run:\n{_indented(str(error))}\n")
-        return 2
     except Aborted:
         return 1
-    except Exception:
+    except Exception as error:
+        cause = _cause(error)
+        if isinstance(cause, ConfigurationError):
+            sys.stderr.write(f"The worker cannot run:\n{_indented(str(cause))}\n")
+            return 2
         _logger.exception("worker.crashed")
         return 1
     return 0
 
 
 async def _run(settings: Settings) -> None:
-    async with assembled(settings) as processor:
-        _logger.info("worker.started as %s", settings.instance_name)
-        await run_until_signalled(processor)
+    async with assembled(settings) as worker:
+        _logger.info("worker.started as %s, health at %s", settings.instance_name, worker.health_url)
+
+        def drain() -> None:
+            worker.vitals.drain()
+            worker.processor.stop()
+
+        await run_until_signalled(worker.processor.run(), drain=drain, beside=worker.watch())
     _logger.info("worker.stopped")
+
+
+def _cause(error: Exception) -> Exception:
+    """
+    Return what is in a group of one: the mistake of a setting is no less a mistake where a task found it.
+    """
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _usage(*, asked_for: bool) -> int:
@@ -60,6 +78,7 @@ def _usage(*, asked_for: bool) -> int:
         default = "required" if field.is_required() else field.get_default()
         shown = "" if default is None or field.default_factory else f" [{default}]"
         lines.append(f"  OUTBOX_{name.upper():28} {field.description}{shown}")
+    lines += ["", EXIT_CODES]
     (sys.stdout if asked_for else sys.stderr).write("\n".join(lines) + "\n")
     return 0 if asked_for else 2
 

@@ -4,8 +4,10 @@ Bootstrap: the composition root; clients, adapters, relay and processor are put 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from azure.identity.aio import DefaultAzureCredential
@@ -14,21 +16,42 @@ from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_clien
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.adapters.traced_publisher import TracedPublisher
+from cosmos_outbox.changefeed import ChangeFeedProcessor, Lag, ProcessorOptions
+from cosmos_outbox.instrumentation import Record, log_hook
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay import Relay
+from worker.health import serving_health
 from worker.settings import Settings
+from worker.telemetry import opened_telemetry
+from worker.vitals import Identity, Vitals
+from worker.watching import WatchedFeed, WatchedLeases, watch_lag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """
+    The processor that relays, and what watches over it.
+    """
+
+    processor: ChangeFeedProcessor
+    vitals: Vitals
+    watch: Callable[[], Coroutine[None, None, None]]
+    health_url: str
 
 
 @asynccontextmanager
-async def assembled(settings: Settings) -> AsyncIterator[ChangeFeedProcessor]:
+async def assembled(settings: Settings) -> AsyncIterator[Worker]:
     """
-    Open everything the settings name, yield the processor that relays, close everything again.
+    Open everything the settings name, yield the worker, close everything again.
 
     Raises:
-        ConfigurationError: a container is missing or cannot be used.
+        ConfigurationError: a container is missing or cannot be used, or the health server cannot listen.
     """
     async with AsyncExitStack() as stack:
+        telemetry = stack.enter_context(
+            opened_telemetry(topic=settings.topic, instance=settings.instance_name, environ=os.environ)
+        )
         credential = None
         if settings.cosmos_connection_string is None or settings.servicebus_connection_string is None:
             credential = await stack.enter_async_context(DefaultAzureCredential())
@@ -51,13 +74,63 @@ async def assembled(settings: Settings) -> AsyncIterator[ChangeFeedProcessor]:
         publisher = await stack.enter_async_context(
             ServiceBusPublisher(bus, settings.topic, lanes=settings.lanes)
         )
-        yield ChangeFeedProcessor(
-            CosmosChangeFeed(
-                database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
+        feed = CosmosChangeFeed(
+            database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
+        )
+        leases = CosmosLeases(database.get_container_client(settings.lease_container))
+        vitals = Vitals(
+            Identity(
+                instance=settings.instance_name,
+                processor=settings.processor_name,
+                container=f"{settings.cosmos_database}/{settings.cosmos_container}",
+                topic=settings.topic,
             ),
-            CosmosLeases(database.get_container_client(settings.lease_container)),
-            Relay(publisher),
+            leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
+            stalled_after=timedelta(seconds=settings.stalled_seconds),
+        )
+
+        def notify(record: Record) -> None:
+            for hook in (log_hook, vitals, telemetry.instruments):
+                hook(record)
+
+        def exposition() -> tuple[bytes, str]:
+            telemetry.instruments.observed = vitals.snapshot()
+            return telemetry.exposition()
+
+        def measured(lag: Lag) -> None:
+            vitals.measured(lag)
+            telemetry.instruments.observed = vitals.snapshot()
+
+        processor = ChangeFeedProcessor(
+            WatchedFeed(feed, charged=telemetry.instruments.charged),
+            WatchedLeases(leases, listed=vitals.balanced),
+            Relay(
+                TracedPublisher(
+                    publisher,
+                    topic=settings.topic,
+                    tracer_provider=telemetry.tracer_provider,
+                    server_address=bus.fully_qualified_namespace,
+                ),
+                notify=notify,
+            ),
             processor_options(settings),
+            hooks=(notify,),
+        )
+        health_url = await stack.enter_async_context(
+            serving_health(vitals, metrics=exposition, host=settings.health_host, port=settings.health_port)
+        )
+        yield Worker(
+            processor=processor,
+            vitals=vitals,
+            watch=lambda: watch_lag(
+                settings.processor_name,
+                feed=feed,
+                leases=leases,
+                every=timedelta(seconds=settings.lag_seconds),
+                measured=measured,
+                troubled=vitals.troubled,
+            ),
+            health_url=health_url,
         )
 
 

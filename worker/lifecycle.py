@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-
-from cosmos_outbox.changefeed import ChangeFeedProcessor
+from collections.abc import Callable, Coroutine
 
 _logger = logging.getLogger(__name__)
 
@@ -19,16 +18,23 @@ class Aborted(Exception):
     """
 
 
-async def run_until_signalled(processor: ChangeFeedProcessor) -> None:
+async def run_until_signalled(
+    work: Coroutine[None, None, None], *, drain: Callable[[], None], beside: Coroutine[None, None, None]
+) -> None:
     """
-    Run a processor; return once it drained after a first signal.
+    Run work; return once it drained after a first signal.
+
+    Args:
+        work: ends by itself after `drain` was called.
+        drain: asks it to.
+        beside: runs for as long as the work does; if it fails, the work is cancelled.
 
     Raises:
         Aborted: there was a second signal.
-        BaseException: whatever ended the processor by itself.
+        BaseException: whatever ended the work, or what ran beside it, by itself.
     """
     loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(processor.run())
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(beside)
     signals = 0
 
     def signalled(name: str) -> None:
@@ -36,15 +42,18 @@ async def run_until_signalled(processor: ChangeFeedProcessor) -> None:
         signals += 1
         if signals == 1:
             _logger.info("worker.draining on %s; a second signal aborts", name)
-            processor.stop()
+            drain()
         else:
             _logger.warning("worker.aborted on a second signal; its leases expire by themselves")
-            running.cancel()
+            working.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number.name)
     try:
-        await running
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            watching.result()
+        await working
     except asyncio.CancelledError:
         if signals > 1:
             raise Aborted from None
@@ -52,3 +61,6 @@ async def run_until_signalled(processor: ChangeFeedProcessor) -> None:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)

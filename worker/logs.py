@@ -9,10 +9,12 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from opentelemetry import trace
+
 
 class JsonFormatter(logging.Formatter):
     """
-    Time, level, logger, message, and for records of the library the event's name and fields.
+    Time, level, logger, message, the current span, and for records of the library the event's name and fields.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -22,6 +24,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        span = trace.get_current_span().get_span_context()
+        if span.is_valid:
+            line["trace_id"] = trace.format_trace_id(span.trace_id)
+            line["span_id"] = trace.format_span_id(span.span_id)
         event = getattr(record, "event", None)
         if event is not None:
             line["event"] = event

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.changefeed.options import default_instance_name
+from cosmos_outbox.errors import ConfigurationError
 
 PREFIX = "OUTBOX_"
 # Either of each pair; a connection string wins, as it holds the key as well.
@@ -104,6 +104,20 @@ class Settings(BaseSettings):
     grace_seconds: float = Field(
         default=20.0, ge=0, description="How long SIGTERM waits for pages in the making."
     )
+    health_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address of the health server; 0.0.0.0 in a container, so that probes reach it.",
+    )
+    health_port: int = Field(
+        default=8080, ge=0, le=65535, description="Port of the health server; 0 is any free one, see the log."
+    )
+    stalled_seconds: float = Field(
+        default=60.0, gt=0, description="A lease that did not move for so long makes the worker unready."
+    )
+    lag_seconds: float = Field(
+        default=15.0, gt=0, description="Time between two looks at how much waits; each costs a read a lease."
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe log line."
     )
@@ -126,7 +140,7 @@ def load() -> Settings:
     ]
     settings: Settings | None = None
     try:
-        settings = Settings()  # type: ignore[call-arg] # its fields come from the environment
+        settings = Settings()
     except ValidationError as error:
         mistakes += _described(error)
     else:
@@ -144,14 +158,14 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """
     Return a sentence for every `OUTBOX_` variable that no setting reads: most likely a typing mistake.
     """
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known = {name.upper() for name in Settings.model_fields}
     sentences = []
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            sentences.append(
-                f"{name} is not a setting of the worker" + (f"; did you mean {near[0]}?" if near else "")
-            )
+        short = name.removeprefix(PREFIX)  # the prefix alone would make any two names look alike
+        if name.startswith(PREFIX) and short not in known:
+            near = difflib.get_close_matches(short, known, n=1)
+            hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+            sentences.append(f"{name} is not a setting of the worker{hint}")
     return sentences
 
 

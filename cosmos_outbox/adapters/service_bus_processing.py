@@ -1,0 +1,68 @@
+"""
+Processing: what belongs around the handling of one received message, so that its trace and its cause go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage
+from opentelemetry import trace
+from opentelemetry.trace import Link, SpanKind
+from opentelemetry.util.types import AttributeValue
+
+from cosmos_outbox.adapters.traced_publisher import context_of
+from cosmos_outbox.correlation import correlated
+
+
+@contextmanager
+def processing(
+    message: ServiceBusReceivedMessage,
+    *,
+    topic: str,
+    subscription: str,
+    tracer_provider: trace.TracerProvider | None = None,
+) -> Iterator[trace.Span]:
+    """
+    Handle a message inside this block: `with processing(message, topic="events", subscription="billing"):`.
+
+    A span `process` goes on with the trace of the commit that raised the event, and what the block commits carries
+    the conversation's correlation id and, as its cause, the id of this message.
+
+    Args:
+        message: as received.
+        topic: where it was sent.
+        subscription: where it was received.
+        tracer_provider: who gets the span. Defaults to OpenTelemetry's global one.
+    """
+    properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
+    creator = context_of(properties)
+    created_by = trace.get_current_span(creator).get_span_context()
+    tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+    attributes: dict[str, AttributeValue] = {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "process",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": topic,
+        "messaging.destination.subscription.name": subscription,
+        "messaging.message.id": message.message_id or "",
+        "messaging.servicebus.message.delivery_count": message.delivery_count or 0,
+    }
+    with (
+        tracer.start_as_current_span(
+            f"process {topic}",
+            context=creator,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=[Link(created_by)] if created_by.is_valid else (),
+        ) as span,
+        correlated(correlation_id=properties.get("correlation-id"), causation_id=message.message_id),
+    ):
+        yield span
+
+
+def _text(value: Any) -> Any:
+    # The SDK hands keys and strings of application properties over as bytes.
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,101 @@
+"""
+TracedPublisher: a Publisher that tells OpenTelemetry of each send, with a link to the commit of every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import Publisher
+
+_MAX_LINKS = 128  # what the SDKs keep of a span's links by default
+_propagator = TraceContextTextMapPropagator()
+
+
+class TracedPublisher:
+    """
+    Wrap a publisher; names and attributes follow OpenTelemetry's conventions for messaging.
+
+    Args:
+        publisher: what sends.
+        topic: the destination's name.
+        tracer_provider: who gets the spans. Defaults to OpenTelemetry's global one.
+        server_address: host of the namespace, where it is known.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        topic: str,
+        tracer_provider: trace.TracerProvider | None = None,
+        server_address: str | None = None,
+    ) -> None:
+        self._publisher, self._name = publisher, f"send {topic}"
+        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+        self._attributes = {
+            "messaging.system": "servicebus",
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "send",
+            "messaging.destination.name": topic,
+        } | ({"server.address": server_address} if server_address else {})
+
+    @property
+    def lanes(self) -> int:
+        return self._publisher.lanes
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        # A root of its own: a batch has as many causes as messages, so they are links and none of them the parent.
+        span = self._tracer.start_span(self._name, kind=SpanKind.CLIENT, context=Context())
+        if not span.is_recording():
+            await self._publisher.publish(lane, messages)
+            return
+        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            span.set_attributes({**self._attributes, "messaging.batch.message_count": len(messages)})
+            for context in _creators(messages):
+                span.add_link(context)
+            try:
+                await self._publisher.publish(lane, messages)
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+
+
+def _creators(messages: Sequence[OutboundMessage]) -> list[trace.SpanContext]:
+    """
+    Return the contexts of the commits that the messages come from, each once: events of one commit share it.
+    """
+    found: dict[str, trace.SpanContext] = {}
+    for message in messages:
+        parent = message.properties.get("traceparent")
+        if isinstance(parent, str) and parent not in found and len(found) < _MAX_LINKS:
+            context = span_context_of(message.properties)
+            if context.is_valid:
+                found[parent] = context
+    return list(found.values())
+
+
+def span_context_of(properties: Mapping[str, object]) -> trace.SpanContext:
+    """
+    Return the span that properties name by W3C `traceparent` and `tracestate`; an invalid one where they do not.
+    """
+    return trace.get_current_span(context_of(properties)).get_span_context()
+
+
+def context_of(properties: Mapping[str, object]) -> Context:
+    """
+    Return the context whose current span is the one that properties name.
+    """
+    carrier = {
+        name: value
+        for name in ("traceparent", "tracestate")
+        if isinstance(value := properties.get(name), str)
+    }
+    return _propagator.extract(carrier, context=Context())

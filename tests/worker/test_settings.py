@@ -1,0 +1,106 @@
+"""
+The worker's settings: every mistake at once, by the name of its variable, and never a secret.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from cosmos_outbox.errors import ConfigurationError
+from worker.settings import PREFIX, Settings, load, unknown_variables
+
+KEY = "c2VjcmV0LWtleQ=="
+COMPLETE = {
+    "OUTBOX_COSMOS_CONNECTION_STRING": f"AccountEndpoint=http://127.0.0.1:1/;AccountKey={KEY};",
+    "OUTBOX_COSMOS_DATABASE": "contacts",
+    "OUTBOX_COSMOS_CONTAINER": "data",
+    "OUTBOX_SERVICEBUS_CONNECTION_STRING": f"Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey={KEY}",
+    "OUTBOX_TOPIC": "events",
+}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for variable in (f"{PREFIX}{name.upper()}" for name in Settings.model_fields):
+        monkeypatch.delenv(variable, raising=False)
+
+    def put(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+def mistakes() -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load()
+    return str(caught.value).splitlines()
+
+
+def test_all_missing_settings_are_reported_at_once(environment):
+    assert [
+        "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: one of them is required",
+        "OUTBOX_COSMOS_CONTAINER: is required",
+        "OUTBOX_COSMOS_DATABASE: is required",
+        "OUTBOX_SERVICEBUS_CONNECTION_STRING or OUTBOX_SERVICEBUS_NAMESPACE: one of them is required",
+        "OUTBOX_TOPIC: is required",
+    ] == mistakes()
+
+
+def test_wrong_values_are_reported_together_and_by_variable(environment):
+    environment(
+        **COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "nonsense"},
+        OUTBOX_COSMOS_ENDPOINT="account",
+        OUTBOX_LANES="0",
+        OUTBOX_PAGE_SIZE="many",
+        OUTBOX_START="yesterday",
+    )
+    found = mistakes()
+    assert [
+        "OUTBOX_COSMOS_CONNECTION_STRING",
+        "OUTBOX_COSMOS_ENDPOINT",
+        "OUTBOX_LANES",
+        "OUTBOX_PAGE_SIZE",
+        "OUTBOX_START",
+    ] == [line.partition(":")[0] for line in found]
+    assert "lacks AccountEndpoint=… and AccountKey=…" in found[0]
+
+
+def test_a_renew_interval_longer_than_half_the_expiration_is_refused(environment):
+    environment(**COMPLETE, OUTBOX_LEASE_RENEW_SECONDS="31")
+    assert [
+        "OUTBOX_LEASE_RENEW_SECONDS: must be at most half of OUTBOX_LEASE_EXPIRATION_SECONDS (60)"
+    ] == mistakes()
+
+
+def test_no_error_shows_a_secret(environment):
+    environment(
+        OUTBOX_COSMOS_CONNECTION_STRING=f"AccountKey={KEY}",
+        OUTBOX_SERVICEBUS_CONNECTION_STRING=f"SharedAccessKey={KEY}",
+    )
+    assert KEY not in "\n".join(mistakes())
+
+
+def test_printed_settings_show_no_secret(environment):
+    environment(**COMPLETE)
+    settings = load()
+    assert KEY not in f"{settings} {settings!r} {settings.model_dump()} {settings.model_dump_json()}"
+
+
+def test_a_start_time_is_read_with_its_zone(environment):
+    environment(**COMPLETE, OUTBOX_START="2026-11-21T08:00:00Z")
+    assert datetime(2026, 11, 21, 8, tzinfo=UTC) == load().start
+
+
+def test_an_empty_variable_counts_as_not_set(environment):
+    environment(**COMPLETE, OUTBOX_LANES="")
+    assert Settings.model_fields["lanes"].default == load().lanes
+
+
+def test_an_unknown_variable_is_named_with_the_setting_it_probably_means():
+    assert [
+        "OUTBOX_LANNES is not a setting of the worker; did you mean OUTBOX_LANES?",
+        "OUTBOX_ZZZ is not a setting of the worker",
+    ] == unknown_variables({"OUTBOX_LANNES": "4", "OUTBOX_ZZZ": "1", "OUTBOX_TOPIC": "t", "PATH": "/"})

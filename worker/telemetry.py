@@ -1,0 +1,226 @@
+"""
+Telemetry: what hooks tell becomes OpenTelemetry metrics, for Prometheus always and for OTLP where it is configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from cosmos_outbox.instrumentation import (
+    EventRejected,
+    LeaseAcquired,
+    LeaseClosed,
+    LeaseHalted,
+    MessagesPublished,
+    PageFailed,
+    PageHandled,
+    PublishFailed,
+    Record,
+)
+from worker.vitals import Snapshot
+
+_SERVICE = "cosmos-outbox-worker"
+_EXPORT_SECONDS = 3.0  # how long the end of the process waits for an exporter that does not answer
+_DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+class Telemetry:
+    """
+    The worker's instruments; a hook. `observed` is what the gauges show, told from the event loop, read by any thread.
+    """
+
+    def __init__(self, provider: MeterProvider, *, topic: str) -> None:
+        self.observed: Snapshot | None = None
+        meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
+        self._destination = {
+            "messaging.system": "servicebus",
+            "messaging.destination.name": topic,
+            "messaging.operation.name": "send",
+        }
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages",
+            unit="{message}",
+            description="Messages that the topic accepted.",
+        )
+        self._send_duration = meter.create_histogram(
+            "messaging.client.operation.duration",
+            unit="s",
+            description="How long the topic took to accept the messages of one call.",
+            explicit_bucket_boundaries_advisory=_DURATIONS,
+        )
+        self._send_failures = meter.create_counter(
+            "outbox.send.failures", unit="{attempt}", description="Sends that are tried again."
+        )
+        self._rejected = meter.create_counter(
+            "outbox.events.rejected",
+            unit="{event}",
+            description="Refusals of an event that can never be sent.",
+        )
+        self._handled = meter.create_counter(
+            "outbox.changes.handled", unit="{change}", description="Changes read from the feed and done with."
+        )
+        self._page_failures = meter.create_counter(
+            "outbox.page.failures", unit="{attempt}", description="Pages that are tried again."
+        )
+        self._halts = meter.create_counter(
+            "outbox.lease.halts",
+            unit="{halt}",
+            description="Alarms: a range stands still until somebody acts.",
+        )
+        self._moves = meter.create_counter(
+            "outbox.lease.moves", unit="{move}", description="Leases that came to this worker or left it."
+        )
+        self._request_units = meter.create_counter(
+            "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
+        )
+        for name, unit, description, read in _GAUGES:
+            meter.create_observable_gauge(name, [self._reading(read)], unit=unit, description=description)
+
+    def __call__(self, record: Record) -> None:
+        """
+        Count a record.
+        """
+        match record:
+            case MessagesPublished():
+                self._sent.add(record.messages, self._destination)
+                self._send_duration.record(record.seconds, self._destination)
+            case PublishFailed():
+                self._send_failures.add(1, {"error.type": type(record.error).__name__})
+            case EventRejected():
+                self._rejected.add(1)
+            case PageHandled():
+                self._handled.add(record.changes)
+            case PageFailed():
+                self._page_failures.add(1, {"error.type": type(record.error).__name__})
+            case LeaseHalted():
+                self._halts.add(1)
+            case LeaseAcquired():
+                self._moves.add(1, {"outbox.lease.move": "acquired"})
+            case LeaseClosed():
+                self._moves.add(1, {"outbox.lease.move": str(record.reason)})
+            case _:
+                pass
+
+    def charged(self, request_units: float) -> None:
+        """
+        Count what a read of the feed cost.
+        """
+        self._request_units.add(request_units, {"outbox.operation": "read_feed"})
+
+    def _reading(
+        self, read: Callable[[Snapshot], Iterable[Observation]]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _: read(self.observed) if self.observed is not None else ()
+
+
+def _lag(snapshot: Snapshot) -> Iterator[Observation]:
+    for lease in snapshot.lag.leases if snapshot.lag else ():
+        yield Observation(lease.transactions, {"outbox.lease": lease.token})
+
+
+def _ages(snapshot: Snapshot) -> Iterator[Observation]:
+    for lease in snapshot.lag.leases if snapshot.lag else ():
+        seconds = lease.oldest_age.total_seconds() if lease.oldest_age else 0.0
+        yield Observation(seconds, {"outbox.lease": lease.token})
+
+
+def _unowned(snapshot: Snapshot) -> Iterator[Observation]:
+    if snapshot.lag:
+        yield Observation(sum(1 for lease in snapshot.lag.leases if not lease.owner))
+
+
+# Lag is told by every worker for all leases: whoever still runs tells of the leases of those that do not.
+_GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]], ...] = (
+    ("outbox.lease.lag", "{transaction}", "Transactions that wait in a range, whoever owns its lease.", _lag),
+    (
+        "outbox.oldest_unsent.age",
+        "s",
+        "Age of the oldest change that waits in a range; 0 where none does.",
+        _ages,
+    ),
+    ("outbox.leases.free", "{lease}", "Leases that nobody owns.", _unowned),
+    (
+        "outbox.leases.owned",
+        "{lease}",
+        "Leases of this worker.",
+        lambda snapshot: [Observation(len(snapshot.mine))],
+    ),
+    (
+        "outbox.leases.stalled",
+        "{lease}",
+        "Leases of this worker that stand still.",
+        lambda snapshot: [Observation(sum(lease.stalled for lease in snapshot.mine))],
+    ),
+    (
+        "outbox.worker.ready",
+        "1",
+        "1 where the worker is ready, else 0.",
+        lambda snapshot: [Observation(int(not snapshot.unready))],
+    ),
+)
+
+
+class OpenedTelemetry:
+    """
+    Instruments, spans and the Prometheus exposition of one process.
+    """
+
+    def __init__(
+        self, instruments: Telemetry, tracer_provider: trace.TracerProvider, registry: CollectorRegistry
+    ) -> None:
+        self.instruments, self.tracer_provider = instruments, tracer_provider
+        self._registry = registry
+
+    def exposition(self) -> tuple[bytes, str]:
+        """
+        Return the metrics as Prometheus reads them, and their content type.
+        """
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+@contextmanager
+def opened_telemetry(
+    *, topic: str, instance: str, environ: Mapping[str, str], export_every_seconds: float | None = None
+) -> Iterator[OpenedTelemetry]:
+    """
+    Set telemetry up for as long as the block lasts; what is left is exported at its end.
+
+    Metrics are always there for Prometheus. Spans and metrics also go out by OTLP over HTTP where one of the standard
+    variables `OTEL_EXPORTER_OTLP_ENDPOINT`, `…_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT` says where to; all other
+    `OTEL_…` variables count as the OpenTelemetry SDK documents them.
+    """
+    resource = Resource.create(
+        {"service.instance.id": instance}
+        | ({} if environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE})
+    )
+    general = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    registry = CollectorRegistry()
+    readers: list[MetricReader] = [PrometheusMetricReader(registry=registry)]
+    if general or environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+        every = None if export_every_seconds is None else export_every_seconds * 1000
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=every))
+    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    tracers: TracerProvider | None = None
+    if general or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        yield OpenedTelemetry(Telemetry(meters, topic=topic), tracers or trace.NoOpTracerProvider(), registry)
+    finally:
+        if tracers is not None:
+            tracers.shutdown()
+        meters.shutdown(timeout_millis=_EXPORT_SECONDS * 1000)

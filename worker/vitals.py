@@ -1,0 +1,222 @@
+"""
+Vitals: what a worker knows of its own health; a hook that hears everything, and a snapshot for whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from cosmos_outbox.changefeed import Lag, LeaseStatus
+from cosmos_outbox.instrumentation import EventRejected, LeaseAcquired, LeaseClosed, MessagesPublished, Record
+
+_ERRORS_KEPT = 20
+_THROUGHPUT_SECONDS = 60.0
+
+
+class Phase(StrEnum):
+    """
+    Where a worker is between its start and its end.
+    """
+
+    STARTING = "starting"  # the leases were not listed yet
+    RUNNING = "running"
+    DRAINING = "draining"  # a signal came; pages at hand are finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """
+    An error that a hook told of.
+    """
+
+    at: datetime
+    event: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """
+    A worker's health at one moment.
+
+    lag: of all leases, whoever owns them; None before it was first known. unready: reasons, none where all is well.
+    """
+
+    at: datetime
+    started_at: datetime
+    instance: str
+    processor: str
+    container: str
+    topic: str
+    phase: Phase
+    mine: tuple[LeaseStatus, ...]
+    lag: Lag | None
+    lag_at: datetime | None
+    sent: int
+    sent_per_second: float
+    troubles: tuple[Trouble, ...]
+    unready: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """
+    What a worker is called and works on.
+    """
+
+    instance: str
+    processor: str
+    container: str
+    topic: str
+
+
+class Vitals:
+    """
+    Listen to a worker; all calls come from its event loop.
+
+    Args:
+        identity: which worker.
+        leases: tells how the worker's own leases are doing.
+        stalled_after: how long nothing may move before the worker counts as unready.
+        utcnow: the wall clock, for what people read.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        leases: Callable[[timedelta], tuple[LeaseStatus, ...]],
+        stalled_after: timedelta,
+        utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._identity, self._leases, self._stalled_after = identity, leases, stalled_after
+        self._utcnow, self._started_at = utcnow, utcnow()
+        self._loop = asyncio.get_running_loop()
+        self._balanced_at: float | None = None
+        self._begun_at = self._loop.time()
+        self._draining = False
+        self._lag: tuple[Lag, datetime] | None = None
+        self._sent = 0
+        self._sendings: deque[tuple[float, int]] = deque()
+        self._troubles: deque[Trouble] = deque(maxlen=_ERRORS_KEPT)
+
+    def __call__(self, record: Record) -> None:
+        """
+        Take note of a record.
+        """
+        if isinstance(record, MessagesPublished):
+            self._sent += record.messages
+            self._sendings.append((self._loop.time(), record.messages))
+            self._forget_old_sendings()
+            return
+        error = getattr(record, "error", None)
+        if error is not None:
+            self.troubled(type(record).__name__, f"{_subject(record)}{error!r}")
+
+    def troubled(self, event: str, text: str) -> None:
+        """
+        Take note of an error; the newest ones are shown.
+        """
+        self._troubles.append(Trouble(at=self._utcnow(), event=event, text=text))
+
+    def balanced(self) -> None:
+        """
+        Take note that the leases could be listed, which every balancing pass begins with.
+        """
+        self._balanced_at = self._loop.time()
+
+    def drain(self) -> None:
+        """
+        Take note that the worker was asked to stop.
+        """
+        self._draining = True
+
+    def measured(self, lag: Lag) -> None:
+        """
+        Take note of what waits.
+        """
+        self._lag = (lag, self._utcnow())
+
+    def snapshot(self) -> Snapshot:
+        """
+        Return how the worker is, now.
+        """
+        self._forget_old_sendings()
+        now = self._loop.time()
+        phase = (
+            Phase.DRAINING
+            if self._draining
+            else Phase.STARTING
+            if self._balanced_at is None
+            else Phase.RUNNING
+        )
+        mine = self._leases(self._stalled_after)
+        heard = self._begun_at if self._balanced_at is None else self._balanced_at
+        window = min(_THROUGHPUT_SECONDS, max(1.0, now - self._begun_at))
+        return Snapshot(
+            at=self._utcnow(),
+            started_at=self._started_at,
+            **{field.name: getattr(self._identity, field.name) for field in fields(self._identity)},
+            phase=phase,
+            mine=mine,
+            lag=self._lag[0] if self._lag else None,
+            lag_at=self._lag[1] if self._lag else None,
+            sent=self._sent,
+            sent_per_second=sum(count for _, count in self._sendings) / window,
+            troubles=tuple(reversed(self._troubles)),
+            unready=reasons_against(
+                phase, mine, unheard_seconds=now - heard, stalled_seconds=self._stalled_after.total_seconds()
+            ),
+        )
+
+    def _forget_old_sendings(self) -> None:
+        while self._sendings and self._sendings[0][0] < self._loop.time() - _THROUGHPUT_SECONDS:
+            self._sendings.popleft()
+
+
+def reasons_against(
+    phase: Phase, leases: Sequence[LeaseStatus], *, unheard_seconds: float, stalled_seconds: float
+) -> tuple[str, ...]:
+    """
+    Return why a worker is not ready, one sentence each; none where it is.
+
+    A worker without leases is ready: it takes over as soon as another one ends.
+
+    Args:
+        phase: of the worker.
+        leases: its own.
+        unheard_seconds: since the leases could last be listed, or since the start.
+        stalled_seconds: for how long nothing may move.
+    """
+    if phase is Phase.DRAINING:
+        return ("The worker is draining.",)
+    reasons = []
+    if phase is Phase.STARTING:
+        reasons.append("The worker has not seen the leases yet.")
+    elif unheard_seconds > stalled_seconds:
+        reasons.append(f"The leases could not be listed for {unheard_seconds:.0f} s.")
+    reasons += [
+        f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: {lease.error or 'no error known'}."
+        for lease in leases
+        if lease.stalled
+    ]
+    return tuple(reasons)
+
+
+def _subject(record: Record) -> str:
+    if isinstance(record, EventRejected):
+        return f"event {record.event_id} of partition key {record.partition_key}: "
+    lease = getattr(record, "lease", None)
+    return f"lease {lease.rpartition('..')[2]}: " if isinstance(lease, str) else ""
+
+
+def is_lease_move(record: Record) -> bool:
+    """
+    Say whether a lease came to this worker or left it.
+    """
+    return isinstance(record, LeaseAcquired | LeaseClosed)

@@ -1,0 +1,103 @@
+"""
+Watching: the ports as the worker uses them, with an eye on what passes: balancing passes and request units.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import (
+    ChangeFeed,
+    ChangePage,
+    Document,
+    LeaseStore,
+    Listing,
+    MonitoredContainer,
+    PhysicalRange,
+    StartFrom,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class WatchedFeed:
+    """
+    A change feed that tells what each page cost.
+    """
+
+    def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
+        self._feed, self._charged = feed, charged
+
+    async def describe(self) -> MonitoredContainer:
+        return await self._feed.describe()
+
+    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+        return await self._feed.physical_ranges()
+
+    async def read_page(
+        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+    ) -> ChangePage:
+        page = await self._feed.read_page(
+            feed_range, continuation=continuation, start=start, max_items=max_items
+        )
+        self._charged(page.request_charge)
+        return page
+
+
+class WatchedLeases:
+    """
+    A lease store that tells when the leases could be listed: the one thing every balancing pass begins with.
+    """
+
+    def __init__(self, leases: LeaseStore, *, listed: Callable[[], None]) -> None:
+        self._leases, self._listed = leases, listed
+
+    async def partitioned_by_id(self) -> bool:
+        return await self._leases.partitioned_by_id()
+
+    async def list(self, prefix: str) -> Listing:
+        listing = await self._leases.list(prefix)
+        self._listed()
+        return listing
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        return await self._leases.read(document_id, partition_key)
+
+    async def create(self, document: Mapping[str, Any]) -> Document:
+        return await self._leases.create(document)
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        return await self._leases.replace(document, etag=etag)
+
+    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
+        await self._leases.delete(document_id, partition_key, etag=etag)
+
+
+async def watch_lag(
+    processor_name: str,
+    *,
+    feed: ChangeFeed,
+    leases: LeaseStore,
+    every: timedelta,
+    measured: Callable[[Lag], None],
+    troubled: Callable[[str, str], None],
+) -> None:
+    """
+    Estimate what waits, of all leases, whoever owns them, until cancelled.
+
+    A look that fails changes nothing but is told of: the age of the last successful one shows on the status page.
+    """
+    while True:
+        try:
+            measured(await estimate_lag(processor_name, feed=feed, leases=leases))
+        except OutboxError as error:  # whether the worker can work at all is for the processor to find out
+            _logger.warning("lag.unknown %r", error)
+            troubled("LagUnknown", repr(error))
+        await asyncio.sleep(every.total_seconds())
