@@ -19,6 +19,7 @@ from typing import Any
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.errors import NotFound
 from cosmos_outbox.leases import FeedRange, from_document
 from cosmos_outbox.ports import ChangeBatch, Document, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
@@ -147,7 +148,8 @@ class Simulation:
                 found = [d for d in (await self.leases.list(PREFIX)).documents if ".." in d["id"]]
                 if found:
                     self.robbed = True  # its owner trusts it on while a repaired one is taken by another
-                    await self.leases.delete(found[step.b % len(found)]["id"], "")
+                    with suppress(NotFound):  # its owner may have replaced it meanwhile
+                        await self.leases.delete(found[step.b % len(found)]["id"], "")
 
     async def _write(self, key: str) -> None:
         number = self._written[key]
@@ -279,15 +281,20 @@ class Simulation:
         else:
             await self._kill("w0")
             self._start("w0", skew=0)
-        async with asyncio.timeout(timedelta(minutes=30).total_seconds()):
-            while any(self._arrived[key] < count for key, count in self._written.items()):
-                self._check_trust()
-                self._raise_first_violation()
-                for worker in self.workers.values():
-                    if worker.task.done():
-                        worker.task.result()
-                        self._violated("a processor ended by itself")
-                await asyncio.sleep(1)
+        until = self.now() + timedelta(minutes=30).total_seconds()
+        while missing := [key for key, count in self._written.items() if self._arrived[key] < count]:
+            self._check_trust()
+            self._raise_first_violation()
+            for worker in self.workers.values():
+                if worker.task.done():
+                    worker.task.result()
+                    self._violated("a processor ended by itself")
+            if self.now() > until:
+                leases = [from_document(d) for d in (await self.leases.list(f"{PREFIX}..")).documents]
+                held = [(lease.token, lease.owner, lease.continuation) for lease in leases]
+                ranges = await self.container.physical_ranges()
+                self._violated(f"changes of {missing} never arrived; leases: {held}; ranges: {ranges}")
+            await asyncio.sleep(1)
         self._raise_first_violation()
 
     async def _end(self) -> None:

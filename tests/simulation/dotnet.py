@@ -5,6 +5,7 @@ A neighbour that behaves as the .NET change feed processor does: robs live lease
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -14,8 +15,8 @@ from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.errors import NotFound, PreconditionFailed, RangeGone
-from cosmos_outbox.leases import Lease, from_document
+from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, RangeGone
+from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
 from cosmos_outbox.ports import Document, StartFrom
 
 ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0
@@ -90,11 +91,35 @@ class DotNetNeighbour:
                     next_renewal = asyncio.get_running_loop().time() + RENEW
         except (LookupError, NotFound):  # lost
             pass
-        except RangeGone:  # left to the others: this neighbour lets go of what it cannot read
+        except RangeGone:
             with suppress(LookupError, NotFound, PreconditionFailed):
-                await self._update(lease, owner=None)
+                await self._split(lease)
         finally:
             del self._work[lease.id]
+
+    async def _split(self, lease: Lease) -> None:
+        """
+        As PartitionSynchronizerCore: children of a version 0 lease are whole ranges, even where they are wider than it.
+        """
+        assert lease.range
+        overlapping = [r for r in await self._container.physical_ranges() if r.range.overlaps(lease.range)]
+        if lease.version == 0 and len(overlapping) > 1:
+            parts = [(r.id, r.range, 0) for r in overlapping]
+        else:
+            low, high = lease.range.min, lease.range.max
+            bounds = [low, *(r.range.min for r in overlapping[1:]), high]
+            parts = [(f"{a}-{b}", FeedRange(min=a, max=b), 1) for a, b in itertools.pairwise(bounds)]
+        if lease.version == 1 and len(overlapping) == 1:
+            await self._update(lease, owner=None)
+            return
+        for token, feed_range, version in parts:
+            child = new_lease(
+                self._prefix, token, feed_range, version=version, continuation=lease.continuation,
+                properties=lease.properties,
+            )  # fmt: skip
+            with suppress(Conflict):
+                await self._leases.create(child.raw)
+        await self._leases.delete(lease.id, lease.partition_key)
 
     async def _update(self, lease: Lease, **changes: Any) -> Lease:
         while True:
