@@ -31,7 +31,7 @@ test: check ## everything CI runs
 test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
 	$(PY) -m pytest tests/faults -q
 
-bench: $(STAMP) ## one benchmark (BENCH=commit)
+bench: $(STAMP) ## one benchmark (BENCH=commit or relay)
 	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
 chaos: $(STAMP) ## kill and freeze workers under load, then audit (SECONDS=60 CHAOS_ARGS="--seed N")

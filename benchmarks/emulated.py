@@ -1,0 +1,194 @@
+"""
+The emulators in a process of their own, with containers full of events and topics to send them to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import tempfile
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
+
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from examples.contacts.demo.processes import Children
+
+DATABASE = "bench"
+BODY_TEXT = "x" * 500  # with its properties a message has about 1 KB
+_SEEDERS = 8
+_TOPICS = 64
+_WATCH_SECONDS = 0.02
+
+
+class Emulated:
+    """
+    Running emulators, and the names that are still unused.
+
+    Topics remember message ids, so every run that sends gets a topic of its own.
+    """
+
+    def __init__(
+        self, announced: dict[str, str], client: CosmosClient, control: aiohttp.ClientSession
+    ) -> None:
+        self.cosmos, self.servicebus = announced["cosmos"], announced["servicebus"]
+        self.client, self._control = client, control
+        self._numbers = itertools.count()
+
+    @property
+    def database(self) -> DatabaseProxy:
+        """
+        Return the database of all containers.
+        """
+        return self.client.get_database_client(DATABASE)
+
+    def new_topic(self) -> str:
+        """
+        Return a topic that nothing was sent to.
+        """
+        return f"events-{next(self._numbers)}"
+
+    async def new_leases(self) -> str:
+        """
+        Return an empty lease container.
+        """
+        name = f"leases-{uuid.uuid4().hex[:8]}"
+        await self.database.create_container(name, PartitionKey("/id"))
+        return name
+
+    async def new_events(
+        self, events: int, *, keys: int = 1000, in_commit: int = 1, partitions: int = 1
+    ) -> str:
+        """
+        Return a container with so many events, spread evenly over the keys.
+        """
+        name = f"data-{events}-{uuid.uuid4().hex[:8]}"
+        container = await self.database.create_container(
+            name, PartitionKey("/partitionKey"), default_ttl=-1, offer_throughput=10_000 * partitions
+        )
+        commits = iter(range(0, events, in_commit))
+
+        async def seed() -> None:
+            for first in commits:
+                await commit_events(container, f"key-{first // in_commit % keys}", first, in_commit)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_SEEDERS):
+                group.create_task(seed())
+        return name
+
+    async def delay(self, milliseconds: float) -> None:
+        """
+        Add so much to every ack of a send and to every reply of Cosmos DB; 0 for nothing.
+        """
+        for path in ("/cosmos/faults", "/servicebus/faults"):
+            await self._tell("DELETE", path)
+        if milliseconds:
+            seconds = milliseconds / 1000
+            await self._tell("POST", "/cosmos/faults", {"delay_s": seconds})
+            await self._tell("POST", "/servicebus/faults", {"action": "latency", "seconds": seconds})
+
+    async def published(self, topic: str) -> int:
+        """
+        Return how many messages a topic has accepted.
+        """
+        stats = await self._tell("GET", "/servicebus/stats")
+        return int(stats["topics"][topic]["published"])
+
+    async def until_published(self, topic: str, messages: int) -> None:
+        """
+        Return when a topic has accepted so many messages.
+        """
+        while True:
+            if await self.published(topic) >= messages:
+                return
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    async def requests(self) -> int:
+        """
+        Return how many requests Cosmos DB has answered.
+        """
+        stats = await self._tell("GET", "/cosmos/stats")
+        return sum(stats["requests"].values())
+
+    async def _tell(self, method: str, path: str, fields: dict[str, Any] | None = None) -> Any:
+        async with self._control.request(method, path, json=fields) as answer:
+            return await answer.json() if answer.status == 200 else None  # noqa: PLR2004 - 204 has no body
+
+
+async def commit_events(
+    container: ContainerProxy, key: str, first: int, count: int, *, created_ns: int | None = None
+) -> None:
+    """
+    Write events in one transactional batch, as the outbox stores them.
+    """
+    commit = str(uuid.uuid4())
+    operations: list[Any] = []
+    for sequence in range(count):
+        event_id = f"{first + sequence}-{uuid.uuid4()}"
+        document = {
+            "id": event_id,
+            "partitionKey": key,
+            "type": "domainEvent",
+            "ttl": 864000,
+            "data": {
+                "id": event_id,
+                "action": "ContactNameUpdatedEvent",
+                "createdAt": "2026-01-01T00:00:00.000000Z",
+                "createdNs": created_ns,
+                "number": first + sequence,
+                "text": BODY_TEXT,
+            },
+            "meta": {
+                "entityType": "contact",
+                "entityId": key,
+                "entityVersion": first + 1,
+                "commitId": commit,
+                "sequence": sequence,
+                "schemaVersion": 1,
+                "correlationId": commit,
+            },
+        }
+        operations.append(("create", (document,), {}))
+    await container.execute_item_batch(operations, key)
+
+
+def _configuration(directory: Path) -> Path:
+    topics = [
+        {
+            "name": f"events-{number}",
+            "dedup_window_s": 600,
+            "subscriptions": [{"name": "all", "requires_session": False}],
+        }
+        for number in range(_TOPICS)
+    ]
+    config = directory / "servicebus.json"
+    config.write_text(json.dumps({"topics": topics}))
+    return config
+
+
+@asynccontextmanager
+async def emulated() -> AsyncIterator[Emulated]:
+    """
+    Start the emulators and stop them.
+    """
+    with tempfile.TemporaryDirectory(prefix="cosmos-outbox-bench-") as directory:
+        config = _configuration(Path(directory))
+        async with Children(Path(directory)) as children:
+            process = await children.start(
+                "emulators", ("-m", "emulators", "--json", "--config", str(config)), env={}, announces=True
+            )
+            announced = await process.announcement()
+            async with (
+                open_cosmos_client(connection_string=announced["cosmos"]) as client,
+                aiohttp.ClientSession(announced["control"], raise_for_status=True) as control,
+            ):
+                await client.create_database(DATABASE)
+                yield Emulated(announced, client, control)

@@ -1,0 +1,153 @@
+"""
+The relay, and the bare loop, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+from benchmarks.emulated import DATABASE, Emulated
+from benchmarks.ways import bare_loop, relay
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.service_bus import open_service_bus_client
+
+_JOIN_SECONDS = 10
+
+
+class Worker:
+    """
+    A relay in a process of its own, which holds its first page until it is told to go.
+    """
+
+    def __init__(self, system: Emulated, name: str, *, data: str, leases: str, topic: str) -> None:
+        self._system, self._leases = system, leases
+        self._process, self._pipe = _spawn(
+            _run_relay, system.cosmos, system.servicebus, data, leases, topic, name
+        )
+
+    async def owns_everything(self) -> None:
+        """
+        Return when every lease has an owner.
+        """
+        container = self._system.database.get_container_client(self._leases)
+        while True:
+            owners = [item.get("Owner") async for item in container.read_all_items() if "LeaseToken" in item]
+            if owners and None not in owners:
+                return
+            await asyncio.sleep(0.05)
+
+    def go(self) -> None:
+        """
+        Let it send.
+        """
+        self._pipe.send("go")
+
+    async def stop(self) -> dict[str, float]:
+        """
+        End it, and return what it used since it went.
+        """
+        self._pipe.send("stop")
+        used: dict[str, float] = await asyncio.to_thread(self._pipe.recv)
+        await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
+        return used
+
+    def kill(self) -> None:
+        """
+        End it at once, where it still runs.
+        """
+        self._process.kill()
+        self._process.join()
+
+
+@asynccontextmanager
+async def running_worker(system: Emulated, *, data: str, leases: str, topic: str) -> AsyncIterator[Worker]:
+    """
+    Start a worker and wait until it owns all leases; kill it at the end.
+    """
+    worker = Worker(system, "worker", data=data, leases=leases, topic=topic)
+    try:
+        await worker.owns_everything()
+        yield worker
+    finally:
+        worker.kill()
+
+
+@asynccontextmanager
+async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
+    """
+    Run the bare loop beside, as one who cares for latency would write it.
+    """
+    process, _ = _spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _spawn(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process.start()
+    return process, ours
+
+
+def _run_relay(pipe: Connection, *where: str) -> None:
+    asyncio.run(_relay(pipe, *where))
+
+
+async def _relay(pipe: Connection, *where: str) -> None:
+    cosmos, servicebus, data, leases, topic, name = where
+    gate, stop = asyncio.Event(), asyncio.Event()
+    at_start: dict[str, float] = {}
+
+    def told() -> None:
+        if pipe.recv() == "go":
+            at_start.update(cpu_s=time.process_time(), idle_mb=_peak_mb())
+            gate.set()
+        else:
+            stop.set()
+
+    asyncio.get_running_loop().add_reader(pipe.fileno(), told)
+    await relay(
+        cosmos,
+        servicebus,
+        data=data,
+        leases=leases,
+        topic=topic,
+        accepted=lambda messages: None,
+        stop=stop,
+        gate=gate,
+        name=name,
+    )
+    used = time.process_time() - at_start.get("cpu_s", 0.0)
+    pipe.send({"cpu_s": used, "peak_mb": _peak_mb(), "idle_mb": at_start.get("idle_mb", 0.0)})
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def _run_loop(pipe: Connection, cosmos: str, servicebus: str, data: str, topic: str) -> None:
+    asyncio.run(_loop(cosmos, servicebus, data, topic))
+
+
+async def _loop(cosmos: str, servicebus: str, data: str, topic: str) -> None:
+    async with (
+        open_cosmos_client(connection_string=cosmos) as client,
+        open_service_bus_client(connection_string=servicebus) as bus,
+    ):
+        container = client.get_database_client(DATABASE).get_container_client(data)
+        async with aclosing(bare_loop(container, bus, topic, wait_for_full=False)) as batches:
+            async for _ in batches:
+                pass

@@ -1,0 +1,304 @@
+"""
+What the relay costs: beside the bare SDKs, beside the design of Microsoft's .NET sample, and as its backlog grows.
+
+Emulators run in a process of their own; ways that are compared take turns in one run, and the least disturbed round of
+each counts. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from azure.servicebus import ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
+
+from benchmarks.emulated import Emulated, commit_events, emulated
+from benchmarks.processes import Worker, running_loop, running_worker
+from benchmarks.ways import bare_loop, relay, sample_design
+from cosmos_outbox.adapters.service_bus import open_service_bus_client
+
+KEYS = 1000
+DELAYS_MS = (0, 5, 20)
+EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
+SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}  # at 20 ms it needs seven seconds for 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """
+    How much is measured.
+    """
+
+    rounds: int
+    events: int
+    seconds: float  # of load, for latencies
+    backlog: tuple[int, ...]
+    scale_events: int
+
+
+FULL = Sizes(rounds=5, events=6000, seconds=10, backlog=(1_000, 10_000, 100_000), scale_events=20_000)
+QUICK = Sizes(rounds=2, events=1500, seconds=3, backlog=(1_000, 5_000), scale_events=4_000)
+
+
+class Meter:
+    """
+    Messages a second from the first accepted batch to the last: starting and opening links are not counted.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self.done = asyncio.Event()
+        self._wanted, self._seen, self._first = wanted, 0, 0
+        self._started = self._ended = 0.0
+
+    def accepted(self, messages: int) -> None:
+        now = time.perf_counter()
+        if not self._seen:
+            self._started, self._first = now, messages
+        self._seen += messages
+        self._ended = now
+        if self._seen >= self._wanted:
+            self.done.set()
+
+    @property
+    def per_second(self) -> float:
+        return (self._seen - self._first) / (self._ended - self._started)
+
+
+async def relay_speed(system: Emulated, data: str, events: int) -> float:
+    """
+    Return how many messages a second the relay gets into the topic.
+    """
+    meter = Meter(events)
+    await relay(
+        system.cosmos,
+        system.servicebus,
+        data=data,
+        leases=await system.new_leases(),
+        topic=system.new_topic(),
+        accepted=meter.accepted,
+        stop=meter.done,
+    )
+    return meter.per_second
+
+
+async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
+    """
+    Return how many messages a second one of the other ways gets into the topic.
+    """
+    meter = Meter(events)
+    async with aclosing(batches) as sent:
+        async for messages in sent:
+            meter.accepted(messages)
+            if meter.done.is_set():
+                break
+    return meter.per_second
+
+
+async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes) -> float:
+    """
+    Return the relay's throughput as a share of the bare loop's.
+    """
+    container = system.database.get_container_client(data)
+    bare, ours = [], []
+    for _ in range(sizes.rounds):
+        bare.append(await loop_speed(bare_loop(container, bus, system.new_topic()), sizes.events))
+        ours.append(await relay_speed(system, data, sizes.events))
+    show("(a) bare loop of both SDKs", f"{max(bare):.0f} messages/s")
+    show("    relay", f"{max(ours):.0f} messages/s")
+    return round(max(ours) / max(bare), 3)
+
+
+async def compare_with_sample(
+    system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes
+) -> dict[str, float]:
+    """
+    Return how many times as fast as the sample's design the relay is, for each delay of the network.
+    """
+    container = system.database.get_container_client(data)
+    ratios = {}
+    for delay in DELAYS_MS:
+        leases = system.database.get_container_client(await system.new_leases())
+        await system.delay(delay)
+        batches = min(SAMPLE_BATCHES[delay], sizes.events)
+        sample = await loop_speed(sample_design(container, leases, bus, system.new_topic()), batches)
+        ours = max([await relay_speed(system, data, sizes.events) for _ in range(2)])
+        await system.delay(0)
+        show(f"(b) +{delay} ms: sample's design | relay", f"{sample:.0f} | {ours:.0f} messages/s")
+        ratios[f"sample_ratio_{delay}ms"] = round(ours / sample, 2)
+    return ratios
+
+
+async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
+    """
+    Return p50 and p99 from just before a commit is sent until its events are received.
+    """
+    found: dict[str, float] = {}
+    for rate in (50, 500):
+        for way in ("bare loop", "relay"):
+            data, topic = await system.new_events(0), system.new_topic()
+            sending = (_relaying if way == "relay" else running_loop)(system, data, topic)
+            async with sending:
+                latencies = await _latencies(system, bus, data, topic, rate=rate, seconds=sizes.seconds)
+            p50, p99 = (_percentile(latencies, share) for share in (0.5, 0.99))
+            show(f"(c) {rate} events/s, {way}: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
+            if way == "relay":
+                found |= {f"p50_ms_{rate}": p50, f"p99_ms_{rate}": p99}
+    return found
+
+
+@asynccontextmanager
+async def _relaying(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
+    async with running_worker(system, data=data, leases=await system.new_leases(), topic=topic) as worker:
+        worker.go()
+        yield
+
+
+async def _latencies(
+    system: Emulated, bus: ServiceBusClient, data: str, topic: str, *, rate: int, seconds: float
+) -> list[float]:
+    container = system.database.get_container_client(data)
+    in_commit = EVENTS_IN_COMMIT if rate > 100 else 1  # noqa: PLR2004 - where one event a commit is too much CPU
+    wanted = int(rate * seconds)
+    latencies: list[float] = []
+    flowing = asyncio.Event()
+
+    async def receive() -> None:
+        receiver = bus.get_subscription_receiver(
+            topic, "all", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=500
+        )
+        async with receiver:
+            # Not `receive_messages`: it waits 200 ms for more of them before it returns the first.
+            async for message in receiver:
+                latencies.append((time.time_ns() - json.loads(str(message))["createdNs"]) / 1e6)
+                flowing.set()
+                if len(latencies) >= wanted + in_commit:
+                    return
+
+    async with asyncio.timeout(seconds * 3 + 60), asyncio.TaskGroup() as group:
+        group.create_task(receive())
+        # The first commit opens every link and connection; it is not counted.
+        await commit_events(container, "key-0", 0, in_commit, created_ns=time.time_ns())
+        await flowing.wait()
+        started = time.perf_counter()
+        for number in range(wanted // in_commit):
+            await asyncio.sleep(max(0.0, started + number * in_commit / rate - time.perf_counter()))
+            key = f"key-{number % KEYS}"
+            group.create_task(commit_events(container, key, number, in_commit, created_ns=time.time_ns()))
+    return latencies[in_commit:]
+
+
+async def compare_workers(system: Emulated, sizes: Sizes) -> float:
+    """
+    Return how many times as fast two workers are as one, on 4 partitions.
+    """
+    data = await system.new_events(sizes.scale_events, in_commit=20, partitions=4)
+    speeds = {}
+    for workers in (1, 2):
+        leases, topic = await system.new_leases(), system.new_topic()
+        places = [
+            Worker(system, f"worker-{n}", data=data, leases=leases, topic=topic) for n in range(workers)
+        ]
+        try:
+            await _until_shared(system, leases, workers)
+            started = time.perf_counter()
+            for place in places:
+                place.go()
+            await system.until_published(topic, sizes.scale_events)
+            speeds[workers] = sizes.scale_events / (time.perf_counter() - started)
+        finally:
+            for place in places:
+                place.kill()
+        show(f"(d) {workers} worker(s), 4 partitions", f"{speeds[workers]:.0f} messages/s")
+    return round(speeds[2] / speeds[1], 2)
+
+
+async def _until_shared(system: Emulated, leases: str, workers: int) -> None:
+    container = system.database.get_container_client(leases)
+    while True:
+        owners = [item.get("Owner") async for item in container.read_all_items() if "LeaseToken" in item]
+        if len(owners) == 4 and None not in owners and len(set(owners)) == workers:  # noqa: PLR2004 - partitions
+            return
+        await asyncio.sleep(0.1)
+
+
+async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
+    """
+    Return what an event costs as more of them wait.
+    """
+    rows = []
+    for events in sizes.backlog:
+        data = await system.new_events(events, in_commit=20)
+        leases, topic = await system.new_leases(), system.new_topic()
+        async with running_worker(system, data=data, leases=leases, topic=topic) as worker:
+            requests = await system.requests()
+            worker.go()
+            await system.until_published(topic, events)
+            requests = await system.requests() - requests
+            used = await worker.stop()
+        row = {
+            "events": events,
+            "cpu_ms_per_event": round(used["cpu_s"] * 1000 / events, 3),
+            "peak_mb": round(used["peak_mb"], 1),
+            "requests_per_event": round(requests / events, 4),
+        }
+        show(
+            f"(e) backlog of {events}",
+            f"{row['cpu_ms_per_event']} ms CPU/event, peak {row['peak_mb']} MB "
+            f"({used['idle_mb']:.1f} MB before), {row['requests_per_event']} requests/event",
+        )
+        rows.append(row)
+    return rows
+
+
+def show(what: str, figures: str) -> None:
+    """
+    Print one line of the table.
+    """
+    sys.stdout.write(f"{what:<42}{figures}\n")
+    sys.stdout.flush()
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1)
+
+
+async def measure(sizes: Sizes) -> dict[str, Any]:
+    """
+    Measure everything; return the numbers of the last line.
+    """
+    async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
+        data = await system.new_events(sizes.events, keys=KEYS)
+        result: dict[str, Any] = {"ceiling_ratio": await compare_with_ceiling(system, bus, data, sizes)}
+        result |= await compare_with_sample(system, bus, data, sizes)
+        result |= await measure_latencies(system, bus, sizes)
+        result["scale_2_workers"] = await compare_workers(system, sizes)
+        result["backlog"] = await measure_backlog(system, sizes)
+        return result
+
+
+def main() -> None:
+    """
+    Run from the command line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else FULL
+    show("machine", f"{os.cpu_count()} cores, shared by the emulators, the relay and the load")
+    result = asyncio.run(measure(sizes))
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

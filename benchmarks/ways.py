@@ -1,0 +1,192 @@
+"""
+Three ways from a container to a topic: ours, a bare loop of both SDKs, and the design of Microsoft's .NET sample.
+
+Each yields how many messages the topic has accepted, as soon as it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+from azure.cosmos.aio import ContainerProxy
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from benchmarks.emulated import DATABASE
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.instrumentation import Hook, MessagesPublished, Record
+from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.relay import Relay
+
+PAGE = 100
+SAMPLE_PAGE = 25
+POLL_SECONDS = 0.02  # of the bare loop, where nothing is new: what the relay's shortest pause is too
+SAMPLE_POLL_SECONDS = 3.0
+
+Accepted = Callable[[int], None]
+
+
+async def relay(
+    cosmos: str,
+    servicebus: str,
+    *,
+    data: str,
+    leases: str,
+    topic: str,
+    accepted: Accepted,
+    stop: asyncio.Event,
+    gate: asyncio.Event | None = None,
+    name: str = "worker",
+) -> None:
+    """
+    Run the relay as a worker does, until `stop` is set; nothing is sent before `gate` is.
+    """
+
+    def count(record: Record) -> None:
+        if isinstance(record, MessagesPublished):
+            accepted(record.messages)
+
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(open_cosmos_client(connection_string=cosmos))
+        bus = await stack.enter_async_context(open_service_bus_client(connection_string=servicebus))
+        publisher = await stack.enter_async_context(ServiceBusPublisher(bus, topic))
+        database = client.get_database_client(DATABASE)
+        processor = ChangeFeedProcessor(
+            CosmosChangeFeed(database.get_container_client(data), account_host=account_host(client)),
+            CosmosLeases(database.get_container_client(leases)),
+            _gated(Relay(publisher, notify=count), gate),
+            ProcessorOptions(
+                processor_name="bench",
+                instance_name=name,
+                max_items=PAGE,
+                acquire_interval=timedelta(seconds=0.5),
+                # A page that waits for the gate is given up at once when another worker wants the lease.
+                grace_period=timedelta(seconds=0.2 if gate else 20),
+            ),
+            hooks=(_silent,),
+        )
+        running = asyncio.create_task(processor.run())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        processor.stop()
+        stopping.cancel()
+        await running
+
+
+_silent: Hook = lambda record: None  # noqa: E731 - a hook is a callable of one line
+
+
+def _gated(handler: Relay, gate: asyncio.Event | None) -> Any:
+    if gate is None:
+        return handler
+
+    async def handle(batch: ChangeBatch) -> None:
+        await gate.wait()
+        await handler(batch)
+
+    return handle
+
+
+async def bare_loop(
+    container: ContainerProxy, bus: ServiceBusClient, topic: str, *, wait_for_full: bool = True
+) -> AsyncGenerator[int, None]:
+    """
+    Read pages and send full batches: no leases, no checkpoints, no order among senders, no retries.
+
+    Args:
+        wait_for_full: False: send what a page holds, as one who cares for latency would.
+    """
+    async with bus.get_topic_sender(topic) as sender:
+        batch = await sender.create_message_batch()
+        held = 0
+        async for documents in _pages(container, PAGE):
+            for document in documents:
+                message = _message(document)
+                try:
+                    batch.add_message(message)
+                except MessageSizeExceededError:
+                    await sender.send_messages(batch)
+                    yield held
+                    batch, held = await sender.create_message_batch(), 0
+                    batch.add_message(message)
+                held += 1
+            if held and (not wait_for_full or not documents):
+                await sender.send_messages(batch)
+                yield held
+                batch, held = await sender.create_message_batch(), 0
+            if not documents:
+                await asyncio.sleep(POLL_SECONDS)
+
+
+async def sample_design(
+    container: ContainerProxy, leases: ContainerProxy, bus: ServiceBusClient, topic: str
+) -> AsyncGenerator[int, None]:
+    """
+    Do as the .NET sample does: 25 documents a page, for each partition key one batch that is awaited, a checkpoint
+    after the page, and a pause of 3 s where nothing is new.
+    """
+    lease = await leases.create_item({"id": "sample", "ContinuationToken": None})
+    async with bus.get_topic_sender(topic) as sender:
+        async for documents in _pages(container, SAMPLE_PAGE):
+            by_key = itertools.groupby(
+                sorted(documents, key=lambda document: document["partitionKey"]),
+                key=lambda document: document["partitionKey"],
+            )
+            for _, events in by_key:
+                batch = await sender.create_message_batch()
+                held = 0
+                for event in events:
+                    batch.add_message(_message(event))
+                    held += 1
+                await sender.send_messages(batch)
+                yield held
+            if documents:
+                lease = await leases.replace_item(
+                    "sample", {**lease, "ContinuationToken": str(time.time_ns())}
+                )
+            else:
+                await asyncio.sleep(SAMPLE_POLL_SECONDS)
+
+
+async def _pages(container: ContainerProxy, size: int) -> AsyncGenerator[list[dict[str, Any]], None]:
+    where: dict[str, Any] = {"start_time": "Beginning"}
+    while True:
+        pages = container.query_items_change_feed(**where, max_item_count=size).by_page()
+        async for page in pages:
+            documents = [document async for document in page]
+            if documents:
+                yield documents
+        where = {"continuation": container.client_connection.last_response_headers["etag"]}
+        yield []
+
+
+def _message(document: dict[str, Any]) -> ServiceBusMessage:
+    meta = document["meta"]
+    return ServiceBusMessage(
+        json.dumps(document["data"], separators=(",", ":")),
+        message_id=document["id"],
+        session_id=document["partitionKey"],
+        subject=document["data"]["action"],
+        content_type="application/json",
+        application_properties={
+            "entity-type": meta["entityType"],
+            "entity-id": meta["entityId"],
+            "entity-version": meta["entityVersion"],
+            "commit-id": meta["commitId"],
+            "sequence": meta["sequence"],
+            "schema-version": meta["schemaVersion"],
+            "correlation-id": meta["correlationId"],
+        },
+    )
