@@ -18,12 +18,38 @@ import tree_sitter_bicep
 _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bicep.language()))
 # Functions and namespaces of the language; everything else that is named must be declared in the file.
 _BUILT_IN = frozenset(
-    "allowed minValue maxValue minLength maxLength description secure az sys "
-    "concat contains empty guid json length loadTextContent resourceGroup resourceId string int bool "
-    "subscription subscriptionResourceId tenant toLower toUpper union uniqueString replace".split()
+    {
+        "allowed",
+        "minValue",
+        "maxValue",
+        "minLength",
+        "maxLength",
+        "description",
+        "secure",
+        "az",
+        "sys",
+        "concat",
+        "contains",
+        "empty",
+        "guid",
+        "json",
+        "length",
+        "loadTextContent",
+        "resourceGroup",
+        "resourceId",
+        "string",
+        "int",
+        "bool",
+        "subscription",
+        "subscriptionResourceId",
+        "tenant",
+        "toLower",
+        "toUpper",
+        "union",
+        "uniqueString",
+        "replace",
+    }
 )
-
-Value = "str | int | bool | None | Expression | dict[str, Located] | list[Located]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +60,7 @@ class Expression:
 
     text: str
     alternatives: tuple[Located, ...] = ()
+    interpolated: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -111,12 +138,15 @@ class Template:
 
     def expand(self, text: str) -> str:
         """
-        Put the values of literal variables in the place of their names, three levels deep.
+        Put the texts of variables in the place of their names, three levels deep.
         """
-        literals = {k: v.value for k, v in self.variables.items() if isinstance(v.value, str)}
+        values = {
+            name: str(variable.value) for name, variable in self.variables.items() if _is_text(variable)
+        }
         for _ in range(3):
-            text = re.sub(r"\$\{(\w+)\}", lambda m: str(literals.get(m[1], m[0])), text)
-            text = re.sub(r"(?<![\w.'$])(\w+)(?![\w'(])", lambda m: str(literals.get(m[1], m[0])), text)
+            text = values.get(text, text)
+            text = re.sub(r"\$\{(\w+)\}", lambda m: values.get(m[1], m[0]), text)
+            text = re.sub(r"(?<=[(\s])(\w+)(?=[,)])", lambda m: values.get(m[1], m[0]), text)
         return text
 
 
@@ -130,6 +160,11 @@ def plain(located: Located) -> object:
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value
+
+
+def _is_text(located: Located) -> bool:
+    value = located.value
+    return isinstance(value, str) or (isinstance(value, Expression) and value.interpolated)
 
 
 def read_templates(directory: Path) -> list[Template]:
@@ -178,7 +213,7 @@ def _declare(template: Template, node: tree_sitter.Node, decorators: list[tree_s
         template.parameters[name] = Parameter(
             name=name,
             line=_line(node),
-            required=len(children) == 2 and not _text(children[1]).endswith("?"),
+            required=children[-1].type == "type" and not _text(children[-1]).endswith("?"),
             allowed=_allowed(arguments.get("allowed")),
             minimum=_minimum(arguments.get("minValue")),
         )
@@ -249,7 +284,7 @@ def _evaluate(node: tree_sitter.Node) -> Located:  # noqa: PLR0911 # one line fo
     text = _text(node)
     match node.type:
         case "string" if any(child.type == "interpolation" for child in node.named_children):
-            return Located(Expression(text.strip("'")), _line(node))
+            return Located(Expression(text.strip("'"), interpolated=True), _line(node))
         case "string":
             return Located("".join(_text(child) for child in node.named_children), _line(node))
         case "number":

@@ -5,7 +5,7 @@ What the resources must be like, whatever else changes: each policy is a functio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from infra.check.bicep import Declaration, Expression, Located, Template, plain
 from infra.check.variables import required_by, variables_of
@@ -22,7 +22,9 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 # Says where to send telemetry and opens nothing while local authentication is off, which is held below.
-_TELEMETRY = re.compile(r"APPLICATIONINSIGHTS_CONNECTION_STRING|applicationInsights\.properties\.ConnectionString")
+_TELEMETRY = re.compile(
+    r"APPLICATIONINSIGHTS_CONNECTION_STRING|applicationInsights\.properties\.ConnectionString"
+)
 _ROLES = {
     "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Service Bus Data Sender",
     "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Service Bus Data Receiver",
@@ -48,7 +50,13 @@ _DOCUMENT_RIGHTS = {
     ("kedaPrincipalId", "dataContainerName"): _READ_FEED,
     ("kedaPrincipalId", "leaseContainerName"): _READ,
 }
-_ALERTED = {"DeadletteredMessages", "ThrottledRequests", "ServerErrors", "TotalRequests", "NormalizedRUConsumption"}
+_ALERTED = {
+    "DeadletteredMessages",
+    "ThrottledRequests",
+    "ServerErrors",
+    "TotalRequests",
+    "NormalizedRUConsumption",
+}
 
 
 def violations(templates: Sequence[Template]) -> list[str]:
@@ -177,7 +185,9 @@ def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
     """
     for template, assignment in _all(templates, f"{COSMOS}/sqlRoleAssignments"):
         properties = {key: str(assignment.body.at("properties", key)) for key in ("principalId", "scope")}
-        scope = re.fullmatch(r"\$\{account\.id\}/dbs/\$\{databaseName\}/colls/\$\{(\w+)\}", properties["scope"])
+        scope = re.fullmatch(
+            r"\$\{account\.id\}/dbs/\$\{databaseName\}/colls/\$\{(\w+)\}", properties["scope"]
+        )
         if scope is None:
             yield f"{_where(template, assignment)} is not on one container but on {properties['scope']}"
             continue
@@ -251,7 +261,10 @@ def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
             yield f"no alert on {metric}"
     for resource_type in ("Microsoft.Insights/metricAlerts", "Microsoft.Insights/scheduledQueryRules"):
         for template, alert in _all(templates, resource_type):
-            if "people.id" not in _everything(alert.body) or alert.body.at("properties", "enabled") is not True:
+            if (
+                "people.id" not in _everything(alert.body)
+                or alert.body.at("properties", "enabled") is not True
+            ):
                 yield f"{_where(template, alert)} tells nobody"
 
 
@@ -294,7 +307,7 @@ def _all(templates: Sequence[Template], resource_type: str) -> Iterator[tuple[Te
 
 
 def _expect(
-    templates: Sequence[Template], resource_type: str, properties: dict[str, bool | str]
+    templates: Sequence[Template], resource_type: str, properties: Mapping[str, bool | str]
 ) -> Iterator[str]:
     found = list(_all(templates, resource_type))
     if not found:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import inspect
 import re
 import sys
 import types
@@ -130,7 +131,7 @@ def _object(members: Mapping[str, Member]) -> Shape:
 
 
 @cache
-def _of_class(model: type) -> Shape:
+def _of_class(model: typing.Any) -> Shape:
     if getattr(model, "_attribute_map", None):
         return Shape(
             kind=Kind.OBJECT, members=lambda: _old_members(model), variants=lambda: _old_variants(model)
@@ -147,7 +148,7 @@ def _members(model: type) -> Mapping[str, Member]:
         scope = dict(vars(sys.modules[owner.__module__])) if owner.__module__ in sys.modules else {}
         if "models" in owner.__module__:
             scope["_models"] = importlib.import_module(owner.__module__.rsplit(".", 1)[0])
-        hints = owner.__dict__.get("__annotations__", {})
+        hints = inspect.get_annotations(owner)
         for attribute, value in owner.__dict__.items():
             if type(value).__name__ == "_RestField":
                 name = value._rest_name_input or attribute  # noqa: SLF001 # the only place that tells the wire name
@@ -162,7 +163,7 @@ def _variants(model: type) -> Mapping[str, Shape]:
     return {str(value): _of_class(sub) for value, sub in getattr(model, "__mapping__", {}).items()}
 
 
-def _of_hint(hint: object, scope: dict[str, object]) -> Shape:
+def _of_hint(hint: object, scope: dict[str, object]) -> Shape:  # noqa: C901, PLR0911 # one line for each kind of hint
     if isinstance(hint, typing.ForwardRef):
         hint = hint.__forward_arg__
     if isinstance(hint, str):
@@ -184,7 +185,7 @@ def _of_hint(hint: object, scope: dict[str, object]) -> Shape:
         if issubclass(hint, enum.Enum):
             return Shape(kind=Kind.TEXT, choices=frozenset(_wire(choice) for choice in hint))
         if hasattr(hint, "_deserialize") or hasattr(hint, "_attribute_map"):
-            return _of_class(hint)
+            return _of_class(typing.cast("typing.Any", hint))
         return _SCALARS.get(hint.__name__, ANY)
     return ANY
 
@@ -224,7 +225,7 @@ class _Branch:
         return Member(shape=_object(members), required=any(m.required for m in members.values()))
 
 
-def _old_members(model: typing.Any) -> Mapping[str, Member]:  # noqa: ANN401 # SDK classes have no common base
+def _old_members(model: typing.Any) -> Mapping[str, Member]:
     root = _Branch()
     for attribute, described in model._attribute_map.items():  # noqa: SLF001 # the only description there is
         rules = model._validation.get(attribute, {})  # noqa: SLF001 # the same
@@ -239,9 +240,9 @@ def _old_members(model: typing.Any) -> Mapping[str, Member]:  # noqa: ANN401 # S
     return {name: branch.to_member() for name, branch in root.below.items()}
 
 
-def _old_variants(model: typing.Any) -> Mapping[str, Shape]:  # noqa: ANN401 # SDK classes have no common base
+def _old_variants(model: typing.Any) -> Mapping[str, Shape]:
     module = importlib.import_module(model.__module__.rsplit(".", 1)[0])
-    by_value = next(iter(getattr(model, "_subtype_map", {}).values()), {})
+    by_value: dict[str, str] = next(iter(getattr(model, "_subtype_map", {}).values()), {})
     return {value: _of_class(getattr(module, name)) for value, name in by_value.items()}
 
 

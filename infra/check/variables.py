@@ -35,9 +35,12 @@ def default_of(program: str, variable: str) -> object:
     Return the literal default of one variable; None where it has none.
     """
     for statement in _class(program).body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            if PREFIX + statement.target.id.upper() == variable:
-                return _default(statement.value)
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and PREFIX + statement.target.id.upper() == variable
+        ):
+            return _default(statement.value)
     return None
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 # a script of an image, not a module of a package
 """
 Wait until both emulators are ready, then create database and containers; compose starts the rest after this.
 

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 # a script of an image, not a module of a package
 """
 Health probe of an image without shell or curl: exit 0 if the URL answers with success, else 1.
 """

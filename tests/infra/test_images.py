@@ -21,6 +21,9 @@ from pathlib import Path
 
 import pytest
 
+if not os.environ.get("OUTBOX_TEST_IMAGES"):
+    pytest.skip("builds images for minutes: make test-image", allow_module_level=True)
+
 pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
@@ -141,9 +144,8 @@ def _running(images: Images, image: str, *arguments: str, env: dict[str, str]) -
 
 
 def _logs(images: Images, container: str) -> str:
-    done = subprocess.run(
-        [images.engine.control, "logs", container], capture_output=True, text=True, check=True
-    )  # noqa: S603 # our own
+    command = [images.engine.control, "logs", container]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 # our own
     return done.stdout + done.stderr
 
 
