@@ -109,7 +109,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                     publisher,
                     topic=settings.topic,
                     tracer_provider=telemetry.tracer_provider,
-                    server_address=bus.fully_qualified_namespace,
+                    server_address=bus.fully_qualified_namespace.partition(":")[0],
                 ),
                 notify=notify,
             ),

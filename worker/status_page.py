@@ -22,7 +22,8 @@ dl { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; margin: 1rem 0; }
 dt { font-size: .85rem; opacity: .8; } dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
-th, td { border-bottom: 1px solid #8886; padding: .35rem .75rem .35rem 0; text-align: left; vertical-align: top; }
+th, td { border-bottom: 1px solid #8886; padding: .35rem 1.5rem .35rem 0; text-align: left; vertical-align: top; }
+caption { text-align: left; font-size: .85rem; opacity: .8; padding-bottom: .5rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.text { overflow-wrap: anywhere; }
 footer { margin-top: 2rem; font-size: .85rem; }

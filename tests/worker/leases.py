@@ -1,0 +1,22 @@
+"""
+Statuses of leases, made for tests.
+"""
+
+from __future__ import annotations
+
+from cosmos_outbox.changefeed import LeaseStatus
+
+
+def status(name: str = "0", **changes: object) -> LeaseStatus:
+    values: dict[str, object] = {
+        "lease": f"p..{name}",
+        "token": name,
+        "continuation": '"1"',
+        "lag": 0,
+        "idle_seconds": 1.0,
+        "failed_attempts": 0,
+        "error": None,
+        "draining": False,
+        "stalled": False,
+    }
+    return LeaseStatus(**values | changes)  # type: ignore[arg-type] # a test names only fields that there are

@@ -1,0 +1,207 @@
+"""
+The status page: complete, escaped, accessible, and seen by a browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cosmos_outbox.changefeed import Lag, LeaseLag
+from tests.worker.leases import status
+from tests.worker.site import eventually, opened_site
+from worker.status_page import page_of
+from worker.vitals import Phase, Snapshot, Trouble
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+KEPT = Path(__file__).parents[2] / "docs/reference/status-page.png"
+AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+def waiting(name: str, owner: str | None, transactions: int, age: timedelta | None) -> LeaseLag:
+    return LeaseLag(lease=f"p..{name}", token=name, owner=owner, transactions=transactions, oldest_age=age)
+
+
+MOVING = status(lag=0)
+SNAPSHOT = Snapshot(
+    at=AT,
+    started_at=AT - timedelta(minutes=5),
+    instance="worker-1",
+    processor="outbox",
+    container="contacts/data",
+    topic="events",
+    phase=Phase.RUNNING,
+    mine=(MOVING,),
+    lag=Lag(
+        leases=(
+            waiting("0", "worker-1", 3, timedelta(seconds=4)),
+            waiting("1", "worker-2", 0, None),
+            waiting("2", None, 70, timedelta(minutes=9)),
+        )
+    ),
+    lag_at=AT,
+    sent=12345,
+    sent_per_second=41.25,
+    troubles=(),
+    unready=(),
+)
+
+
+class Page(HTMLParser):
+    """
+    The text, the tags, and whether every tag is closed in order.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert [] == self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self._open[-1] != "style":
+            self.texts.append(" ".join(data.split()))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_it_shows_leases_owners_lag_and_throughput():
+    texts = Page(page_of(SNAPSHOT)).texts
+    for text in (
+        "12,345",
+        "41.2",
+        "73",
+        "9 min",
+        "worker-2",
+        "free",
+        "nobody works on it",
+        "moving",
+        "elsewhere",
+        "5 min",
+    ):
+        assert text in texts
+
+
+def test_a_lease_that_stands_still_is_named_with_its_error():
+    still = replace(
+        MOVING, stalled=True, idle_seconds=200, error="BrokerUnavailable('down')", failed_attempts=3
+    )
+    page = Page(page_of(replace(SNAPSHOT, mine=(still,), unready=("Lease 0 did not move for 200 s.",))))
+    assert {
+        "Not ready",
+        "Lease 0 did not move for 200 s.",
+        "stands still for 3 min",
+        "BrokerUnavailable('down')",
+    } <= set(page.texts)
+    assert ["alert"] == [tag["role"] for tag in page.all("div") if "state bad" == tag.get("class")]
+
+
+def test_errors_and_names_are_escaped():
+    nasty = '"><script>alert(1)</script>'
+    page = Page(page_of(replace(
+        SNAPSHOT, instance=nasty, topic=nasty, container=nasty, processor=nasty, unready=(nasty,),
+        troubles=(Trouble(at=AT, event=nasty, text=nasty),),
+        lag=Lag(leases=(waiting(nasty, nasty, 1, None),)),
+    )))  # fmt: skip
+    assert [] == page.all("script")
+    assert nasty in page.texts
+
+
+def test_nothing_is_loaded_from_anywhere():
+    page = Page(page_of(SNAPSHOT))
+    assert [] == [tag for name in ("script", "link", "img", "iframe") for tag in page.all(name)]
+    assert all(str(link["href"]).startswith("/") for link in page.all("a"))
+    assert "url(" not in page_of(SNAPSHOT)
+    assert "@import" not in page_of(SNAPSHOT)
+
+
+def test_it_is_accessible():
+    page = Page(page_of(SNAPSHOT))
+    assert [{"lang": "en"}] == page.all("html")
+    assert 1 == len(page.all("main")) == len(page.all("h1")) == len(page.all("title"))
+    assert len(page.all("table")) == len(page.all("caption"))
+    assert {"col"} == {head.get("scope") for head in page.all("th")}
+    assert all(region.get("aria-label") for region in page.all("div") if region.get("role") == "region")
+
+
+def test_it_refreshes_itself_and_says_so():
+    page = Page(page_of(SNAPSHOT))
+    assert "5" in [meta.get("content") for meta in page.all("meta") if meta.get("http-equiv") == "refresh"]
+    assert any("refreshes itself every 5 seconds" in text for text in page.texts)
+
+
+def test_what_is_not_known_yet_is_said_to_be_unknown():
+    texts = Page(page_of(replace(SNAPSHOT, lag=None, lag_at=None, mine=()))).texts
+    assert "unknown" in texts
+    assert "No lease is known yet." in texts
+
+
+@pytest.fixture
+async def chromium(tmp_path: Path) -> Callable[..., Awaitable[str]]:
+    """
+    Return a function that runs headless Chromium with arguments and returns what it prints.
+    """
+    if CHROMIUM is None:
+        pytest.skip(
+            "NO CHROMIUM: the status page was not looked at by a browser (install the package `chromium`)"
+        )
+
+    async def run(*arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "--disable-background-networking", "--no-proxy-server", f"--user-data-dir={tmp_path}", *arguments,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(40):
+            output, errors = await process.communicate()
+        assert 0 == process.returncode, errors.decode()
+        return output.decode()
+
+    return run
+
+
+@pytest.mark.looptime(False)
+async def test_a_browser_shows_the_page_of_a_working_worker(chromium, tmp_path):
+    async with opened_site(partitions=2) as site:
+        for _ in range(20):
+            await site.commit()
+        worker = await site.start_worker()
+        url = await worker.health_url()
+        await eventually(url, lambda status, body: "nothing waits" in body and "<dd>20</dd>" in body)
+        shot = tmp_path / "page.png"
+        await chromium("--window-size=1200,800", f"--screenshot={shot}", url + "/")
+        text = await chromium("--dump-dom", url + "/")
+    assert {"Ready", "worker-1", "20", "nothing waits", "None since the start."} <= set(Page(text).texts)
+    width, height = struct.unpack(">II", shot.read_bytes()[16:24])
+    assert (1200, 800) == (width, height)
+    assert shot.stat().st_size > 10_000, "the picture is blank"
+    if os.environ.get("UPDATE_STATUS_PAGE"):
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
+        KEPT.write_bytes(shot.read_bytes())
+
+
+def test_the_documented_picture_is_a_picture():
+    assert b"\x89PNG" == KEPT.read_bytes()[:4]

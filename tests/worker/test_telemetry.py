@@ -1,0 +1,157 @@
+"""
+Traces and metrics end to end: from a commit, through a worker process, to a subscriber, asserted at an OTLP receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+from collections.abc import Iterator
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus.aio import ServiceBusClient
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from cosmos_outbox.adapters.service_bus_processing import processing
+from cosmos_outbox.adapters.traced_publisher import TracedPublisher
+from cosmos_outbox.correlation import current_correlation
+from cosmos_outbox.errors import BrokerUnavailable
+from cosmos_outbox.messages import OutboundMessage
+from tests.worker.otlp import receiving, values
+from tests.worker.site import eventually, json_of, opened_site
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_links_to_each_commit():
+    async with receiving() as receiver, opened_site() as site:
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
+        events = [await site.commit(tracer_provider=provider) for _ in range(3)]
+        worker = await site.start_worker(
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
+            OTEL_METRIC_EXPORT_INTERVAL="200",
+            OTEL_BSP_SCHEDULE_DELAY="100",
+        )
+        bus = ServiceBusClient.from_connection_string(site.bus.connection_string, retry_total=0)
+        causes = []
+        async with bus:
+            for _ in events:
+                session = bus.get_subscription_receiver(
+                    "events", "all", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
+                )
+                async with session:
+                    (message,) = await session.receive_messages(1, max_wait_time=20)
+                    with processing(message, topic="events", subscription="all", tracer_provider=provider):
+                        causes.append(current_correlation().causation_id)
+                        await session.complete_message(message)
+        worker.process.terminate()
+        assert 0 == await worker.exit_code(), worker.output
+        await asyncio.to_thread(provider.shutdown)  # it waits for the receiver, which runs on this loop
+        await receiver.until(
+            lambda: len(receiver.named("process events")) == 3 and "outbox.leases.owned" in receiver.metrics
+        )
+
+    created, processed, sent = (
+        receiver.named(name) for name in ("outbox.commit", "process events", "send events")
+    )
+    assert sorted(events) == sorted(causes)
+    assert {(span.trace_id, span.span_id) for span in created} == {
+        (span.trace_id, span.parent_span_id) for span in processed
+    }
+    assert {(span.trace_id, span.span_id) for span in created} == {
+        (link.trace_id, link.span_id) for span in sent for link in span.links
+    }
+    assert 3 == sum(values(span.attributes)["messaging.batch.message_count"] for span in sent)
+    assert {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "events",
+        "server.address": "127.0.0.1",
+    }.items() <= values(sent[0].attributes).items()
+    found = values(processed[0].attributes)
+    assert {
+        "messaging.operation.type": "process",
+        "messaging.destination.subscription.name": "all",
+    }.items() <= found.items()
+    assert set(events) == {values(span.attributes)["messaging.message.id"] for span in processed}
+    worker_resource = next(one for one in receiver.resources if one["service.name"] == "cosmos-outbox-worker")
+    assert "worker-1" == worker_resource["service.instance.id"]
+    (point,) = receiver.metrics["messaging.client.sent.messages"].sum.data_points
+    assert 3 == point.as_int
+
+
+async def test_a_failed_send_is_an_error_span():
+    class Refusing:
+        lanes = 1
+
+        async def publish(self, lane, messages):
+            raise BrokerUnavailable("down")
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    message = OutboundMessage(
+        message_id="m", session_id="s", subject="a", body=b"{}", properties={"traceparent": "nonsense"}
+    )
+    with pytest.raises(BrokerUnavailable):
+        await TracedPublisher(Refusing(), topic="t", tracer_provider=provider).publish(0, [message])
+    (span,) = exporter.get_finished_spans()
+    assert ("BrokerUnavailable", trace.StatusCode.ERROR, ()) == (
+        span.attributes["error.type"], span.status.status_code, tuple(span.links),
+    )  # fmt: skip
+
+
+async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
+    async with opened_site() as site:
+        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="1")
+        url = await worker.health_url()
+        assert {"status": "alive"} == json_of(
+            await eventually(url + "/livez", lambda status, _: status == 200)
+        )
+        await eventually(url + "/readyz", lambda status, body: status == 200 and '"lease":' in body)
+
+        site.bus.broker.faults.add({"action": "server-busy", "count": None})
+        await site.commit()
+        body = json_of(await eventually(url + "/readyz", lambda status, _: status == 503))
+        (lease,) = body["leases"]
+        assert lease["stalled"]
+        assert lease["lease"].rpartition("..")[2] in body["reasons"][0]
+        page = await eventually(url, lambda status, page: "PublishFailed" in page and "Not ready" in page)
+        assert "stands still" in page
+        await eventually(
+            url + "/metrics",
+            lambda _, text: "outbox_leases_stalled 1.0" in _plain(text) and "outbox_send_failures" in text
+            and re.search(r"outbox_oldest_unsent_age_seconds (?!0\.0)\d", _plain(text)) is not None,
+        )  # fmt: skip
+        assert {"status": "alive"} == json_of(
+            await eventually(url + "/livez", lambda status, _: status == 200)
+        )
+
+        site.bus.broker.faults.clear()
+        await eventually(url + "/readyz", lambda status, _: status == 200, within=40)
+        await eventually(
+            url + "/metrics", lambda _, text: "messaging_client_sent_messages_total 1.0" in _plain(text)
+        )
+
+
+def _plain(exposition: str) -> str:
+    """
+    Return the exposition without labels.
+    """
+    return re.sub(r"\{[^}]*\}", "", exposition)
