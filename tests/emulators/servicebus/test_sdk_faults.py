@@ -131,10 +131,13 @@ ROWS = {
 }
 
 
-async def observe(row: Row, name: str, connection_string: str) -> Any:
+async def observe(row: Row, name: str, connection_string: str, all_open: asyncio.Barrier) -> Any:
     options = {"retry_backoff_factor": 0.05, **row.client}
     client = ServiceBusClient.from_connection_string(connection_string, **options)
     sender = client.get_topic_sender(name)
+    # Opening forty links at once takes long; a row's own timeout must not count it.
+    await sender.__aenter__()
+    await all_open.wait()
     sending = asyncio.create_task(
         sender.send_messages(ServiceBusMessage(row.body, message_id="m"), **row.send)
     )
@@ -162,8 +165,12 @@ async def observe_all() -> dict[str, tuple[Any, dict[str, int]]]:
         for name, row in ROWS.items():
             if row.fault:
                 server.broker.faults.add({**row.fault, "entity": name.replace(" ", "-")})
+        all_open = asyncio.Barrier(len(ROWS))
         results = await asyncio.gather(
-            *(observe(row, name.replace(" ", "-"), server.connection_string) for name, row in ROWS.items())
+            *(
+                observe(row, name.replace(" ", "-"), server.connection_string, all_open)
+                for name, row in ROWS.items()
+            )
         )
         stats = server.broker.stats()["topics"]
         return {
