@@ -21,6 +21,7 @@ Every error this library raises, one sentence each saying what happened and what
     │   ├── StoreUnavailable      (retriable)
     │   └── CommitOutcomeUnknown
     ├── RangeGone                 a physical partition was split or merged
+    ├── ContainerReplaced         the container is no longer the one that was described
     ├── ParkingError              partition keys that are set aside
     │   ├── ParkingFull
     │   ├── KeyNotParked
@@ -219,6 +220,12 @@ class CommitOutcomeUnknown(StoreError):
 class RangeGone(OutboxError):
     """
     The physical partition was split or merged; its lease must be replaced by leases of the new ranges.
+    """
+
+
+class ContainerReplaced(OutboxError):
+    """
+    The container was deleted and created again: positions in its old change feed mean nothing in the new one.
     """
 
 

@@ -35,6 +35,16 @@ class LeaseClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseCheckpointed:
+    """
+    The lease says now that all changes up to the continuation are done: nobody will read them again.
+    """
+
+    lease: str
+    continuation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageHandled:
     """
     The handler finished a page; `latest_lsn - last_lsn` is what still waits.
@@ -78,6 +88,29 @@ class LeaseHalted:
 
     lease: str
     attempts: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBlocked:
+    """
+    ALARM: something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
+
+    `task` names the task that runs ("lease …" for a handler), `where` the line. Hooks get this on another thread.
+    """
+
+    task: str
+    where: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitoredContainerReplaced:
+    """
+    ALARM: the container was deleted and created again; its old leases are dead, new ones are created from the start.
+    """
+
+    owner: str
     error: BaseException
 
 
@@ -172,13 +205,74 @@ class ParkingFailed:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventAgeing:
+    """
+    An event that is not sent yet has spent half of its time to live.
+    """
+
+    lease: str
+    event_id: str
+    partition_key: str
+    age_seconds: float
+    ttl_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventExpiring:
+    """
+    ALARM: an event that is not sent yet has spent 80 % of its time to live; when that ends, Cosmos DB deletes it.
+    """
+
+    lease: str
+    event_id: str
+    partition_key: str
+    age_seconds: float
+    ttl_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTtlShort:
+    """
+    Events of this action live shorter than the longest outage that is to be survived.
+    """
+
+    action: str
+    ttl_seconds: int
+    tolerated_outage_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsDeleted:
+    """
+    Events that were sent, and whose type asks for it, were deleted before their time to live ended.
+    """
+
+    partition_key: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionFailed:
+    """
+    Events that were sent could not be deleted; they stay until their time to live ends.
+    """
+
+    partition_key: str
+    events: int
+    error: BaseException
+
+
 Record = (
     LeaseAcquired
+    | LeaseCheckpointed
     | LeaseClosed
     | PageHandled
     | PageFailed
     | HandlerSlow
     | LeaseHalted
+    | LoopBlocked
+    | MonitoredContainerReplaced
     | BalancingFailed
     | MessagesPublished
     | PublishFailed
@@ -187,6 +281,11 @@ Record = (
     | EventsHeld
     | KeyResumed
     | ParkingFailed
+    | EventAgeing
+    | EventExpiring
+    | EventTtlShort
+    | EventsDeleted
+    | DeletionFailed
 )
 Hook = Callable[[Record], None]
 
@@ -194,6 +293,11 @@ _LEVELS: dict[type, int] = {
     LeaseAcquired: logging.INFO,
     LeaseClosed: logging.INFO,
     LeaseHalted: logging.ERROR,
+    LeaseCheckpointed: logging.DEBUG,
+    EventExpiring: logging.ERROR,
+    EventsDeleted: logging.DEBUG,
+    LoopBlocked: logging.ERROR,
+    MonitoredContainerReplaced: logging.ERROR,
     KeyParked: logging.ERROR,
     ParkingFailed: logging.ERROR,
     EventsHeld: logging.INFO,
@@ -201,6 +305,12 @@ _LEVELS: dict[type, int] = {
     PageHandled: logging.DEBUG,
     MessagesPublished: logging.DEBUG,
 }
+
+
+def unheard(record: Record) -> None:
+    """
+    Let a record pass.
+    """
 
 
 def log_hook(record: Record) -> None:

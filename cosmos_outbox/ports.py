@@ -166,7 +166,7 @@ class ChangeFeed(Protocol):
 
     async def describe(self) -> MonitoredContainer:
         """
-        Return what names the container in lease ids.
+        Return what names the container in lease ids, as it is now.
         """
         ...
 
@@ -186,6 +186,7 @@ class ChangeFeed(Protocol):
 
         Raises:
             RangeGone: the range is no longer served by one physical partition.
+            ContainerReplaced: the container is not the one that `describe` told of; nothing was read.
             StoreError: the service refused or failed; see `retriable`. Nothing is lost: read again.
         """
         ...
@@ -197,12 +198,14 @@ class ChangeBatch:
     One page of changes of one lease, as a handler gets it: never empty, in feed order.
 
     `tenure` differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may
-    be out of date, because another worker had the lease in between.
+    be out of date, because another worker had the lease in between. `continuation` is what the checkpoint after the
+    batch says: a `LeaseCheckpointed` of the lease with it tells that the batch will not come again to anyone.
     """
 
     lease: str
     documents: tuple[Document, ...]
     tenure: int = 0
+    continuation: str = ""
 
 
 class ChangeHandler(Protocol):

@@ -17,7 +17,13 @@ from typing import Any
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.errors import ConfigurationError, InvalidRequest, NotFound, RangeGone
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    ContainerReplaced,
+    InvalidRequest,
+    NotFound,
+    RangeGone,
+)
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, PhysicalRange, StartFrom
 
@@ -39,7 +45,7 @@ class CosmosChangeFeed:
         self._rid: str | None = None
 
     async def describe(self) -> MonitoredContainer:
-        rid = await self._container_rid()
+        rid = self._rid = await self._current_rid()
         # The database's resource id is the first four bytes of the container's.
         raw = base64.b64decode(rid.replace("-", "/"))
         database_rid = base64.b64encode(raw[:4]).decode().replace("/", "-")
@@ -61,7 +67,7 @@ class CosmosChangeFeed:
     async def read_page(
         self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
     ) -> ChangePage:
-        rid = await self._container_rid()
+        rid = self._rid = self._rid or await self._current_rid()
         where: dict[str, Any] = (
             {"continuation": _composite_token(rid, feed_range, continuation)}
             if continuation is not None
@@ -77,6 +83,15 @@ class CosmosChangeFeed:
                 documents = tuple([document async for document in page])
             except StopAsyncIteration:
                 documents = ()
+            except (
+                ValueError
+            ) as error:  # what the SDK raises once it noticed that its token names another container
+                if "collection rid" in str(error):
+                    raise ContainerReplaced from error
+                raise
+        if response.container_rid not in (None, rid) and await self._current_rid() != rid:
+            # The SDK refreshes its cache and asks the new container, with the old one's position: not our page.
+            raise ContainerReplaced
         if response.sub_ranges() > 1:
             # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours.
             raise RangeGone
@@ -90,17 +105,15 @@ class CosmosChangeFeed:
             request_charge=response.request_charge,
         )
 
-    async def _container_rid(self) -> str:
-        if self._rid is None:
-            try:
-                async with translated():
-                    properties = await self._container.read()
-            except NotFound:
-                raise ConfigurationError(
-                    f"The container {self._container.id!r} does not exist (workers never create containers)."
-                ) from None
-            self._rid = str(properties["_rid"])
-        return self._rid
+    async def _current_rid(self) -> str:
+        try:
+            async with translated():
+                properties = await self._container.read()
+        except NotFound:
+            raise ConfigurationError(
+                f"The container {self._container.id!r} does not exist (workers never create containers)."
+            ) from None
+        return str(properties["_rid"])
 
     async def _range_id(self, feed_range: FeedRange) -> str:
         """
@@ -129,6 +142,7 @@ class _Response:
 
     def __init__(self) -> None:
         self.etag: str | None = None
+        self.container_rid: str | None = None
         self.session_token = ""
         self.request_charge = 0.0
         self._headers: Mapping[str, str] = {}
@@ -136,6 +150,7 @@ class _Response:
     def note(self, headers: Mapping[str, str], _: object) -> None:
         self._headers = headers
         self.etag = headers.get("etag")
+        self.container_rid = headers.get("x-ms-content-path")
         self.session_token = headers.get("x-ms-session-token") or ""
         self.request_charge += float(headers.get("x-ms-request-charge") or 0)
 

@@ -35,7 +35,9 @@ async def handle(
         True when the page is done, False when the work is to end before it is.
     """
     loop = asyncio.get_running_loop()
-    batch = ChangeBatch(lease=lease, documents=page.documents, tenure=tenure)
+    batch = ChangeBatch(
+        lease=lease, documents=page.documents, tenure=tenure, continuation=page.continuation
+    )
     attempt, started = 0, loop.time()
     with _told_when_slow(lease, options, notify):
         while True:
@@ -78,10 +80,12 @@ async def _taken_over(
 def _told_when_slow(lease: str, options: ProcessorOptions, notify: Hook) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     started, limit = loop.time(), options.slow_handler_after.total_seconds()
+    told = False
     timer: asyncio.TimerHandle
 
     def tell() -> None:
-        nonlocal timer
+        nonlocal timer, told
+        told = True
         notify(HandlerSlow(lease=lease, seconds=loop.time() - started))
         timer = loop.call_later(limit, tell)
 
@@ -90,3 +94,5 @@ def _told_when_slow(lease: str, options: ProcessorOptions, notify: Hook) -> Iter
         yield
     finally:
         timer.cancel()
+        if not told and loop.time() - started >= limit:  # it blocked the loop, so the timer had no chance
+            notify(HandlerSlow(lease=lease, seconds=loop.time() - started))

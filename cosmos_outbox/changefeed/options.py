@@ -69,6 +69,10 @@ class ProcessorOptions:
         seconds=60
     )  # A handler this slow is reported. Defaults to 60 s.
 
+    blocked_loop_after: timedelta = timedelta(
+        seconds=5
+    )  # Code that holds the event loop for so long is reported. Defaults to 5 s.
+
     def __post_init__(self) -> None:
         mistakes = [
             message
@@ -93,6 +97,7 @@ class ProcessorOptions:
                 ),
                 (self.halt_after_attempts < 1, "halt_after_attempts must be at least 1"),
                 (self.slow_handler_after <= timedelta(0), "slow_handler_after must be positive"),
+                (self.blocked_loop_after <= timedelta(0), "blocked_loop_after must be positive"),
                 (self.grace_period < timedelta(0), "grace_period must not be negative"),
             )
             if wrong

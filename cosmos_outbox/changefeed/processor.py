@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap
@@ -18,14 +19,42 @@ from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.splits import half_replaced
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
-from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed, RangeGone, StoreError
-from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired, Record, log_hook
+from cosmos_outbox.changefeed.watchdog import watched
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    ContainerReplaced,
+    NotFound,
+    PreconditionFailed,
+    RangeGone,
+    StoreError,
+)
+from cosmos_outbox.instrumentation import (
+    BalancingFailed,
+    Hook,
+    LeaseAcquired,
+    MonitoredContainerReplaced,
+    Record,
+    log_hook,
+)
 from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix, with_properties
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 def _utcnow() -> datetime:
     return datetime.now(UTC)
+
+
+def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Error | None:
+    """
+    Return an error of a kind out of nested groups.
+    """
+    for error in group.exceptions:
+        found: object = _first_of(error, kind) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, kind):
+            return found
+    return None
 
 
 class ChangeFeedProcessor:
@@ -98,12 +127,31 @@ class ChangeFeedProcessor:
             ConfigurationError: the containers, or the leases found there, cannot be used; the message names the fix.
             StoreError: the service refused the first requests for good (a passing fault is waited out).
         """
+        with watched(self._notify, after_seconds=self._options.blocked_loop_after.total_seconds()):
+            while not self._stopping.is_set():
+                try:
+                    await self._process()
+                except* ContainerReplaced as replaced:
+                    # Nothing is saved for the old container any more; its leases have other ids than the new ones.
+                    owner, error = self._options.instance_name, replaced.exceptions[0]
+                    self._notify(MonitoredContainerReplaced(owner=owner, error=error))
+
+    async def _process(self) -> None:
+        """
+        Process the container that is there now until `stop` is called or it is replaced by another.
+        """
         prefix = await self._unless_stopped(self._prepare())
-        async with asyncio.TaskGroup() as group:
-            while prefix is not None and not self._stopping.is_set():
-                self._wake.clear()
-                waiting = await self._balance(prefix, group)
-                await self._pause(self._options.acquire_interval.total_seconds() / (4 if waiting else 1))
+        try:
+            async with asyncio.TaskGroup() as group:
+                while prefix is not None and not self._stopping.is_set():
+                    self._wake.clear()
+                    waiting = await self._balance(prefix, group)
+                    await self._pause(self._options.acquire_interval.total_seconds() / (4 if waiting else 1))
+        except BaseExceptionGroup as several:
+            first = _first_of(several, ConfigurationError)
+            if first is None:
+                raise
+            raise first from None
 
     async def _prepare(self) -> str:
         """
@@ -122,7 +170,7 @@ class ChangeFeedProcessor:
                 await bootstrap(
                     prefix, feed=self._feed, store=self._store, start=self._options.start, utcnow=self._utcnow
                 )
-            except (StoreError, RangeGone) as error:
+            except (StoreError, RangeGone, ContainerReplaced) as error:
                 if isinstance(error, StoreError) and not error.retriable:
                     raise
                 attempt += 1
@@ -163,7 +211,7 @@ class ChangeFeedProcessor:
                 await self._ask(lease)
             for lease in decided.take:
                 await self._take(lease, leases, group)
-        except StoreError as error:  # the store may be back at the next pass
+        except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
             return False
         return decided.waiting
@@ -179,7 +227,11 @@ class ChangeFeedProcessor:
         feed_range = lease.range or await self._range_of(lease)
         with suppress(PreconditionFailed, NotFound):
             tenure = await acquire(
-                replace(lease, range=feed_range), self._store, self._options, utcnow=self._utcnow
+                replace(lease, range=feed_range),
+                self._store,
+                self._options,
+                utcnow=self._utcnow,
+                notify=self._notify,
             )
             progress = Progress(moved_at=asyncio.get_running_loop().time())
             self._running[lease.id] = (tenure, progress)

@@ -63,7 +63,7 @@ async def supervise(
     try:
         if replaced:
             raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
-        await _share_fate(tenure, pump, grace=options.grace_period.total_seconds())
+        await _share_fate(tenure, pump, lease=tenure.lease.id, grace=options.grace_period.total_seconds())
         await tenure.release()
         reason = CloseReason.HANDED_OVER if tenure.wanted else CloseReason.STOPPED
     except* LeaseLost as lost:
@@ -76,10 +76,10 @@ async def supervise(
     return reason
 
 
-async def _share_fate(tenure: Tenure, pump: Pump, *, grace: float) -> None:
+async def _share_fate(tenure: Tenure, pump: Pump, *, lease: str, grace: float) -> None:
     async with asyncio.TaskGroup() as group:
         keeping = group.create_task(tenure.keep())
-        pumping = group.create_task(pump.run())
+        pumping = group.create_task(pump.run(), name=f"lease {lease}")  # the watchdog tells this name
         draining = group.create_task(tenure.drain.wait())
         await asyncio.wait({pumping, draining}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({pumping}, timeout=grace)

@@ -18,6 +18,7 @@ from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.changefeed.balancing import signed, wish_for
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.errors import LeaseLost, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.instrumentation import Hook, LeaseCheckpointed, unheard
 from cosmos_outbox.leases import Lease, from_document
 from cosmos_outbox.ports import LeaseStore
 
@@ -40,6 +41,7 @@ class Tenure:
         *,
         utcnow: Callable[[], datetime],
         acquired_at: float,
+        notify: Hook = unheard,
     ) -> None:
         self.lease = lease
         self.number = next(_numbers)
@@ -47,11 +49,12 @@ class Tenure:
         self.wanted = False
         self._store = store
         self._options = options
+        self._notify = notify
         self._utcnow = utcnow
         self._trusted_until = acquired_at + options.trust_seconds
         self._renew_at = acquired_at + options.renew_interval.total_seconds()
         self._checkpoint_at = acquired_at
-        self._done = lease.continuation
+        self._done = self._saved = lease.continuation
         self._advanced = asyncio.Event()
 
     @property
@@ -130,6 +133,10 @@ class Tenure:
                 while True:
                     attempt += 1
                     sent_at = loop.time()
+                    if sent_at >= self._trusted_until:
+                        # The timeout above only strikes at the next pause, and after a freeze there may be none
+                        # before the request is on its way.
+                        raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
                     changed = self.lease.with_changes(now=self._utcnow(), **changes)
                     try:
                         document = await self._store.replace(changed.raw, etag=self.lease.etag or "")
@@ -161,16 +168,25 @@ class Tenure:
         self.lease = replace(found, range=found.range or self.lease.range)
 
     def _written(self, lease: Lease, sent_at: float) -> None:
+        moved = lease.continuation != self._saved
+        self._saved = lease.continuation
         self.lease = replace(lease, range=lease.range or self.lease.range)
         self._trusted_until = sent_at + self._options.trust_seconds
         self._renew_at = sent_at + self._options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._options.checkpoint_interval.total_seconds()
         if wish_for(self.lease):
             self.hand_over()
+        if moved and lease.continuation is not None:
+            self._notify(LeaseCheckpointed(lease=lease.id, continuation=lease.continuation))
 
 
 async def acquire(
-    lease: Lease, store: LeaseStore, options: ProcessorOptions, *, utcnow: Callable[[], datetime]
+    lease: Lease,
+    store: LeaseStore,
+    options: ProcessorOptions,
+    *,
+    utcnow: Callable[[], datetime],
+    notify: Hook = unheard,
 ) -> Tenure:
     """
     Take a lease that is free, expired, promised to us, or to be robbed.
@@ -185,4 +201,4 @@ async def acquire(
     taken = lease.with_changes(now=utcnow(), owner=me, properties=signed(lease.properties, me))
     document = await store.replace(taken.raw, etag=lease.etag or "")
     owned = replace(from_document(document), range=taken.range)
-    return Tenure(owned, store, options, utcnow=utcnow, acquired_at=sent_at)
+    return Tenure(owned, store, options, utcnow=utcnow, acquired_at=sent_at, notify=notify)

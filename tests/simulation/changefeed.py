@@ -8,31 +8,34 @@ copy of a change counts.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.errors import NotFound
+from cosmos_outbox.errors import AccessDenied, ContainerReplaced, NotFound, PreconditionFailed
 from cosmos_outbox.leases import FeedRange, from_document
-from cosmos_outbox.ports import ChangeBatch, Document, Write, WriteKind
+from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, MonitoredContainer, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
+from tests.simulation.ice import ICE, Ice, install
 from tests.simulation.links import Link
 
 EPOCH = 1_800_000_000.0
-PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
+PREFIX = "pmemory_AAAAAA==_AAAAAIAAAA{}="
 WORKERS = 4
 
 KINDS = (
     "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill",
-    "cut", "cut-leases", "heal", "lose-answers", "throttle", "slow", "fail", "hang",
-    "split", "merge", "neighbour", "neighbour-gone", "delete-lease",
+    "cut", "cut-leases", "heal", "lose-answers", "throttle", "unavailable", "deny", "missing", "slow",
+    "fail", "hang", "freeze", "thaw", "touch",
+    "split", "merge", "neighbour", "neighbour-gone", "delete-lease", "recreate",
 )  # fmt: skip
 
 
@@ -59,13 +62,16 @@ class Worker:
     task: asyncio.Task[None]
     feed: Link
     leases: Link
+    ice: Ice
     failures: int = 0
     hang: float = 0.0
 
 
 class Simulation:
     def __init__(self, *, ranges: int) -> None:
-        self.container = MemoryContainer(ranges=ranges, now=self.now)
+        self.container = self._created(ranges)
+        self.prefix = PREFIX.format(0)
+        self._created_times = 0
         self.leases = MemoryLeases(now=self.now)
         self.workers: dict[str, Worker] = {}
         self.neighbour: asyncio.Task[None] | None = None
@@ -74,6 +80,9 @@ class Simulation:
         self._arrived: dict[str, int] = defaultdict(int)  # per key: numbers 0..n-1 have arrived, in order
         self._names = 0
         self._violations: list[str] = []
+
+    def _created(self, ranges: int) -> MemoryContainer:
+        return MemoryContainer(ranges=ranges, now=self.now)
 
     def now(self) -> float:
         return EPOCH + asyncio.get_running_loop().time()
@@ -85,8 +94,10 @@ class Simulation:
         Raises:
             Violation: an invariant did not hold.
         """
+        install(asyncio.get_running_loop())
         try:
             for step in script:
+                self._bury()
                 await self._do(step)
                 self._check_trust()
                 self._raise_first_violation()
@@ -101,8 +112,11 @@ class Simulation:
         worker = self.workers.get(name)
         match step.kind:
             case "write":
-                for i in range(1 + step.b % 20):
-                    await self._write(f"key-{(step.a + i) % 7}")
+                if step.b >= 20:  # one transaction, longer than a page
+                    await self._write(f"key-{step.a % 7}", count=25)
+                else:
+                    for i in range(1 + step.b):
+                        await self._write(f"key-{(step.a + i) % 7}")
             case "wait":
                 await asyncio.sleep((0.3, 2, 9, 20, 70)[step.b % 5])
             case "start" if worker is None:
@@ -124,7 +138,22 @@ class Simulation:
             case "throttle" if worker:
                 worker.feed.throttle = worker.leases.throttle = 1 + step.b % 6
             case "slow" if worker:
-                worker.feed.slow = worker.leases.slow = (0.5, 3, 8)[step.b % 3]
+                worker.feed.slow = worker.leases.slow = (0.5, 3, 8, 12)[step.b % 4]
+            case "unavailable" if worker:
+                worker.feed.unavailable = worker.leases.unavailable = 1 + step.b % 6
+            case "deny" if worker:
+                worker.feed.deny = worker.leases.deny = 1 + step.b % 3
+            case "missing" if worker:
+                self.robbed = True  # a 404 that is not true: whoever owned a split parent leaves it to expire
+                worker.leases.missing = 1 + step.b % 3
+            case "freeze" if worker:
+                worker.ice.frozen = True
+            case "thaw" if worker:
+                worker.ice.thaw()
+            case "touch":
+                await self._touch(step.b)
+            case "recreate":
+                await self._recreate(1 + step.b % 4)
             case "fail" if worker:
                 worker.failures = 1 + step.b % 4
             case "hang" if worker:
@@ -145,41 +174,72 @@ class Simulation:
                 await _cancelled(self.neighbour)
                 self.neighbour = None
             case "delete-lease":
-                found = [d for d in (await self.leases.list(PREFIX)).documents if ".." in d["id"]]
+                found = (await self.leases.list(f"{self.prefix}..")).documents
                 if found:
                     self.robbed = True  # its owner trusts it on while a repaired one is taken by another
                     with suppress(NotFound):  # its owner may have replaced it meanwhile
                         await self.leases.delete(found[step.b % len(found)]["id"], "")
 
-    async def _write(self, key: str) -> None:
-        number = self._written[key]
-        self._written[key] += 1
-        document = {"id": f"{key}-{number}", "partitionKey": key, "n": number}
-        await self.container.commit(key, [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
+    async def _write(self, key: str, *, count: int = 1) -> None:
+        key = f"{key}.{self._created_times}"
+        first = self._written[key]
+        self._written[key] += count
+        documents = [{"id": f"{key}-{n}", "partitionKey": key, "n": n} for n in range(first, first + count)]
+        await self.container.commit(
+            key, [Write(kind=WriteKind.CREATE, id=d["id"], document=d) for d in documents]
+        )
+
+    async def _touch(self, number: int) -> None:
+        """
+        Write a lease without changing it, as a .NET processor that looks at it or an operator's tool might.
+        """
+        found = (await self.leases.list(f"{self.prefix}..")).documents
+        if found:
+            document = found[number % len(found)]
+            with suppress(NotFound, PreconditionFailed):
+                await self.leases.replace(document, etag=document["_etag"])
+
+    async def _recreate(self, ranges: int) -> None:
+        """
+        Delete the container and create it again; what was not handled is gone with it.
+        """
+        if self.neighbour:
+            await _cancelled(self.neighbour)
+            self.neighbour = None
+        self._created_times += 1
+        self.container, self.prefix = self._created(ranges), PREFIX.format(self._created_times)
+        self._written.clear()
+
+    def _feed_of(self, link: Link) -> ChangeFeed:
+        return _Feed(self, link)  # type: ignore[return-value]
 
     def _start(self, name: str, *, skew: float) -> None:
         self._names += 1
         instance = f"{name}-{self._names}"
-        feed = Link(self.container)
-        leases = Link(self.leases, lambda operation, args: self._watch(instance, operation, args))
+        feed = Link(lambda: self.container)
+        leases = Link(lambda: self.leases, lambda operation, args: self._watch(instance, operation, args))
 
         async def handler(batch: ChangeBatch) -> None:
             await self._handle(self.workers[name], batch)
 
         processor = ChangeFeedProcessor(
-            feed,  # type: ignore[arg-type]
+            self._feed_of(feed),
             leases,  # type: ignore[arg-type]
             handler,
             ProcessorOptions(processor_name="p", instance_name=instance, max_items=10),
             hooks=(),
             utcnow=lambda: datetime.fromtimestamp(self.now() + skew, UTC),
         )
-        self.workers[name] = Worker(processor, asyncio.ensure_future(processor.run()), feed, leases)
+        ice = Ice()
+        context = contextvars.copy_context()
+        context.run(ICE.set, ice)
+        task = asyncio.get_running_loop().create_task(processor.run(), context=context)
+        self.workers[name] = Worker(processor, task, feed, leases, ice)
 
     def _neighbour(self) -> DotNetNeighbour:
         return DotNetNeighbour(
             "dotnet",
-            PREFIX,
+            self.prefix,
             self.container,
             self.leases,
             handle=self._arrive,
@@ -187,11 +247,15 @@ class Simulation:
         )
 
     async def _kill(self, name: str) -> None:
-        await _cancelled(self.workers.pop(name).task)
+        worker = self.workers.pop(name)
+        worker.feed.dead = worker.leases.dead = True
+        worker.ice.thaw()
+        await _cancelled(worker.task)
 
     def _heal(self, worker: Worker) -> None:
         worker.feed.heal()
         worker.leases.heal()
+        worker.ice.thaw()
         worker.failures, worker.hang = 0, 0.0
 
     # the handler
@@ -210,6 +274,8 @@ class Simulation:
     async def _arrive(self, document: Document) -> None:
         await asyncio.sleep(0.01)
         key, number = document["partitionKey"], document["n"]
+        if not key.endswith(f".{self._created_times}"):
+            return  # of a container that is gone
         if number > self._arrived[key]:
             self._violated(f"{key}: {number} arrived before {self._arrived[key]}")
         self._arrived[key] = max(self._arrived[key], number + 1)
@@ -223,6 +289,7 @@ class Simulation:
         if operation != "replace":
             return
         new = args[0]
+        self._check_still_trusted(instance, new)
         try:
             current = await self.leases.read(new["id"], "")
         except LookupError:
@@ -235,6 +302,8 @@ class Simulation:
 
     def _check_checkpoint(self, document: Mapping[str, Any]) -> None:
         lease = from_document({**document, "_etag": ""})
+        if not lease.id.startswith(f"{self.prefix}.."):
+            return  # of a container that is gone
         reached = int((lease.continuation or '"0"').strip('"'))
         covered = lease.range or FeedRange(min="", max="FF")
         for change in self.container.documents():
@@ -242,6 +311,14 @@ class Simulation:
             inside = covered.min <= effective_partition_key(key) < covered.max
             if inside and change["_lsn"] <= reached and number >= self._arrived[key]:
                 self._violated(f"{lease.id} is saved at {reached}, but {key}-{number} was not handled")
+
+    def _check_still_trusted(self, instance: str, new: Mapping[str, Any]) -> None:
+        worker = next((w for n, w in self.workers.items() if instance.startswith(f"{n}-")), None)
+        if worker is None or new["Owner"] not in (instance, None):
+            return  # dead, or a wish
+        owned = worker.processor._running.get(new["id"])
+        if owned and owned[0].trusted_until <= asyncio.get_running_loop().time():
+            self._violated(f"{instance} writes {new['id']}, which it does not own any more")
 
     def _check_trust(self) -> None:
         if self.robbed:
@@ -251,12 +328,25 @@ class Simulation:
             (name, tenure.lease.id, tenure.lease.range)
             for name, worker in self.workers.items()
             for tenure, _ in worker.processor._running.values()
-            if tenure.trusted_until > now
+            if tenure.trusted_until > now and tenure.lease.id.startswith(f"{self.prefix}..")
         ]
         for i, (name, lease, covered) in enumerate(trusted):
             for other_name, other_lease, other in trusted[i + 1 :]:
                 if name != other_name and covered and other and covered.overlaps(other):
                     self._violated(f"{name} and {other_name} both trust {lease} / {other_lease}")
+
+    def _bury(self) -> None:
+        """
+        Forget workers that were refused while they started: the one end of its own that is right.
+        """
+        for name, worker in list(self.workers.items()):
+            if worker.task.done() and isinstance(worker.task.exception(), AccessDenied):
+                del self.workers[name]
+
+    def _check_alive(self, worker: Worker) -> None:
+        if worker.task.done():
+            worker.task.result()
+            self._violated("a processor ended by itself")
 
     def _violated(self, what: str) -> None:
         # Kept as well as raised: a processor takes what its handler raises for a failure of the handler.
@@ -270,10 +360,9 @@ class Simulation:
     # the end
 
     async def _heal_and_finish(self) -> None:
+        self._bury()
         for worker in self.workers.values():
             self._heal(worker)
-            if worker.task.done():
-                worker.task.result()
         for i in range(WORKERS):  # a new process repairs leases that somebody deleted
             if f"w{i}" not in self.workers:
                 self._start(f"w{i}", skew=0)
@@ -286,11 +375,9 @@ class Simulation:
             self._check_trust()
             self._raise_first_violation()
             for worker in self.workers.values():
-                if worker.task.done():
-                    worker.task.result()
-                    self._violated("a processor ended by itself")
+                self._check_alive(worker)
             if self.now() > until:
-                leases = [from_document(d) for d in (await self.leases.list(f"{PREFIX}..")).documents]
+                leases = [from_document(d) for d in (await self.leases.list(f"{self.prefix}..")).documents]
                 held = [(lease.token, lease.owner, lease.continuation) for lease in leases]
                 ranges = await self.container.physical_ranges()
                 self._violated(f"changes of {missing} never arrived; leases: {held}; ranges: {ranges}")
@@ -319,7 +406,32 @@ def random_script(source: random.Random) -> tuple[int, list[Step]]:
     return source.randrange(1, 5), [Step("start", 0, 0), *steps]
 
 
+class _Feed:
+    """
+    The change feed as one worker sees it: bound to the container that it described last.
+    """
+
+    def __init__(self, simulation: Simulation, link: Link) -> None:
+        self._simulation, self._link = simulation, link
+        self._bound: MemoryContainer | None = None
+
+    async def describe(self) -> MonitoredContainer:
+        found: MonitoredContainer = await self._link.describe()
+        self._bound = self._simulation.container
+        rid = self._simulation.prefix.rpartition("_")[2]
+        return replace(found, container_rid=rid)
+
+    async def physical_ranges(self) -> Any:
+        return await self._link.physical_ranges()
+
+    async def read_page(self, *args: Any, **kwargs: Any) -> Any:
+        page = await self._link.read_page(*args, **kwargs)
+        if self._simulation.container is not self._bound:
+            raise ContainerReplaced
+        return page
+
+
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
-    with suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError, AccessDenied):
         await task
