@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 
 from benchmarks.emulated import DATABASE, Emulated
 from benchmarks.ways import bare_loop, relay
@@ -134,8 +135,13 @@ async def _relay(pipe: Connection, *where: str) -> None:
 
 
 def _peak_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 1024)
+    # Not `getrusage`: its peak is inherited, so a child would show its parent's.
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:  # no Linux
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 1024)
+    return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def _run_loop(pipe: Connection, cosmos: str, servicebus: str, data: str, topic: str) -> None:

@@ -37,11 +37,11 @@ class LeaseClosed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseCheckpointed:
     """
-    The lease says now that all changes up to the continuation are done: nobody will read them again.
+    The lease says now that the first `pages` batches of this tenure are done: nobody will read them again.
     """
 
     lease: str
-    continuation: str
+    pages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

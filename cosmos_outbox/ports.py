@@ -198,14 +198,14 @@ class ChangeBatch:
     One page of changes of one lease, as a handler gets it: never empty, in feed order.
 
     `tenure` differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may
-    be out of date, because another worker had the lease in between. `continuation` is what the checkpoint after the
-    batch says: a `LeaseCheckpointed` of the lease with it tells that the batch will not come again to anyone.
+    be out of date, because another worker had the lease in between. `page` counts the batches of a tenure from 1; a
+    `LeaseCheckpointed` with that number or a higher one tells that the batch will not come again, to anyone.
     """
 
     lease: str
     documents: tuple[Document, ...]
     tenure: int = 0
-    continuation: str = ""
+    page: int = 0
 
 
 class ChangeHandler(Protocol):

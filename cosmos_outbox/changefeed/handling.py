@@ -19,6 +19,7 @@ async def handle(
     *,
     lease: str,
     tenure: int,
+    number: int,
     handler: ChangeHandler,
     options: ProcessorOptions,
     progress: Progress,
@@ -35,9 +36,7 @@ async def handle(
         True when the page is done, False when the work is to end before it is.
     """
     loop = asyncio.get_running_loop()
-    batch = ChangeBatch(
-        lease=lease, documents=page.documents, tenure=tenure, continuation=page.continuation
-    )
+    batch = ChangeBatch(lease=lease, documents=page.documents, tenure=tenure, page=number)
     attempt, started = 0, loop.time()
     with _told_when_slow(lease, options, notify):
         while True:

@@ -56,7 +56,7 @@ class Pump:
                 async with self._reading_ahead(page.continuation) as ahead:
                     if not await self._handle(page):
                         return
-                    self._tenure.advance(page.continuation)
+                    self._tenure.advance(page.continuation, handled=True)
                     page = await ahead
                 poll = shortest
             else:
@@ -109,6 +109,7 @@ class Pump:
             page,
             lease=self._tenure.lease.id,
             tenure=self._tenure.number,
+            number=self._tenure.pages + 1,
             handler=self._handler,
             options=self._options,
             progress=self._progress,

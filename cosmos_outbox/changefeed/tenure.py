@@ -54,7 +54,8 @@ class Tenure:
         self._trusted_until = acquired_at + options.trust_seconds
         self._renew_at = acquired_at + options.renew_interval.total_seconds()
         self._checkpoint_at = acquired_at
-        self._done = self._saved = lease.continuation
+        self._done = lease.continuation
+        self.pages = self._pages_saved = 0  # handled in this tenure, and of those in the lease's continuation
         self._advanced = asyncio.Event()
 
     @property
@@ -71,11 +72,15 @@ class Tenure:
         """
         return self._trusted_until
 
-    def advance(self, continuation: str, *, soon: bool = True) -> None:
+    def advance(self, continuation: str, *, soon: bool = True, handled: bool = False) -> None:
         """
         Note that all changes up to a continuation are done; it is saved soon, or with the next renewal.
+
+        Args:
+            handled: whether there were changes, so that one more page is handled.
         """
         self._done = continuation
+        self.pages += handled
         if soon:
             self._advanced.set()
 
@@ -127,7 +132,7 @@ class Tenure:
 
     async def _write(self, **changes: Any) -> None:
         loop = asyncio.get_running_loop()
-        attempt = 0
+        attempt, pages = 0, self.pages  # those that this write's continuation covers
         try:
             async with asyncio.timeout_at(self._trusted_until):
                 while True:
@@ -147,7 +152,7 @@ class Tenure:
                     except StoreError:  # the store may recover before trust runs out
                         await asyncio.sleep(_WRITE_BACKOFF.delay(attempt))
                     else:
-                        self._written(from_document(document), sent_at)
+                        self._written(from_document(document), sent_at, pages)
                         return
         except TimeoutError:
             raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
@@ -167,17 +172,16 @@ class Tenure:
             raise LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
         self.lease = replace(found, range=found.range or self.lease.range)
 
-    def _written(self, lease: Lease, sent_at: float) -> None:
-        moved = lease.continuation != self._saved
-        self._saved = lease.continuation
+    def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
         self.lease = replace(lease, range=lease.range or self.lease.range)
         self._trusted_until = sent_at + self._options.trust_seconds
         self._renew_at = sent_at + self._options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._options.checkpoint_interval.total_seconds()
         if wish_for(self.lease):
             self.hand_over()
-        if moved and lease.continuation is not None:
-            self._notify(LeaseCheckpointed(lease=lease.id, continuation=lease.continuation))
+        if pages > self._pages_saved:
+            self._pages_saved = pages
+            self._notify(LeaseCheckpointed(lease=lease.id, pages=pages))
 
 
 async def acquire(
