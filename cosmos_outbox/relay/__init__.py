@@ -4,11 +4,13 @@ The outbox's handler: each event that the change feed delivers becomes a message
 Theory of operation
 -------------------
 A `Relay` is what a change feed processor calls with every page of a lease. It returns when the broker has accepted
-every event of the page, and only then does the processor move the checkpoint.
+every event of the page, or the parked store holds it, and only then does the processor move the checkpoint.
 
     message    the message of an event: pure, so a resend by any worker is the same message   (message.py)
     delivery   the plan of a page: which events, in which order, on which lane; pure          (delivery.py)
     relay      carries the plan out: lanes side by side, inside a lane one after another      (relay.py)
+    parking    holds the events of a partition key whose next event can never be sent        (parking.py)
+    release    the operator's side of it: look, send what is held, drop                       (release.py)
 
 A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane; many keys share
 one, and one batch carries the messages of many keys. A page takes as many lanes as it fills batches, and the next page
@@ -16,8 +18,8 @@ may put a key on another lane, for nothing of a page is under way when it is don
 
     page --plan--> lane 0: [a1 a2 c1] --publish--> accepted ------------------------------> page done -> checkpoint
                    lane 1: [b1 b2]    --publish--> unavailable -> back off -> same again --^
-                   lane 2: [d1 d2 e1] --publish--> rejected -> halves -> d1 alone rejected: d2 waits, e1 goes out;
-                                                               the page fails, naming d1
+                   lane 2: [d1 d2 e1] --publish--> rejected -> halves -> d1 alone rejected: e1 goes out,
+                                                               d1 and d2 are held ---------^
 
 What holds, and why
 -------------------
@@ -35,11 +37,25 @@ Failures
 --------
 The broker is unavailable, busy, full, or the topic is missing or disabled: the lease is kept, and the same messages
 are sent again with back-off until they are accepted or the lease is lost. A message that the broker will never take
-is found by halving; later events of its partition key stay behind it, all others of the page go out, and the page
-fails with an error that names it. It comes again then, but what the topic has of it is not sent twice.
+is found by halving; it and later events of its partition key are put into the parked store, all others of the page go
+out. Without a parked store, or when that fails, the page fails with an error that names the event. It comes again then,
+but what the topic has of it is not sent twice.
 """
 
 from cosmos_outbox.relay.message import message_of
+from cosmos_outbox.relay.parked import Failure, ParkedEvent, ParkedKey
+from cosmos_outbox.relay.parking import Parking
 from cosmos_outbox.relay.relay import Relay
+from cosmos_outbox.relay.release import Parked, ParkedKeys, Released
 
-__all__ = ["Relay", "message_of"]
+__all__ = [
+    "Failure",
+    "Parked",
+    "ParkedEvent",
+    "ParkedKey",
+    "ParkedKeys",
+    "Parking",
+    "Relay",
+    "Released",
+    "message_of",
+]

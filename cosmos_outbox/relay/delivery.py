@@ -4,7 +4,7 @@ Which events of a page go out, in which order, on which lane: the plan, without 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ class Delivery:
 
     event: StoredEvent
     message: OutboundMessage
+    document: Document
 
     @property
     def key(self) -> EventKey:
@@ -36,37 +37,37 @@ class Delivery:
         return self.event.partition_key, self.event.id
 
 
-def plan(
-    documents: Iterable[Document],
-    *,
-    lanes: int,
-    lane_bytes: int = LANE_BYTES,
-    accepted: AbstractSet[EventKey] = frozenset(),
+def streams_of(
+    documents: Iterable[Document], *, accepted: AbstractSet[EventKey] = frozenset()
+) -> dict[str, list[Delivery]]:
+    """
+    Return the deliveries of each partition key, in the order they were committed and, inside one commit, raised.
+
+    Documents that are no events cost nothing; neither do events that are known to be accepted.
+    """
+    events = [
+        (event, document)
+        for document in documents
+        if (event := stored_event(document)) is not None and (event.partition_key, event.id) not in accepted
+    ]
+    # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
+    events.sort(key=lambda pair: pair[0].order)
+    streams: dict[str, list[Delivery]] = {}
+    for event, document in events:
+        delivery = Delivery(event=event, message=message_of(event), document=document)
+        streams.setdefault(event.partition_key, []).append(delivery)
+    return streams
+
+
+def share_out(
+    streams: Collection[list[Delivery]], *, lanes: int, lane_bytes: int = LANE_BYTES
 ) -> list[list[Delivery]]:
     """
     Return what to send on lanes side by side, each in order: at most `lanes`, each of `lane_bytes` if that suffices.
 
-    Documents that are no events cost nothing; neither do events that are known to be accepted. All events of a
-    partition key are on one lane, next to each other, in the order they were committed and, inside one commit,
-    raised. The next page may put the key on another lane: by then all of this page is in the topic.
-    """
-    events = [event for event in map(stored_event, documents) if event is not None]
-    # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
-    events.sort(key=lambda event: event.order)
-    by_key: dict[str, list[Delivery]] = {}
-    for event in events:
-        if (event.partition_key, event.id) not in accepted:
-            by_key.setdefault(event.partition_key, []).append(
-                Delivery(event=event, message=message_of(event))
-            )
-    return _share_out(list(by_key.values()), lanes=lanes, lane_bytes=lane_bytes)
-
-
-def _share_out(streams: list[list[Delivery]], *, lanes: int, lane_bytes: int) -> list[list[Delivery]]:
-    """
-    Return the streams one after another, cut into lanes of equal size.
-
-    A batch costs the sender as much as some messages, so a second lane is worth it only once the first has a full one.
+    All events of a partition key are on one lane, next to each other. The next page may put the key on another lane:
+    by then all of this page is in the topic. A batch costs the sender as much as some messages, so a second lane is
+    worth it only once the first has a full one.
     """
     sizes = [sum(len(delivery.message.body) + _OVERHEAD_BYTES for delivery in stream) for stream in streams]
     share = max(lane_bytes, -(-sum(sizes) // lanes))

@@ -6,14 +6,40 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.errors import MessageRejected, PublishError
-from cosmos_outbox.instrumentation import EventRejected, Hook, MessagesPublished, PublishFailed, log_hook
+from cosmos_outbox.errors import MessageRejected, ParkingFull, PublishError, StoreError
+from cosmos_outbox.instrumentation import (
+    EventRejected,
+    EventsHeld,
+    Hook,
+    KeyParked,
+    KeyResumed,
+    MessagesPublished,
+    ParkingFailed,
+    PublishFailed,
+    log_hook,
+)
 from cosmos_outbox.ports import ChangeBatch, Publisher
-from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, plan
+from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, share_out, streams_of
+from cosmos_outbox.relay.parked import Failure, failure_of
+from cosmos_outbox.relay.parking import Parking
+
+_HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
+
+Streams = Mapping[
+    str, list[Delivery]
+]  # the events of each partition key that are still to be dealt with, in order
+
+
+@dataclass(slots=True)
+class _Rejection:
+    delivery: Delivery
+    error: MessageRejected
+    attempts: int
 
 
 @dataclass(slots=True)
@@ -23,7 +49,7 @@ class _Outcome:
     """
 
     accepted: set[EventKey] = field(default_factory=set)
-    rejected: list[tuple[Delivery, MessageRejected]] = field(default_factory=list)
+    rejected: list[_Rejection] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -33,9 +59,26 @@ class _Lease:
     """
 
     first_lane: int
-    accepted: set[EventKey] = field(
-        default_factory=set
-    )  # what a page that could not be finished has in the topic
+    # what the topic, or the parked store, has of a page that could not be finished
+    accepted: set[EventKey] = field(default_factory=set)
+    parked: set[str] = field(default_factory=set)  # every parked key, as of the start of the tenure or later
+    tenure: int | None = None
+
+
+@dataclass(slots=True)
+class _Page:
+    """
+    What became of a page so far.
+    """
+
+    batch: ChangeBatch
+    lease: _Lease
+    done: set[EventKey]
+    failures: dict[str, Failure] = field(
+        default_factory=dict
+    )  # why the first event of a stream is to be parked
+    unsendable: list[_Rejection] = field(default_factory=list)  # without a parked store
+    errors: list[StoreError | ParkingFull] = field(default_factory=list)
 
 
 class Relay:
@@ -46,6 +89,8 @@ class Relay:
 
     Args:
         publisher: the topic.
+        parking: where the events of a partition key go whose next event can never be sent. Defaults to none: the
+            lease halts at such an event.
         lane_bytes: how much of a page one lane takes before another one helps. Defaults to about one batch of the
             Standard tier; on Premium, 900 KiB makes fuller batches.
         backoff: between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
@@ -56,41 +101,111 @@ class Relay:
         self,
         publisher: Publisher,
         *,
+        parking: Parking | None = None,
         lane_bytes: int = LANE_BYTES,
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
-        self._publisher, self._lane_bytes = publisher, lane_bytes
+        self._publisher, self._parking, self._lane_bytes = publisher, parking, lane_bytes
         self._backoff, self._notify = backoff or Backoff(), notify
         self._leases: dict[str, _Lease] = {}
+        self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
-        Return when the broker has accepted every event of the batch; as long as it is unavailable, keep trying.
+        Return when the broker has accepted every event of the batch, or the parked store holds it.
+
+        As long as the broker is unavailable, keep trying.
 
         Raises:
-            MessageRejected: an event can never be sent as it is; all events of other partition keys were accepted.
+            MessageRejected: an event can never be sent as it is, and there is no parked store.
+            ParkingFull, StoreError: events could not be held.
+                After each of these, all events of other partition keys were accepted.
         """
         # Leases begin on different lanes, or those with little to send would all wait for one another.
         lease = self._leases.setdefault(batch.lease, _Lease(first_lane=len(self._leases)))
-        # A page with a rejected event comes again and again, perhaps for longer than the broker remembers ids.
-        accepted, lease.accepted = lease.accepted, set()
+        streams: Streams = streams_of(batch.documents, accepted=lease.accepted)
+        if streams and self._parking is not None and lease.tenure != batch.tenure:
+            # Another worker may have had the lease, and parked keys; what it sent and held is behind us.
+            lease.parked = set(await self._parking.keys())
+            lease.tenure = batch.tenure
+        # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
+        page = _Page(batch=batch, lease=lease, done=lease.accepted)
+        lease.accepted = set()
+        while streams:
+            streams = await self._round(page, streams)
+        if page.unsendable or page.errors:
+            lease.accepted = page.done
+            _fail(page)
+
+    async def _round(self, page: _Page, streams: Streams) -> Streams:
+        """
+        Send the events of some keys and hold those of the others; return what has to go the other way after all.
+        """
+        parked = page.lease.parked | page.failures.keys()
+        to_send = {key: stream for key, stream in streams.items() if key not in parked}
         lanes = self._publisher.lanes
-        shares = plan(batch.documents, lanes=lanes, lane_bytes=self._lane_bytes, accepted=accepted)
+        shares = share_out(to_send.values(), lanes=lanes, lane_bytes=self._lane_bytes)
+        left: dict[str, list[Delivery]] = {}
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._send((lease.first_lane + number) % lanes, share))
+            sending = [
+                group.create_task(self._send((page.lease.first_lane + number) % lanes, share))
                 for number, share in enumerate(shares)
             ]
-        outcomes = [task.result() for task in tasks]
-        rejected = [rejection for outcome in outcomes for rejection in outcome.rejected]
-        if rejected:
-            lease.accepted = accepted.union(*(outcome.accepted for outcome in outcomes))
-            first, error = rejected[0]
-            raise MessageRejected(
-                f"Event {first.event.id!r} of partition key {first.event.partition_key!r} cannot be sent, and "
-                f"lease {batch.lease!r} goes no further ({len(rejected)} such partition keys in this page): {error}"
-            ) from error
+            if self._parking is not None:
+                for key in streams.keys() & parked:
+                    group.create_task(self._hold(self._parking, page, key, streams[key], left))
+        for task in sending:
+            page.done |= task.result().accepted
+            for rejection in task.result().rejected:
+                if self._parking is None:
+                    page.unsendable.append(rejection)
+                    continue
+                key, event_id = rejection.delivery.event.partition_key, rejection.delivery.event.id
+                stream = to_send[key]
+                left[key] = stream[stream.index(rejection.delivery) :]
+                page.failures[key] = failure_of(event_id, rejection.error, attempts=rejection.attempts)
+        return left
+
+    async def _hold(
+        self,
+        parking: Parking,
+        page: _Page,
+        partition_key: str,
+        stream: Sequence[Delivery],
+        left: dict[str, list[Delivery]],
+    ) -> None:
+        failure = page.failures.pop(partition_key, None)
+        lease = page.batch.lease
+        try:
+            async with self._holding:
+                unheld = await parking.hold(partition_key, stream, failure)
+        except (StoreError, ParkingFull) as error:  # other partition keys go on
+            page.errors.append(error)
+            self._notify(ParkingFailed(lease=lease, partition_key=partition_key, error=error))
+            return
+        page.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in unheld}
+        if unheld:
+            left[partition_key] = unheld
+            page.lease.parked.discard(partition_key)
+            if failure is None:
+                self._notify(KeyResumed(lease=lease, partition_key=partition_key))
+            return
+        page.lease.parked.add(partition_key)
+        if failure is not None:
+            self._notify(
+                KeyParked(
+                    lease=lease,
+                    partition_key=partition_key,
+                    event_id=failure.event_id,
+                    reason=failure.reason,
+                    attempts=failure.attempts,
+                    error=failure.error,
+                )
+            )
+        later = len(stream) - (failure is not None)
+        if later:
+            self._notify(EventsHeld(lease=lease, partition_key=partition_key, events=later))
 
     async def _send(self, lane: int, due: Sequence[Delivery]) -> _Outcome:
         """
@@ -98,11 +213,12 @@ class Relay:
         """
         outcome = _Outcome()
         stopped: set[str] = set()
-        chunks = deque([list(due)])
+        chunks = deque([(list(due), 1)])  # and which attempt at its messages this is
         attempt = 0
         loop = asyncio.get_running_loop()
         while chunks:
-            chunk = [delivery for delivery in chunks.popleft() if delivery.event.partition_key not in stopped]
+            waiting, attempts = chunks.popleft()
+            chunk = [delivery for delivery in waiting if delivery.event.partition_key not in stopped]
             if not chunk:
                 continue
             started = loop.time()
@@ -113,18 +229,18 @@ class Relay:
                 rest = chunk[error.accepted :]
                 if error.retriable:
                     # The same messages first: a later one must not enter the topic before them.
-                    chunks.appendleft(rest)
+                    chunks.appendleft((rest, attempts))
                     attempt = 1 if error.accepted else attempt + 1
                     await self._back_off(lane, attempt, error)
                 elif not isinstance(error, MessageRejected):
                     raise
                 elif len(rest) == 1:
-                    outcome.rejected.append((rest[0], error))
+                    outcome.rejected.append(_Rejection(rest[0], error, attempts))
                     stopped.add(rest[0].event.partition_key)
                     self._tell_rejected(lane, rest[0], error)
                 else:
                     middle = len(rest) // 2
-                    chunks.extendleft((rest[middle:], rest[:middle]))
+                    chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
             else:
                 attempt = 0
                 outcome.accepted.update(delivery.key for delivery in chunk)
@@ -141,3 +257,13 @@ class Relay:
         self._notify(
             EventRejected(lane=lane, event_id=event.id, partition_key=event.partition_key, error=error)
         )
+
+
+def _fail(page: _Page) -> NoReturn:
+    if page.errors:
+        raise page.errors[0]
+    event, error = page.unsendable[0].delivery.event, page.unsendable[0].error
+    raise MessageRejected(
+        f"Event {event.id!r} of partition key {event.partition_key!r} cannot be sent, and "
+        f"lease {page.batch.lease!r} goes no further ({len(page.unsendable)} such partition keys in this page): {error}"
+    ) from error

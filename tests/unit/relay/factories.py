@@ -55,5 +55,5 @@ def entity(key: str = "contact-1", *, lsn: int = 1) -> Document:
     return {"id": key, "partitionKey": key, "type": "contact", "data": {"id": key}, "ttl": -1, "_lsn": lsn}
 
 
-def batch(*documents: Document, lease: str = "0") -> ChangeBatch:
-    return ChangeBatch(lease=lease, documents=documents)
+def batch(*documents: Document, lease: str = "0", tenure: int = 0) -> ChangeBatch:
+    return ChangeBatch(lease=lease, documents=documents, tenure=tenure)

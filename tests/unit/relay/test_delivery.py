@@ -5,13 +5,25 @@ The plan of a page.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.relay.delivery import Delivery, plan
+from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, share_out, streams_of
 from tests.unit.relay.factories import entity, event
+
+
+def plan(
+    documents: Iterable[Document],
+    *,
+    lanes: int,
+    lane_bytes: int = LANE_BYTES,
+    accepted: AbstractSet[EventKey] = frozenset(),
+) -> list[list[Delivery]]:
+    return share_out(streams_of(documents, accepted=accepted).values(), lanes=lanes, lane_bytes=lane_bytes)
 
 
 def ids(deliveries: list[Delivery]) -> list[str]:

@@ -1,0 +1,68 @@
+"""
+CosmosParked: the ParkedStore port on a Cosmos DB container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.errors import ConfigurationError, NotFound, RangeGone, StoreUnavailable
+from cosmos_outbox.ports import CommitResult, Document, Write
+
+
+class CosmosParked:
+    """
+    A container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both.
+    """
+
+    def __init__(self, container: ContainerProxy) -> None:
+        self._container = container
+        self._store = CosmosStore(container)
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        return await self._store.read(document_id, partition_key)
+
+    async def list(self, partition_key: str) -> tuple[Document, ...]:
+        try:
+            async with translated():
+                items = self._container.query_items("SELECT * FROM c", partition_key=partition_key)
+                return tuple([document async for document in items])
+        except RangeGone as error:
+            raise StoreUnavailable(applied=False) from error
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        return await self._store.commit(partition_key, writes)
+
+
+async def open_parked(client: CosmosClient, database: str, container: str) -> CosmosParked:
+    """
+    Return the parked store on an existing container.
+
+    Raises:
+        ConfigurationError: the container is missing, or held events could not be found or would expire in it.
+    """
+    proxy = client.get_database_client(database).get_container_client(container)
+    try:
+        async with translated():
+            properties = await proxy.read()
+    except NotFound:
+        raise ConfigurationError(
+            f"The container {container!r} of database {database!r} does not exist; create it with partition key "
+            "/partitionKey and without a time to live."
+        ) from None
+    paths = properties["partitionKey"]["paths"]
+    if paths != ["/partitionKey"]:
+        raise ConfigurationError(
+            f"The container {container!r} is partitioned on {', '.join(paths)}; parked keys need /partitionKey."
+        )
+    seconds = properties.get("defaultTtl")
+    if seconds is not None and seconds != -1:
+        raise ConfigurationError(
+            f"The container {container!r} deletes its documents after {seconds} s, and with them held events; "
+            "switch its time to live off."
+        )
+    return CosmosParked(proxy)

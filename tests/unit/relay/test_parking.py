@@ -1,0 +1,565 @@
+"""
+The quarantine lane: what the relay holds, what an operator releases, and how the two meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    KeyNotParked,
+    ParkingFull,
+    ReleaseInProgress,
+    StoreUnavailable,
+    UsageError,
+)
+from cosmos_outbox.instrumentation import (
+    EventRejected,
+    EventsHeld,
+    KeyParked,
+    KeyResumed,
+    MessagesPublished,
+    ParkingFailed,
+    Record,
+)
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import CommitResult, Write
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.relay.parked import EventStatus, KeyState
+from tests.unit.relay.factories import batch, entity, event
+
+ResultT = TypeVar("ResultT")
+
+
+class Counted:
+    """
+    A parked store that counts requests, and can fail them.
+    """
+
+    def __init__(self, store: MemoryParked) -> None:
+        self._store = store
+        self.requests = 0
+        self.commits = 0
+        self.before: Callable[[str, str], Exception | None] = lambda operation, key: None
+        self.after: Callable[[str, str], Exception | None] = lambda operation, key: None
+        self.latency_seconds = 0.0
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        return await self._call("read", partition_key, lambda: self._store.read(document_id, partition_key))
+
+    async def list(self, partition_key: str) -> tuple[Document, ...]:
+        return await self._call("list", partition_key, lambda: self._store.list(partition_key))
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        self.commits += 1
+        return await self._call("commit", partition_key, lambda: self._store.commit(partition_key, writes))
+
+    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        self.requests += 1
+        await asyncio.sleep(self.latency_seconds)
+        if (error := self.before(operation, key)) is not None:
+            raise error
+        answer = await call()
+        if (error := self.after(operation, key)) is not None:
+            raise error
+        return answer
+
+
+class World:
+    """
+    A topic, a parked store, a worker and an operator.
+    """
+
+    def __init__(self, *, max_keys: int = 100, max_events: int = 1000) -> None:
+        self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
+        self.store = MemoryParked()
+        self.told: list[Record] = []
+        self.limits = (max_keys, max_events)
+        self.counted = Counted(self.store)
+        self.relay = self.worker()
+        self.operator = ParkedKeys(self.counted, self.broker.publisher(lanes=1), backoff=Backoff())
+
+    def worker(self) -> Relay:
+        return Relay(
+            self.broker.publisher(lanes=2, batch_size=3),
+            parking=Parking(self.counted, max_keys=self.limits[0], max_events=self.limits[1]),
+            backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
+            notify=self.told.append,
+        )
+
+    def reject(self, *event_ids: str) -> None:
+        self.broker.rejects = lambda message: (
+            message.message_id in event_ids and b"mended" not in message.body
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        return [message.message_id for message in self.broker.accepted]
+
+    async def held(self, key: str) -> list[str]:
+        return [parked.event_id for parked in (await self.operator.show(key)).held]
+
+    def told_of(self, kind: type[Record]) -> list[Record]:
+        return [record for record in self.told if isinstance(record, kind)]
+
+
+async def parked(*, later: int = 2, **limits: int) -> World:
+    """
+    A world in which b/2 and so many later events of "b" are held.
+    """
+    world = World(**limits)
+    world.reject("b/2")
+    await world.relay(batch(*(event("b", number) for number in range(1, 3 + later))))
+    return world
+
+
+async def test_a_rejected_event_parks_its_key_and_the_others_flow() -> None:
+    world = World()
+    world.reject("b/2")
+    await world.relay(batch(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
+    assert ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2", "c/3"] == sorted(world.ids)
+    assert ["b/2", "b/3"] == await world.held("b")
+
+
+async def test_later_events_of_a_parked_key_queue_behind_it() -> None:
+    world = await parked(later=1)
+    await world.relay(batch(event("a", 1), event("b", 4), event("b", 5), entity("b")))
+    await world.relay(batch(event("b", 6)))
+    assert ["b/1", "a/1"] == world.ids
+    assert ["b/2", "b/3", "b/4", "b/5", "b/6"] == await world.held("b")
+
+
+async def test_a_parked_key_tells_what_failed_and_how_often_it_was_tried() -> None:
+    world = World()
+    world.reject("b/2")
+    await world.relay(batch(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
+    failure = (await world.operator.list())[0].failure
+    assert failure is not None
+    assert ("b/2", "MessageRejected") == (failure.event_id, failure.reason)
+    assert failure.attempts > 1
+    assert "never accept" in failure.error
+    assert failure == (await world.operator.show("b")).held[0].failure
+
+
+async def test_what_is_held_is_the_event_as_it_was_committed() -> None:
+    world = World()
+    world.reject("b/2")
+    document = event("b", 2, correlationId="c-1")
+    await world.relay(batch(document))
+    held = (await world.operator.show("b")).held[0].event
+    assert {**document, "_etag": None} == {**held, "_etag": None}
+
+
+async def test_no_document_of_the_store_ever_expires() -> None:
+    world = await parked()
+    assert all("ttl" not in document for document in world.store.documents())
+
+
+async def test_keys_that_are_not_parked_cost_no_request() -> None:
+    world = World()
+    await world.relay(batch(event("a", 1)))
+    first = world.counted.requests
+    for number in range(2, 30):
+        await world.relay(batch(event("a", number), event(f"k{number}", 1)))
+    assert first == world.counted.requests
+
+
+async def test_a_new_owner_asks_once_before_it_sends_anything() -> None:
+    world = await parked()
+    world.reject()
+    successor = world.worker()
+    await successor(batch(event("b", 5), event("c", 1)))
+    assert ["b/2", "b/3", "b/4", "b/5"] == await world.held("b")
+    assert ["b/1", "c/1"] == world.ids
+
+
+async def test_a_worker_that_gets_a_lease_back_asks_again() -> None:
+    """
+    Another worker had the lease in between, and parked a key.
+    """
+    world = World()
+    away = world.worker()
+    await away(batch(event("b", 1), tenure=1))
+    world.reject("b/2")
+    await world.relay(batch(event("b", 2)))
+    world.reject()
+    await away(batch(event("b", 3), tenure=2))
+    assert ["b/1"] == world.ids
+    assert ["b/2", "b/3"] == await world.held("b")
+
+
+async def test_nothing_is_sent_while_the_parked_keys_cannot_be_read() -> None:
+    world = World()
+    world.counted.before = lambda operation, key: AccessDenied()
+    with pytest.raises(AccessDenied):
+        await world.relay(batch(event("a", 1)))
+    assert [] == world.ids
+
+
+async def test_a_page_that_comes_again_holds_nothing_twice() -> None:
+    world = await parked()
+    for worker in (world.relay, world.worker()):
+        await worker(batch(*(event("b", number) for number in range(1, 5)), tenure=7))
+    assert ["b/2", "b/3", "b/4"] == await world.held("b")
+
+
+async def test_very_many_events_are_held_in_several_batches() -> None:
+    world = await parked(later=350)
+    assert [f"b/{number}" for number in range(2, 353)] == await world.held("b")
+    assert 351 == (await world.operator.list())[0].held
+
+
+async def test_events_too_large_for_one_batch_are_held_in_several() -> None:
+    world = World()
+    world.reject("b/0")
+    await world.relay(batch(*(event("b", number, size=200_000) for number in range(20))))
+    assert [f"b/{number}" for number in range(20)] == await world.held("b")
+
+
+async def test_a_release_sends_what_is_held_in_order_and_hands_the_key_back() -> None:
+    world = await parked(later=120)
+    world.reject()
+    released = await world.operator.release("b")
+    assert (121, True) == (released.sent, released.handed_back)
+    await world.relay(batch(event("b", 123)))
+    await world.relay(batch(event("b", 124)))
+    assert [f"b/{number}" for number in range(1, 125)] == world.ids
+    assert () == await world.operator.list()
+
+
+async def test_after_a_release_only_the_empty_index_is_left() -> None:
+    world = await parked()
+    world.reject()
+    await world.operator.release("b")
+    assert [{}] == [document["keys"] for document in world.store.documents()]
+
+
+async def test_the_relay_tells_when_a_key_flows_again() -> None:
+    world = await parked()
+    world.reject()
+    await world.operator.release("b")
+    await world.relay(batch(event("b", 5)))
+    assert [KeyResumed(lease="0", partition_key="b")] == world.told_of(KeyResumed)
+
+
+async def test_what_is_parked_and_held_is_told() -> None:
+    world = await parked(later=2)
+    told = [record for record in world.told if not isinstance(record, MessagesPublished | EventRejected)]
+    assert [("b", "b/2", "MessageRejected")] == [
+        (record.partition_key, record.event_id, record.reason)
+        for record in told
+        if isinstance(record, KeyParked)
+    ]
+    assert [EventsHeld(lease="0", partition_key="b", events=2)] == world.told_of(EventsHeld)
+
+
+async def test_an_edited_payload_is_sent_under_the_same_id_and_the_committed_one_is_kept() -> None:
+    world = await parked()
+    released = await world.operator.release("b", edited={"action": "Renamed", "state": "mended"})
+    assert released.handed_back
+    assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
+    assert b'{"action":"Renamed","state":"mended"}' == world.broker.accepted[1].body
+    record = next(document for document in world.store.documents() if document["id"] == "event.b/2")
+    assert ("sent", 2, "mended") == (
+        record["status"],
+        record["original"]["number"],
+        record["event"]["data"]["state"],
+    )
+
+
+async def test_a_release_stops_at_the_next_event_that_is_rejected() -> None:
+    world = await parked(later=5)
+    world.reject("b/4", "b/6")
+    released = await world.operator.release("b")
+    assert 2 == released.sent
+    assert released.failure is not None
+    assert ("b/4", 1, False) == (
+        released.failure.event_id,
+        released.failure.attempts,
+        released.handed_back,
+    )
+    again = await world.operator.release("b")
+    assert (0, 2) == (again.sent, again.failure and again.failure.attempts)
+    assert ["b/4", "b/5", "b/6", "b/7"] == await world.held("b")
+    assert ["b/1", "b/2", "b/3"] == world.ids
+
+
+async def test_a_dropped_event_leaves_a_record_and_the_rest_is_released_without_it() -> None:
+    world = await parked()
+    dropped = await world.operator.drop("b", "b/2", reason="malformed since 2.3")
+    assert EventStatus.DROPPED is dropped.status
+    assert ["b/3", "b/4"] == await world.held("b")
+    released = await world.operator.release("b")
+    assert 2 == released.sent
+    assert ["b/1", "b/3", "b/4"] == world.ids
+    record = next(document for document in world.store.documents() if document["id"] == "event.b/2")
+    assert ("dropped", "malformed since 2.3") == (record["status"], record["note"])
+
+
+async def test_dropping_twice_is_dropping_once() -> None:
+    world = await parked()
+    first = await world.operator.drop("b", "b/2", reason="one")
+    again = await world.operator.drop("b", "b/2", reason="two")
+    assert (first.note, first.closed_at) == (again.note, again.closed_at)
+    assert 2 == (await world.operator.list())[0].held
+
+
+@pytest.mark.parametrize("resolution", ["dropped", "edited"])
+async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its_page_comes_again(
+    resolution: str,
+) -> None:
+    world = await parked()
+    if resolution == "dropped":
+        await world.operator.drop("b", "b/2", reason="malformed")
+        await world.operator.release("b")
+    else:
+        await world.operator.release("b", edited={"state": "mended"})
+    before = world.ids
+    await world.worker()(batch(*(event("b", number) for number in range(1, 6))))
+    assert [*before, "b/5"] == world.ids
+    assert () == await world.operator.list()
+
+
+async def test_a_key_can_be_parked_again_after_it_was_released() -> None:
+    world = await parked()
+    world.reject("b/5")
+    await world.operator.release("b")
+    await world.relay(batch(event("b", 5), event("b", 6)))
+    assert ["b/5", "b/6"] == await world.held("b")
+    world.reject()
+    await world.operator.release("b")
+    assert [f"b/{number}" for number in range(1, 7)] == world.ids
+
+
+async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder() -> None:
+    """
+    The relay appends faster than a release can empty the queue and look again, so it is asked to wait.
+    """
+    world = await parked()
+    world.reject()
+    world.counted.latency_seconds = 0.02
+    world.broker.latency_seconds = 0.05
+
+    async def load() -> None:
+        for number in range(5, 400):
+            await world.relay(batch(event("b", number)))
+
+    loading = asyncio.create_task(load())
+    async with asyncio.timeout(30):
+        await world.operator.release("b")
+    assert not loading.done()
+    await loading
+    assert [f"b/{number}" for number in range(1, 400)] == world.ids
+    assert 0 == world.broker.duplicates
+
+
+async def test_two_operators_do_not_release_the_same_key_at_once() -> None:
+    world = await parked()
+    world.broker.latency_seconds = 1
+    world.reject()
+    first = asyncio.create_task(world.operator.release("b"))
+    await asyncio.sleep(0.5)
+    with pytest.raises(ReleaseInProgress):
+        await world.operator.release("b")
+    with pytest.raises(ReleaseInProgress):
+        await world.operator.drop("b", "b/3", reason="late")
+    await first
+    assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
+
+
+async def test_a_release_that_was_taken_over_stops_and_the_order_holds() -> None:
+    world = await parked(later=200)
+    world.broker.latency_seconds = 1
+    world.reject()
+    first = asyncio.create_task(world.operator.release("b"))
+    await asyncio.sleep(5)
+    await world.operator.release("b", take_over=True)
+    with pytest.raises((ReleaseInProgress, KeyNotParked)):
+        await first
+    assert [f"b/{number}" for number in range(1, 203)] == world.ids
+
+
+async def test_a_release_that_crashed_is_taken_over_where_it_stopped() -> None:
+    world = await parked(later=200)
+    world.broker.latency_seconds = 1
+    world.reject()
+    first = asyncio.create_task(world.operator.release("b", edited={"state": "mended"}))
+    await asyncio.sleep(5)
+    first.cancel()
+    assert KeyState.RELEASING is (await world.operator.list())[0].state
+    await world.operator.release("b", take_over=True)
+    assert [f"b/{number}" for number in range(1, 203)] == world.ids
+    assert b'{"state":"mended"}' == world.broker.accepted[1].body
+
+
+async def test_a_release_without_a_topic_leaves_the_key_as_it_was() -> None:
+    world = await parked()
+    world.broker.down = True
+    with pytest.raises(BrokerUnavailable):
+        await world.operator.release("b")
+    world.broker.down = False
+    world.reject()
+    assert 3 == (await world.operator.release("b")).sent
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_whatever_happens_to_a_batch_a_release_keeps_the_order(fault: Fault) -> None:
+    world = await parked(later=60)
+    world.reject()
+    world.broker.faults.extend([fault, None, fault])
+    await world.operator.release("b")
+    await asyncio.sleep(world.broker.late_seconds)
+    assert [f"b/{number}" for number in range(1, 63)] == world.ids
+
+
+async def test_what_is_not_parked_cannot_be_shown_released_or_dropped() -> None:
+    world = await parked()
+    with pytest.raises(KeyNotParked):
+        await world.operator.show("a")
+    with pytest.raises(KeyNotParked):
+        await world.operator.release("a")
+    with pytest.raises(KeyNotParked):
+        await world.operator.drop("a", "a/1", reason="none")
+    with pytest.raises(KeyNotParked):
+        await world.operator.drop("b", "b/1", reason="was sent")
+
+
+async def test_looking_needs_no_topic_and_releasing_does() -> None:
+    world = await parked()
+    viewer = ParkedKeys(world.store)
+    assert ["b"] == [key.partition_key for key in await viewer.list()]
+    with pytest.raises(UsageError, match="publisher"):
+        await viewer.release("b")
+
+
+async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_the_page_flow() -> None:
+    world = World(max_keys=1)
+    world.reject("a/1", "b/1")
+    await world.relay(batch(event("a", 1)))
+    for _ in range(3):
+        with pytest.raises(ParkingFull, match="'b'"):
+            await world.relay(batch(event("b", 1), event("c", 1), event("a", 2)))
+    assert ["c/1"] == world.ids
+    assert 0 == world.broker.duplicates
+    assert ["a/1", "a/2"] == await world.held("a")
+    assert 3 == len(world.told_of(ParkingFailed))
+    world.reject("b/1")
+    await world.operator.release("a")
+    await world.relay(batch(event("b", 1), event("c", 1), event("a", 2)))
+    assert ["b/1"] == await world.held("b")
+
+
+async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_released() -> None:
+    world = await parked(later=1, max_events=3)
+    page = batch(event("b", 4), event("b", 5), event("c", 1))
+    with pytest.raises(ParkingFull, match="3 events"):
+        await world.relay(page)
+    assert ["b/2", "b/3", "b/4"] == await world.held("b")
+    world.reject()
+    await world.operator.release("b")
+    await world.relay(page)
+    assert ["b/1", "c/1", "b/2", "b/3", "b/4", "b/5"] == world.ids
+
+
+async def test_a_store_that_is_down_halts_the_lease_and_the_other_keys_flow() -> None:
+    world = World()
+    world.reject("b/1")
+    await world.relay(batch(event("a", 1)))
+    world.counted.before = lambda operation, key: StoreUnavailable()
+    page = batch(event("a", 2), event("b", 1), event("b", 2))
+    with pytest.raises(StoreUnavailable):
+        await world.relay(page)
+    assert ["a/1", "a/2"] == world.ids
+    world.counted.before = lambda operation, key: None
+    await world.relay(page)
+    assert ["b/1", "b/2"] == await world.held("b")
+    assert ["a/1", "a/2"] == world.ids
+
+
+@pytest.mark.parametrize("lost", range(12))
+async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
+    """
+    Of all the answers of parking, appending and releasing, each one is lost once.
+    """
+    world = World()
+    world.reject("b/2")
+    answers = 0
+
+    def lose(operation: str, key: str) -> Exception | None:
+        nonlocal answers
+        if operation != "commit":
+            return None
+        answers += 1
+        return StoreUnavailable() if answers == lost + 1 else None
+
+    world.counted.after = lose
+    await world.relay(batch(*(event("b", number) for number in range(1, 4))))
+    await world.relay(batch(event("b", 4)))
+    assert ["b/2", "b/3", "b/4"] == await world.held("b")
+    await world.operator.release("b", edited={"state": "mended"})
+    await world.relay(batch(event("b", 5)))
+    assert [f"b/{number}" for number in range(1, 6)] == world.ids
+    assert () == await world.operator.list()
+
+
+async def test_entries_of_parkings_that_crashed_are_removed_when_they_are_old() -> None:
+    world = World()
+    world.reject("b/1")
+    # the first commit asks whether the key is parked, the second would park it
+    outcomes = iter([None])
+    world.counted.before = lambda operation, key: (
+        next(outcomes, StoreUnavailable()) if (operation, key) == ("commit", "b") else None
+    )
+    with pytest.raises(StoreUnavailable):
+        await world.relay(batch(event("b", 1)))
+    world.counted.before = lambda operation, key: None
+    index = world.store.documents()[0]
+    assert {"b"} == {entry["key"] for entry in index["keys"].values()}
+    with pytest.raises(KeyNotParked):
+        await world.operator.release("b")
+    assert index["keys"] == world.store.documents()[0]["keys"]  # that parking might be under way still
+    later = ParkedKeys(world.store, utcnow=lambda: datetime.now(UTC) + timedelta(hours=2))
+    with pytest.raises(KeyNotParked):
+        await later.drop("b", "b/1", reason="none")
+    assert {} == world.store.documents()[0]["keys"]
+
+
+async def test_a_parking_without_effect_leaves_no_entry() -> None:
+    world = World()
+    world.reject("b/1")
+    world.counted.before = lambda operation, key: (
+        AccessDenied() if (operation, key) == ("commit", "b") else None
+    )
+    parking = Parking(world.counted)
+    with pytest.raises(AccessDenied):
+        await world.relay(batch(event("b", 1)))
+    assert frozenset() == await parking.keys()
+
+
+async def test_messages_of_a_release_are_those_that_the_relay_would_have_sent() -> None:
+    world = await parked()
+    world.reject()
+    await world.operator.release("b")
+    direct = MemoryBroker()
+    await Relay(direct.publisher())(batch(*(event("b", number) for number in range(1, 5))))
+    assert direct.accepted == world.broker.accepted
+
+
+async def test_a_release_can_be_given_the_messages_that_the_relays_make() -> None:
+    world = await parked(later=0)
+    world.reject()
+    made = OutboundMessage(message_id="m", session_id="s", subject="t", body=b"", properties={})
+    operator = ParkedKeys(world.store, world.broker.publisher(), message_of=lambda stored: made)
+    await operator.release("b")
+    assert made == world.broker.accepted[-1]
