@@ -3,10 +3,11 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/.installed
 BENCH ?= commit
+MINUTES ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-faults bench chaos check format lock clean
+.PHONY: help setup demo run test test-faults simulate bench chaos check format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +31,9 @@ test: check ## everything CI runs
 
 test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
 	$(PY) -m pytest tests/faults -q
+
+simulate: $(STAMP) ## random fleets under random faults (MINUTES=1); prints the script of a violation
+	@$(PY) -m tests.simulation --minutes $(MINUTES)
 
 bench: $(STAMP) ## one benchmark (BENCH=commit or relay)
 	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)
