@@ -1,0 +1,132 @@
+"""
+CloudEvents: the attributes the specification asks for, in both content modes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.documents import stored_event
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.relay.cloudevents import CloudEventsPublisher, ContentMode, as_cloud_event
+from cosmos_outbox.relay.message import message_of
+from tests.unit.relay.factories import event
+
+SOURCE = "/contacts/data"
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def plain(**meta) -> OutboundMessage:
+    found = stored_event(event("contact-1", 7, **meta))
+    assert found
+    return message_of(found)
+
+
+def structured(message: OutboundMessage) -> dict:
+    return json.loads(as_cloud_event(message, source=SOURCE, mode=ContentMode.STRUCTURED).body)
+
+
+def test_a_structured_event_has_all_attributes_and_the_data_as_it_was():
+    message = plain(traceparent=TRACE, correlationId="c1")
+    assert {
+        "specversion": "1.0",
+        "id": "contact-1/7",
+        "source": SOURCE,
+        "type": "Renamed",
+        "subject": "contact-1",
+        "time": "2026-01-01T00:00:00Z",
+        "datacontenttype": "application/json",
+        "partitionkey": "contact-1",
+        "traceparent": TRACE,
+        "entitytype": "contact",
+        "entityversion": 7,
+        "commitid": "commit-7",
+        "commitsequence": 0,
+        "schemaversion": 1,
+        "correlationid": "c1",
+        "data": json.loads(message.body),
+    } == structured(message)
+
+
+def test_a_structured_event_says_so_in_its_content_type():
+    sent = as_cloud_event(plain(), source=SOURCE, mode=ContentMode.STRUCTURED)
+    assert "application/cloudevents+json; charset=utf-8" == sent.content_type
+
+
+def test_a_binary_event_keeps_body_and_content_type_and_has_its_attributes_as_properties():
+    message = plain()
+    sent = as_cloud_event(message, source=SOURCE, mode=ContentMode.BINARY)
+    assert (message.body, message.content_type) == (sent.body, sent.content_type)
+    assert ("1.0", "contact-1/7", SOURCE, "Renamed", "2026-01-01T00:00:00Z") == tuple(
+        sent.properties[f"cloudEvents_{name}"] for name in ("specversion", "id", "source", "type", "time")
+    )
+    assert "cloudEvents_datacontenttype" not in sent.properties
+
+
+@pytest.mark.parametrize("mode", list(ContentMode))
+def test_what_brokers_and_filters_look_at_does_not_change(mode):
+    message = plain()
+    sent = as_cloud_event(message, source=SOURCE, mode=mode)
+    assert (message.message_id, message.session_id, message.subject) == (
+        sent.message_id,
+        sent.session_id,
+        sent.subject,
+    )
+    assert dict(message.properties) == {name: sent.properties[name] for name in message.properties}
+
+
+@pytest.mark.parametrize("mode", list(ContentMode))
+def test_a_resend_is_the_same_message(mode):
+    assert as_cloud_event(plain(), source=SOURCE, mode=mode) == as_cloud_event(
+        plain(), source=SOURCE, mode=mode
+    )
+
+
+def test_an_event_of_the_net_sample_has_the_required_attributes_and_no_others():
+    found = stored_event(event("contact-1", 7, sequence=None))
+    assert found
+    assert {"specversion", "id", "source", "type", "time", "datacontenttype", "partitionkey", "data"} == (
+        structured(message_of(found)).keys()
+    )
+
+
+def test_the_type_is_never_empty():
+    document = event()
+    del document["data"]["action"]
+    found = stored_event(document)
+    assert found
+    assert "event" == structured(message_of(found))["type"]
+
+
+@given(
+    data=st.dictionaries(
+        st.text(max_size=5), st.none() | st.text(max_size=5) | st.integers() | st.floats(allow_nan=False)
+    )
+)
+def test_any_data_survives_byte_for_byte(data):
+    document = {**event(), "data": data}
+    found = stored_event(document)
+    assert found
+    message = message_of(found)
+    sent = as_cloud_event(message, source=SOURCE, mode=ContentMode.STRUCTURED)
+    assert sent.body.endswith(b',"data":' + message.body + b"}")
+    assert json.loads(message.body) == json.loads(sent.body)["data"]
+
+
+def test_every_attribute_has_a_name_that_the_specification_allows():
+    names = structured(plain(traceparent=TRACE, tracestate="a=b", correlationId="c", causationId="d")).keys()
+    assert [] == [name for name in names if not re.fullmatch(r"[a-z0-9]{1,20}", name)]
+
+
+async def test_the_publisher_sends_what_it_is_given_as_cloud_events():
+    broker = MemoryBroker()
+    publisher = CloudEventsPublisher(broker.publisher(lanes=3), source=SOURCE, mode="binary")
+    await publisher.publish(1, [plain()])
+    assert 3 == publisher.lanes
+    assert [as_cloud_event(plain(), source=SOURCE, mode=ContentMode.BINARY)] == broker.accepted

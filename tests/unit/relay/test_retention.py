@@ -1,0 +1,219 @@
+"""
+Retention: which events are deleted, and that none is before its checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.errors import InvalidRequest, StoreUnavailable, TooManyRequests
+from cosmos_outbox.instrumentation import (
+    DeletionFailed,
+    EventsDeleted,
+    LeaseCheckpointed,
+    LeaseClosed,
+    Record,
+)
+from cosmos_outbox.ports import ChangeBatch, CommitResult, Document, Write, WriteKind
+from cosmos_outbox.relay.retention import Retention
+from tests.unit.relay.factories import entity, event
+
+KEEP = timedelta(seconds=30)
+
+
+class Container(MemoryContainer):
+    """
+    A container that remembers its deletions and fails on demand.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(now=lambda: 1_800_000_000.0)
+        self.deletions: list[tuple[str, list[str]]] = []
+        self.failures: list[Exception] = []
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        deletes = [write.id for write in writes if write.kind is WriteKind.DELETE]
+        if deletes and self.failures:
+            raise self.failures.pop(0)
+        result = await super().commit(partition_key, writes)
+        if deletes:
+            self.deletions.append((partition_key, deletes))
+        return result
+
+    async def add(self, *documents: Document) -> None:
+        for document in documents:
+            write = Write(kind=WriteKind.CREATE, id=document["id"], document=document)
+            await self.commit(document["partitionKey"], [write])
+
+
+async def handled(_: ChangeBatch) -> None:
+    """
+    Have everything sent.
+    """
+
+
+def page(*documents: Document, number: int = 1, lease: str = "0") -> ChangeBatch:
+    return ChangeBatch(lease=lease, documents=documents, page=number)
+
+
+def renamed(number: int, key: str = "a") -> Document:
+    return event(key, number)
+
+
+def closed(lease: str = "0") -> LeaseClosed:
+    return LeaseClosed(lease=lease, owner="me", reason="lost")
+
+
+async def settled() -> None:
+    await asyncio.sleep(KEEP.total_seconds() + 60)
+
+
+async def test_nothing_is_deleted_before_the_checkpoint():
+    container = Container()
+    await container.add(renamed(1))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        await retention(page(renamed(1)))
+        await asyncio.sleep(86_400)
+        assert [] == container.deletions
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("a", ["a/1"])] == container.deletions
+
+
+async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
+    container = Container()
+    await container.add(renamed(1), renamed(2), renamed(1, "b"))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        await retention(page(renamed(1), number=1))
+        await retention(page(renamed(2), number=2))
+        await retention(page(renamed(1, "b"), lease="1"))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("a", ["a/1"])] == container.deletions
+
+
+async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proof():
+    container = Container()
+    await container.add(renamed(1))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        await retention(page(renamed(1)))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await asyncio.sleep(KEEP.total_seconds() - 1)
+        assert [] == container.deletions
+        await asyncio.sleep(2)
+        assert 1 == len(container.deletions)
+
+
+async def test_a_page_that_was_not_checkpointed_when_its_lease_ended_is_left_alone():
+    container = Container()
+    await container.add(renamed(1), renamed(2))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        await retention(page(renamed(1)))
+        retention.hear(closed())
+        # The same lease again, whose pages count from 1 anew.
+        await retention(page(renamed(2)))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("a", ["a/2"])] == container.deletions
+
+
+async def test_a_page_that_could_not_be_sent_is_left_alone():
+    async def fail(_: ChangeBatch) -> None:
+        raise ValueError("no")
+
+    container = Container()
+    await container.add(renamed(1))
+    async with Retention(fail, container, delete={"*"}, keep=KEEP) as retention:
+        with pytest.raises(ValueError, match="no"):
+            await retention(page(renamed(1)))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [] == container.deletions
+
+
+async def test_only_events_of_the_types_that_ask_for_it_are_deleted():
+    other = event("a", 2)
+    other["data"]["action"] = "Moved"
+    container = Container()
+    await container.add(renamed(1), other, entity("a"))
+    async with Retention(handled, container, delete={"Renamed"}, keep=KEEP) as retention:
+        await retention(page(renamed(1), other, entity("a")))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("a", ["a/1"])] == container.deletions
+
+
+async def test_a_partition_key_takes_one_batch_for_every_hundred_events():
+    documents = [renamed(number) for number in range(1, 251)]
+    container = Container()
+    await container.add(*documents, renamed(1, "b"))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        await retention(page(*documents, renamed(1, "b")))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("a", 100), ("a", 100), ("a", 50), ("b", 1)] == [
+        (key, len(ids)) for key, ids in container.deletions
+    ]
+
+
+async def test_events_that_are_gone_already_do_not_keep_the_others():
+    container = Container()
+    await container.add(renamed(2))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        await retention(page(renamed(1), renamed(2), renamed(3)))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("a", ["a/2"])] == container.deletions
+
+
+async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
+    container, records = Container(), list[Record]()
+    await container.add(renamed(1), renamed(1, "b"))
+    container.failures = [TooManyRequests(retry_after=1.0), StoreUnavailable(), InvalidRequest()]
+    async with Retention(handled, container, delete={"*"}, keep=KEEP, notify=records.append) as retention:
+        await retention(page(renamed(1), renamed(1, "b")))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    (failed, deleted) = records
+    assert isinstance(failed, DeletionFailed)
+    assert ("a", 1) == (failed.partition_key, failed.events)
+    assert EventsDeleted(partition_key="b", events=1) == deleted
+
+
+async def test_behind_a_processor_everything_is_sent_and_then_deleted():
+    """
+    The seams fit: page numbers, checkpoints and deletions of a real processor.
+    """
+    container, sent = Container(), list[str]()
+
+    async def send(batch: ChangeBatch) -> None:
+        assert not {document["id"] for document in batch.documents} & {
+            name for _, ids in container.deletions for name in ids
+        }
+        sent.extend(document["id"] for document in batch.documents)
+
+    documents = [event(f"k{number % 3}", number) for number in range(1, 31)]
+    async with Retention(send, container, delete={"*"}, keep=KEEP) as retention:
+        processor = ChangeFeedProcessor(
+            container,
+            MemoryLeases(),
+            retention,
+            ProcessorOptions(processor_name="p", instance_name="me", max_items=4),
+            hooks=(retention.hear,),
+        )
+        running = asyncio.create_task(processor.run())
+        for document in documents:
+            await container.add(document)
+            await asyncio.sleep(0.3)
+        await settled()
+        processor.stop()
+        await running
+    assert sorted(sent) == sorted(document["id"] for document in documents)
+    assert sorted(sent) == sorted(name for _, ids in container.deletions for name in ids)
