@@ -10,17 +10,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from azure.cosmos.aio import CosmosClient
 from azure.identity.aio import DefaultAzureCredential
 
 from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos_parked import open_parked
 from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.changefeed import ChangeFeedProcessor, Lag, ProcessorOptions
 from cosmos_outbox.instrumentation import Record, log_hook
 from cosmos_outbox.ports import StartFrom
-from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.retries import RetryOptions, repeated
 from worker.health import serving_health
 from worker.settings import Settings
 from worker.telemetry import opened_telemetry
@@ -111,6 +114,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                     tracer_provider=telemetry.tracer_provider,
                     server_address=bus.fully_qualified_namespace.partition(":")[0],
                 ),
+                parking=await _parking(settings, cosmos),
                 notify=notify,
             ),
             processor_options(settings),
@@ -132,6 +136,17 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             ),
             health_url=health_url,
         )
+
+
+async def _parking(settings: Settings, cosmos: CosmosClient) -> Parking | None:
+    container = settings.parked_container
+    if container is None:
+        return None
+    return Parking(
+        await repeated(lambda: open_parked(cosmos, settings.cosmos_database, container), RetryOptions()),
+        max_keys=settings.parked_max_keys,
+        max_events=settings.parked_max_events,
+    )
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:

@@ -76,6 +76,19 @@ class Settings(BaseSettings):
         description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
     )
     topic: str = Field(min_length=1, description="Topic that receives the events.")
+    parked_container: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Container of parked keys; must exist. Without it a rejected event halts its lease.",
+    )
+    parked_max_keys: int = Field(
+        default=1000,
+        ge=1,
+        description="Parked keys, of all workers, beyond which a rejection halts its lease.",
+    )
+    parked_max_events: int = Field(
+        default=10_000, ge=1, description="Held events of one parked key beyond which its lease halts."
+    )
 
     processor_name: str = Field(
         default="outbox",

@@ -125,11 +125,20 @@ def provision(
     database: Annotated[str, typer.Option(envvar="OUTBOX_COSMOS_DATABASE")] = "contacts",
     container: Annotated[str, typer.Option(envvar="OUTBOX_COSMOS_CONTAINER")] = "data",
     lease_container: Annotated[str, typer.Option(envvar="OUTBOX_LEASE_CONTAINER")] = "leases",
+    parked_container: Annotated[str, typer.Option(envvar="OUTBOX_PARKED_CONTAINER")] = "parked",
 ) -> None:
     """
-    Create the database and both containers on an emulator, where they do not exist.
+    Create the database and its containers on an emulator, where they do not exist.
     """
-    asyncio.run(do_provision(connection_string, database=database, data=container, leases=lease_container))
+    asyncio.run(
+        do_provision(
+            connection_string,
+            database=database,
+            data=container,
+            leases=lease_container,
+            parked=parked_container,
+        )
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

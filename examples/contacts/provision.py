@@ -9,13 +9,20 @@ from azure.cosmos.aio import CosmosClient
 
 
 async def provision(
-    connection_string: str, *, database: str = "contacts", data: str = "data", leases: str = "leases"
+    connection_string: str,
+    *,
+    database: str = "contacts",
+    data: str = "data",
+    leases: str = "leases",
+    parked: str = "parked",
 ) -> None:
     """
-    Create the database and both containers where they do not exist yet.
+    Create the database and its containers where they do not exist yet.
     """
     # -1: nothing expires by itself, but a document's own `ttl` counts. Without it events would stay for ever.
     async with CosmosClient.from_connection_string(connection_string) as client:
         made = await client.create_database_if_not_exists(database)
         await made.create_container_if_not_exists(data, PartitionKey("/partitionKey"), default_ttl=-1)
         await made.create_container_if_not_exists(leases, PartitionKey("/id"), default_ttl=-1)
+        # No time to live at all: a held event waits until an operator decides, however long that takes.
+        await made.create_container_if_not_exists(parked, PartitionKey("/partitionKey"))

@@ -16,7 +16,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from examples.contacts.demo.processes import Child, Children
 from examples.contacts.provision import provision
 
-DATABASE, DATA, LEASES = "contacts", "data", "leases"
+DATABASE, DATA, LEASES, PARKED = "contacts", "data", "leases", "parked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     )
     announced = await emulators.announcement()
     cosmos, servicebus = announced["cosmos"], announced["servicebus"]
-    await children.guard(provision(cosmos, database=DATABASE, data=DATA, leases=LEASES))
+    await children.guard(provision(cosmos, database=DATABASE, data=DATA, leases=LEASES, parked=PARKED))
 
     record = directory / "received.jsonl"
     env = base | _environment(cosmos, servicebus, options.leases)
@@ -132,6 +132,7 @@ def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, 
         "OUTBOX_COSMOS_DATABASE": DATABASE,
         "OUTBOX_COSMOS_CONTAINER": DATA,
         "OUTBOX_LEASE_CONTAINER": LEASES,
+        "OUTBOX_PARKED_CONTAINER": PARKED,
         "OUTBOX_SERVICEBUS_CONNECTION_STRING": servicebus,
         "OUTBOX_TOPIC": "events",
         "OUTBOX_SUBSCRIPTION": "all",
