@@ -7,7 +7,7 @@ MINUTES ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-faults simulate bench chaos check format lock clean
+.PHONY: help setup demo run test test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,21 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 
+INFRA := .venv-infra/bin/python
+INFRA_STAMP := .venv-infra/.installed
+$(INFRA_STAMP): requirements-infra.txt
+	$(PYTHON) -m venv .venv-infra
+	$(INFRA) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-infra.txt
+	@touch $@
+
+check-infra: $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offline; ends with one JSON object
+	$(INFRA) -m mypy infra/check
+	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q tests/infra/test_checks.py
+	@$(INFRA) -m infra.check
+
+test-image: $(STAMP) ## build both images and hold them to their promises; skipped where no engine is
+	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py
+
 format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -56,5 +71,15 @@ lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
 	.venv/bin/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-dev.txt
 
+lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and the tools of check-infra again
+	$(PY) -m pip install --quiet uv
+	for image in worker:worker api:example; do .venv/bin/uv pip compile pyproject.toml --extra $${image#*:} \
+		--constraint requirements-dev.txt --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-annotate --quiet --output-file infra/docker/requirements-$${image%:*}.txt || exit 1; done
+	echo hatchling | .venv/bin/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet --output-file infra/docker/requirements-build.txt
+	.venv/bin/uv pip compile --group infra --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
+		--no-annotate --quiet --output-file requirements-infra.txt
+
 clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-infra .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -40,7 +40,7 @@ def judge(services: dict[str, Any], bus: dict[str, Any]) -> list[str]:
     """
     Return the violations in a resolved model.
     """
-    found = []
+    found: list[str] = []
     for name, service in services.items():
         found += _images_and_ports(name, service)
         if name in (*_PROGRAMS, "init"):

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from antlr4 import InputStream
-from kusto_query_language_parser.parser.kql_traverse import KqlTraverse
+from antlr4 import InputStream  # type: ignore[import-untyped] # has no types
+from kusto_query_language_parser.parser.kql_traverse import KqlTraverse  # type: ignore[import-untyped] # nor this
 
 # The columns in use of each table, from its published reference.
 _TABLES = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,3 +74,20 @@ def hadolint(dockerfile: Path) -> Iterator[str]:
     yield from done.stdout.splitlines()
     if done.returncode and not done.stdout:
         yield f"hadolint: {done.stderr.strip()}"
+
+
+def promtool(directory: Path) -> list[str] | None:
+    """
+    Run the unit tests of the alert rules; None where promtool, which no wheel holds, is not installed.
+    """
+    program = shutil.which("promtool")
+    if program is None:
+        return None
+    done = subprocess.run(  # noqa: S603 # the one on the path, on our own files
+        [program, "test", "rules", "alerts.test.yaml"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [done.stdout + done.stderr] if done.returncode else []

@@ -1,0 +1,113 @@
+"""
+The one-shot service of the compose stack waits for both emulators, then creates what the others need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from azure.cosmos.aio import CosmosClient
+
+pytestmark = pytest.mark.looptime(False)
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "infra/compose/init.py"
+
+
+@pytest.fixture
+async def late_service() -> AsyncIterator[tuple[str, list[int]]]:
+    """
+    Yield the URL of a service that is not ready at its first two askings, and the list of its answers.
+    """
+    answers: list[int] = []
+
+    async def ready(_: web.Request) -> web.Response:
+        answers.append(503 if len(answers) < 2 else 200)
+        return web.Response(status=answers[-1])
+
+    application = web.Application()
+    application.add_routes([web.get("/ready", ready)])
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/ready", answers
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def cosmos() -> AsyncIterator[str]:
+    command = (sys.executable, "-m", "emulators", "--json")
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    yield json.loads(await process.stdout.readline())["cosmos"]
+    process.terminate()
+    await process.wait()
+
+
+async def initialise(urls: str, connection_string: str, *, seconds: str) -> tuple[int, str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
+    } | {
+        "PYTHONPATH": str(ROOT),
+        "WAIT_FOR": urls,
+        "WAIT_SECONDS": seconds,
+        "OUTBOX_COSMOS_CONNECTION_STRING": connection_string,
+        "OUTBOX_COSMOS_DATABASE": "contacts",
+        "OUTBOX_COSMOS_CONTAINER": "data",
+        "OUTBOX_LEASE_CONTAINER": "leases",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT), env=environment, stderr=subprocess.PIPE
+    )
+    _, errors = await process.communicate()
+    return process.returncode or 0, errors.decode()
+
+
+async def test_it_waits_until_everything_is_ready_and_creates_database_and_containers(
+    late_service: tuple[str, list[int]], cosmos: str
+):
+    url, answers = late_service
+    assert (0, "") == await initialise(url, cosmos, seconds="30")
+    assert [503, 503, 200] == answers
+    async with CosmosClient.from_connection_string(cosmos) as client:
+        database = client.get_database_client("contacts")
+        data = await database.get_container_client("data").read()
+        leases = await database.get_container_client("leases").read()
+    assert (["/partitionKey"], -1) == (data["partitionKey"]["paths"], data["defaultTtl"])
+    assert (["/id"], -1) == (leases["partitionKey"]["paths"], leases["defaultTtl"])
+
+
+async def test_it_fails_and_names_what_did_not_get_ready():
+    code, errors = await initialise("http://127.0.0.1:1/ready", "unused", seconds="0")
+    assert 1 == code
+    assert "http://127.0.0.1:1/ready is not ready after 0 s" in errors
+
+
+def test_a_probe_is_healthy_only_if_the_url_answers_with_success(capsys: pytest.CaptureFixture[str]):
+    spec = importlib.util.spec_from_file_location("probe", ROOT / "infra/docker/probe.py")
+    assert spec is not None
+    assert spec.loader is not None
+    probe = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(probe)
+    assert 1 == probe.main("http://127.0.0.1:1/livez")
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+async def test_a_probe_tells_ready_from_not_ready(late_service: tuple[str, list[int]]):
+    url, _ = late_service
+    codes = []
+    for _ in range(3):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(ROOT / "infra/docker/probe.py"), url, stderr=subprocess.DEVNULL
+        )
+        codes.append(await process.wait())
+    assert [1, 1, 0] == codes
