@@ -17,14 +17,18 @@ from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_clien
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos_parked import open_parked
-from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.service_bus import open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.changefeed import ChangeFeedProcessor, Lag, ProcessorOptions
-from cosmos_outbox.instrumentation import Record, log_hook
+from cosmos_outbox.instrumentation import Hook, Record, log_hook
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.retries import RetryOptions, repeated
 from worker.health import serving_health
+from worker.outbound import opened_publisher, warn_of_misses
 from worker.settings import Settings
 from worker.telemetry import opened_telemetry
 from worker.vitals import Identity, Vitals
@@ -74,8 +78,18 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             )
         )
         database = cosmos.get_database_client(settings.cosmos_database)
+        await warn_of_misses(settings, credential)
         publisher = await stack.enter_async_context(
-            ServiceBusPublisher(bus, settings.topic, lanes=settings.lanes)
+            opened_publisher(
+                settings,
+                bus,
+                traced=lambda topic_publisher, topic: TracedPublisher(
+                    topic_publisher,
+                    topic=topic,
+                    tracer_provider=telemetry.tracer_provider,
+                    server_address=bus.fully_qualified_namespace.partition(":")[0],
+                ),
+            )
         )
         feed = CosmosChangeFeed(
             database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
@@ -104,21 +118,17 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             vitals.measured(lag)
             telemetry.instruments.observed = vitals.snapshot()
 
+        relay = Relay(publisher, parking=await _parking(settings, cosmos), notify=notify)
+        retention = await stack.enter_async_context(_retention(settings, relay, cosmos, notify))
+        guard = TtlGuard(
+            retention, tolerated_outage=timedelta(seconds=settings.tolerated_outage_seconds), notify=notify
+        )
         processor = ChangeFeedProcessor(
             WatchedFeed(feed, charged=telemetry.instruments.charged),
             WatchedLeases(leases, listed=vitals.balanced),
-            Relay(
-                TracedPublisher(
-                    publisher,
-                    topic=settings.topic,
-                    tracer_provider=telemetry.tracer_provider,
-                    server_address=bus.fully_qualified_namespace.partition(":")[0],
-                ),
-                parking=await _parking(settings, cosmos),
-                notify=notify,
-            ),
+            guard,
             processor_options(settings),
-            hooks=(notify,),
+            hooks=(notify, retention.hear),
         )
         health_url = await stack.enter_async_context(
             serving_health(vitals, metrics=exposition, host=settings.health_host, port=settings.health_port)
@@ -136,6 +146,17 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             ),
             health_url=health_url,
         )
+
+
+def _retention(settings: Settings, relay: Relay, cosmos: CosmosClient, notify: Hook) -> Retention:
+    database = cosmos.get_database_client(settings.cosmos_database)
+    return Retention(
+        relay,
+        CosmosStore(database.get_container_client(settings.cosmos_container)),
+        delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
+        keep=timedelta(seconds=settings.delete_keep_seconds),
+        notify=notify,
+    )
 
 
 async def _parking(settings: Settings, cosmos: CosmosClient) -> Parking | None:

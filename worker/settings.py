@@ -7,14 +7,18 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cosmos_outbox.adapters.service_bus import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox.relay.ttl import require_ttls
 
 PREFIX = "OUTBOX_"
 # Either of each pair; a connection string wins, as it holds the key as well.
@@ -35,6 +39,24 @@ def _with_parts(*parts: str) -> AfterValidator:
         return secret
 
     return AfterValidator(check)
+
+
+class MessageFormat(StrEnum):
+    """
+    What a message looks like.
+    """
+
+    PLAIN = "plain"  # the event's data as its body
+    CLOUDEVENTS_STRUCTURED = "cloudevents-structured"
+    CLOUDEVENTS_BINARY = "cloudevents-binary"
+
+
+def _routes(text: str | None) -> str | None:
+    try:
+        parse_routes(text or "", default="-")
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+    return text
 
 
 def _https_url(text: str | None) -> str | None:
@@ -76,6 +98,46 @@ class Settings(BaseSettings):
         description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
     )
     topic: str = Field(min_length=1, description="Topic that receives the events.")
+    routes: Annotated[str | None, AfterValidator(_routes)] = Field(
+        default=None,
+        description="Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. The topic takes the rest.",
+    )
+    batch_scope: BatchScope = Field(
+        default=BatchScope.TOPIC,
+        description="Which messages may share a batch: topic (any), session or message, for partitioned topics.",
+    )
+    message_format: MessageFormat = Field(
+        default=MessageFormat.PLAIN,
+        description="plain, cloudevents-structured or cloudevents-binary.",
+    )
+    cloudevents_source: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Source of CloudEvents, a URI reference. Default: /DATABASE/CONTAINER.",
+    )
+    preflight: bool = Field(
+        default=True,
+        description="Look at the topics at start and warn of what costs order or brings duplicates.",
+    )
+    event_ttl_seconds: int = Field(
+        default=864_000,
+        ge=1,
+        description="Shortest time to live that events of this container are written with.",
+    )
+    tolerated_outage_seconds: int = Field(
+        default=172_800,
+        ge=0,
+        description="Longest outage that must not lose events; the worker does not start where they live shorter.",
+    )
+    delete_after_publish: str | None = Field(
+        default=None,
+        description="Actions, with commas between, whose events are deleted once sent; * for all. Default: none.",
+    )
+    delete_keep_seconds: float = Field(
+        default=120.0,
+        ge=0,
+        description="How long such an event stays at least; longer than any commit is tried.",
+    )
     parked_container: str | None = Field(
         default=None,
         min_length=1,
@@ -162,6 +224,13 @@ def load() -> Settings:
                 f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS "
                 f"({settings.lease_expiration_seconds:g})"
             )
+        try:
+            require_ttls(
+                {f"{PREFIX}EVENT_TTL_SECONDS": timedelta(seconds=settings.event_ttl_seconds)},
+                tolerated_outage=timedelta(seconds=settings.tolerated_outage_seconds),
+            )
+        except ConfigurationError as error:
+            mistakes.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
     if mistakes or settings is None:
         raise ConfigurationError("\n".join(sorted(mistakes)))
     return settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -50,7 +50,7 @@ class Retention:
     Args:
         handler: what sends the events; returning means that all of the batch is sent or held elsewhere.
         store: the container of the events.
-        delete: actions of the events to delete; `*` stands for all.
+        delete: actions of the events to delete; `*` stands for all, and without any this does nothing.
         keep: how long an event stays at least after its checkpoint; longer than any commit is tried. Defaults to 2
             minutes.
         backoff: between attempts to delete.
@@ -68,7 +68,7 @@ class Retention:
         notify: Hook = log_hook,
     ) -> None:
         self._handler, self._store, self._notify = handler, store, notify
-        self._asks = _selector(frozenset(delete))
+        self._actions = frozenset(delete)
         self._keep_seconds = keep.total_seconds()
         self._backoff = backoff or Backoff()
         self._handled: dict[str, deque[tuple[int, _Ids]]] = {}  # by lease, not checkpointed yet, oldest first
@@ -96,12 +96,17 @@ class Retention:
         Hand the batch on; note what may be deleted once its checkpoint is written.
         """
         await self._handler(batch)
+        if not self._actions:
+            return
         ids: _Ids = {}
         for event in map(stored_event, batch.documents):
             if event is not None and self._asks(event):
                 ids.setdefault(event.partition_key, []).append(event.id)
         if ids:
             self._handled.setdefault(batch.lease, deque()).append((batch.page, ids))
+
+    def _asks(self, event: StoredEvent) -> bool:
+        return ALL_ACTIONS in self._actions or event.action in self._actions
 
     def hear(self, record: Record) -> None:
         """
@@ -165,7 +170,3 @@ class Retention:
             else:
                 self._notify(EventsDeleted(partition_key=partition_key, events=len(left)))
                 return
-
-
-def _selector(actions: frozenset[str]) -> Callable[[StoredEvent], bool]:
-    return lambda event: ALL_ACTIONS in actions or event.action in actions

@@ -59,6 +59,30 @@ class Routes:
         return self.actions.get(message.subject) or self.entity_types.get(entity_type) or self.default
 
 
+def parse_routes(text: str, *, default: str) -> Routes:
+    """
+    Return the routes of a line like `action:ContactDeletedEvent=deletions,events; entity:order=orders`.
+
+    Args:
+        default: the topic of all that no route names.
+
+    Raises:
+        ConfigurationError: names the part that cannot be read.
+    """
+    routes: dict[str, dict[str, Topics]] = {"action": {}, "entity": {}}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        subject, equals, topics = part.partition("=")
+        kind, colon, name = (word.strip() for word in subject.partition(":"))
+        if not (equals and colon and name and kind in routes):
+            raise ConfigurationError(
+                f"The route {part!r} must read action:NAME=TOPIC,TOPIC or entity:NAME=TOPIC,TOPIC."
+            )
+        if name in routes[kind]:
+            raise ConfigurationError(f"There are two routes for {kind} {name!r}.")
+        routes[kind][name] = tuple(filter(None, (topic.strip() for topic in topics.split(","))))
+    return Routes(default=(default,), actions=routes["action"], entity_types=routes["entity"])
+
+
 class RoutedPublisher:
     """
     The Publisher port over several topics: order holds inside each, per session; topics do not wait for one another.

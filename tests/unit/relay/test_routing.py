@@ -15,7 +15,7 @@ from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, MessageRejected
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.routing import RoutedPublisher, Routes
+from cosmos_outbox.relay.routing import RoutedPublisher, Routes, parse_routes
 from tests.unit.relay.factories import batch, event
 
 ROUTES = Routes(
@@ -78,6 +78,28 @@ def test_every_topic_of_the_routes_is_known_once():
 def test_a_route_that_would_lose_or_double_events_is_refused(routes, mistake):
     with pytest.raises(ConfigurationError, match=mistake):
         Routes(**routes)
+
+
+def test_routes_can_be_written_on_one_line():
+    line = " action:Deleted = deletions, events ;entity:order=orders; "
+    assert ROUTES == parse_routes(line, default="events")
+    assert Routes(default=("events",)) == parse_routes("", default="events")
+
+
+@pytest.mark.parametrize(
+    ("line", "mistake"),
+    [
+        ("Deleted=deletions", "'Deleted=deletions' must read"),
+        ("topic:Deleted=deletions", "must read"),
+        ("action:=deletions", "must read"),
+        ("action:Deleted", "must read"),
+        ("action:Deleted=", "at least one topic"),
+        ("action:Deleted=a; action:Deleted=b", "two routes for action 'Deleted'"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_refused(line, mistake):
+    with pytest.raises(ConfigurationError, match=mistake):
+        parse_routes(line, default="events")
 
 
 def test_a_topic_without_a_publisher_is_refused():
