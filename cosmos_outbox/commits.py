@@ -12,7 +12,6 @@ import logging
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cosmos_outbox.context import PendingCommit
 from cosmos_outbox.documents import commit_id_of, version_of
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
@@ -23,6 +22,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
+from cosmos_outbox.pending import PendingCommit
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import Deadline, RetryOptions
 

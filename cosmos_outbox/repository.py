@@ -7,10 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from cosmos_outbox.context import Change, ContainerContext
+from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.documents import Document, version_of
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed
+from cosmos_outbox.pending import Change
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, repeated
 

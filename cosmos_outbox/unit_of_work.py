@@ -13,12 +13,13 @@ from typing import Self, TypeVar, overload
 from opentelemetry import trace
 
 from cosmos_outbox.commits import WrittenCommit, send
-from cosmos_outbox.context import ContainerContext, PendingCommit
+from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import CommitOutcomeUnknown
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.handlers import EventHandlers
+from cosmos_outbox.pending import PendingCommit
 from cosmos_outbox.ports import Store
 from cosmos_outbox.repository import Repository
 from cosmos_outbox.retries import RetryOptions

@@ -5,6 +5,8 @@ A commit is written once and reported truly, whatever happens to requests and an
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -241,6 +243,54 @@ async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commi
     assert ["NoteWritten", "NoteChanged"] == [event.action for event in commit.events]
     assert [1, 2] == [event["meta"]["entityVersion"] for event in events(container)]
     assert "first" == events(container)[0]["data"]["text"]
+
+
+@asynccontextmanager
+async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork, Line]]:
+    """
+    A line was created, but its creator was not told.
+    """
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(id="l", book="b", text="old"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.read_faults.clear()
+        yield container, uow, line
+
+
+async def test_a_change_after_an_unknown_outcome_is_written_too():
+    async with creation_in_doubt() as (container, uow, line):
+        line.text = "new"
+        uow.repository(Line).update(line)
+        commit = await uow.commit()
+
+    assert 2 == commit.operations
+    assert [(2, "new")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
+
+
+async def test_a_deletion_after_an_unknown_outcome_is_carried_out_too():
+    async with creation_in_doubt() as (container, uow, _):
+        await uow.repository(Line).delete("l", partition_key="b", hard=True)
+        await uow.commit()
+
+    assert [] == stored(container, "line")
+
+
+async def test_a_lost_answer_to_a_change_beside_a_deletion_is_found_out():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "ac":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+    async with Outbox(FaultyStore(container, [F.LOST_AFTER])).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("a", partition_key="b"))
+        await lines.delete("c", partition_key="b")
+        await uow.commit()
+
+    assert [("a", 2)] == [(d["id"], d["version"]) for d in stored(container, "line")]
 
 
 @pytest.mark.parametrize("rest", [F.LOST_BEFORE, F.THROTTLED, F.REFUSED])

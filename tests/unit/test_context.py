@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, UsageError
-from cosmos_outbox.context import Change, ContainerContext, PendingCommit
+from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.correlation import Correlation
+from cosmos_outbox.pending import Change, PendingCommit
 from cosmos_outbox.ports import MAX_BATCH_BYTES, WriteKind
 from tests.notes import Line, Note, Remark
 
@@ -49,6 +50,7 @@ def test_another_object_of_the_same_id_is_an_error_and_of_another_type_is_not():
     ("stored", "changes", "written"),
     [
         (False, [Change.CREATE, Change.DELETE], []),
+        (False, [Change.CREATE, Change.DELETE, Change.CREATE], [("Create", "l")]),
         (True, [Change.NONE], []),
         (True, [Change.NONE, Change.UPDATE], [("Replace", "l")]),
         (True, [Change.UPDATE, Change.NONE], [("Replace", "l")]),
@@ -71,6 +73,40 @@ def test_what_was_deleted_cannot_be_changed_any_more():
     context.track(line, Change.DELETE)
     with pytest.raises(UsageError, match="deleted"):
         context.track(line, Change.UPDATE)
+
+
+def test_what_was_neither_read_nor_created_cannot_be_updated_because_it_might_overwrite():
+    with pytest.raises(UsageError, match="note 'n' cannot be updated"):
+        ContainerContext().track(Note(id="n"), Change.UPDATE)
+
+
+def test_two_documents_of_one_id_are_refused_before_anything_is_sent():
+    context = ContainerContext()
+    context.track(Line(id="x", book="x"), Change.CREATE)
+    context.track(Note(id="x"), Change.CREATE)
+    with pytest.raises(IdentityConflict, match="'x'"):
+        pending(context)
+
+
+@pytest.mark.parametrize(
+    ("then", "written"),
+    [
+        (None, []),
+        (Change.UPDATE, [("Replace", "l")]),
+        (Change.DELETE, [("Delete", "l")]),
+    ],
+)
+def test_what_is_asked_for_while_a_commit_is_on_its_way_is_still_to_be_done_after_it(
+    then: Change | None, written: list[tuple[str, str]]
+):
+    context, line = ContainerContext(), Line(id="l", book="b")
+    context.track(line, Change.CREATE)
+    commit = pending(context)
+    if then is not None:
+        context.track(line, then)
+    context.mark_written(commit, {"l": '"1"'})
+
+    assert written == kinds(context)
 
 
 def test_an_entity_that_was_only_read_is_written_when_it_records_an_event():

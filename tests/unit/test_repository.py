@@ -9,6 +9,7 @@ from cosmos_outbox import (
     PreconditionFailed,
     RetryOptions,
     StoreUnavailable,
+    UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from tests.faulty_store import FaultyStore, ReadFault
@@ -145,3 +146,14 @@ async def test_reads_are_repeated_until_the_deadline():
     async with Outbox(store, retries=RetryOptions(deadline_seconds=4)).unit_of_work() as uow:
         with pytest.raises(StoreUnavailable):
             await uow.repository(Note).read(note.id)
+
+
+async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
+    container = MemoryContainer()
+    await written(container, Note(id="n", text="kept"))
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="neither read nor created"):
+            uow.repository(Note).update(Note(id="n", text="blind"))
+        await uow.commit()
+
+    assert ["kept"] == [document["data"]["text"] for document in stored(container, "note")]

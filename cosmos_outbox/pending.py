@@ -1,0 +1,183 @@
+"""
+PendingCommit: all that one commit writes, assembled once and frozen, so that every attempt sends the same.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import to_json
+
+from cosmos_outbox.correlation import Correlation
+from cosmos_outbox.documents import EventMeta, entity_document, event_document
+from cosmos_outbox.entities import Entity, TakenEvents
+from cosmos_outbox.errors import BatchTooLarge, IdentityConflict
+from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
+
+# An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
+PROVES_FOR = timedelta(hours=1)
+_OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
+
+
+class Change(StrEnum):
+    """
+    What the next commit does with a tracked entity.
+    """
+
+    NONE = "none"  # it was only read, and is written if it records an event
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingEntity:
+    """
+    One entity's part of a commit: what to do with the object once the commit is known to be written.
+    """
+
+    entity: Entity
+    change: Change  # never NONE
+    version: int
+    taken: TakenEvents
+    revision: int = 0  # of what the unit of work had asked for until then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCommit:
+    """
+    One transactional batch.
+
+    Events come before entities: a repeated commit then fails on an event's id, which proves that the first was
+    written, and never on an etag, which proves nothing. `marker` is the document to read where the answer was lost.
+    """
+
+    commit_id: str
+    partition_key: str
+    writes: tuple[Write, ...]
+    events: tuple[DomainEvent, ...]
+    entities: tuple[PendingEntity, ...]
+    marker: str
+    size_bytes: int
+
+    @property
+    def event_ids(self) -> frozenset[str]:
+        return frozenset(event.id for event in self.events)
+
+    @property
+    def entity_writes(self) -> tuple[Write, ...]:
+        return self.writes[len(self.events) :]
+
+    @property
+    def deletes_only(self) -> bool:
+        return all(write.kind is WriteKind.DELETE for write in self.writes)
+
+
+def pending_commit(
+    parts: Sequence[PendingEntity],
+    *,
+    partition_key: str,
+    correlation: Correlation,
+    published: Mapping[str, DomainEvent | None],
+) -> PendingCommit:
+    """
+    Return what a commit of these entities writes.
+
+    Args:
+        parts: the entities, at least one.
+        partition_key: of all of them.
+        correlation: what to store with every event.
+        published: for the id of a domain event, the event to write in its place, or None to write none.
+
+    Raises:
+        IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
+    """
+    commit_id = str(uuid.uuid4())
+    events: list[DomainEvent] = []
+    writes: list[Write] = []
+    for part in parts:
+        for recorded in part.taken.events:
+            event = published.get(recorded.id, recorded)
+            if event is None:
+                continue
+            meta = EventMeta(
+                entity_type=part.entity.entity_type,
+                entity_id=part.entity.id,
+                entity_version=part.version,
+                commit_id=commit_id,
+                sequence=len(events),
+                schema_version=event.schema_version,
+                correlation_id=correlation.correlation_id,
+                causation_id=correlation.causation_id,
+                traceparent=correlation.traceparent,
+                tracestate=correlation.tracestate,
+            )
+            events.append(event)
+            document = event_document(event, partition_key=partition_key, meta=meta)
+            writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
+    proof = next((event for event in events if event.ttl >= PROVES_FOR), None)
+    writes.extend(_entity_write(part, None if proof else commit_id) for part in parts)
+    _check_identities(writes)
+    return PendingCommit(
+        commit_id=commit_id,
+        partition_key=partition_key,
+        writes=tuple(writes),
+        events=tuple(events),
+        entities=tuple(parts),
+        marker=proof.id if proof else _last_that_stays(parts),
+        size_bytes=_checked_size(writes),
+    )
+
+
+def _entity_write(part: PendingEntity, commit_id: str | None) -> Write:
+    entity = part.entity
+    if part.change is Change.DELETE:
+        return Write(kind=WriteKind.DELETE, id=entity.id, etag=entity.etag)
+    document = entity_document(entity, version=part.version, commit_id=commit_id)
+    if part.change is Change.CREATE:
+        return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
+    return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=entity.etag)
+
+
+def _last_that_stays(parts: Sequence[PendingEntity]) -> str:
+    staying = [part for part in parts if part.change is not Change.DELETE]
+    return (staying or parts)[-1].entity.id
+
+
+def _check_identities(writes: Sequence[Write]) -> None:
+    # A batch that names a document twice is refused by its own first half, which looks like a repeated commit.
+    if len({write.id for write in writes}) == len(writes):
+        return
+    ids = [write.id for write in writes]
+    twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
+    raise IdentityConflict(
+        f"One commit would write two documents with the id {twice!r}; entities and events of one partition key need "
+        "ids of their own, also where their types differ."
+    )
+
+
+def _checked_size(writes: list[Write]) -> int:
+    size = _json_size([write.document for write in writes]) + sum(
+        len(write.id) + len(write.etag or "") + _OPERATION_OVERHEAD_BYTES for write in writes
+    )
+    if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
+        raise BatchTooLarge(
+            operations=len(writes),
+            size_bytes=size,
+            max_operations=MAX_BATCH_OPERATIONS,
+            max_bytes=MAX_BATCH_BYTES,
+        )
+    return size
+
+
+def _json_size(documents: list[Mapping[str, Any] | None]) -> int:
+    # The SDK sends compact JSON with non-ASCII characters escaped; pydantic's writer is faster but does not escape.
+    written = to_json(documents)
+    return len(written) if written.isascii() else len(json.dumps(documents, separators=(",", ":")))
