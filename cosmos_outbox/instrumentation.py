@@ -148,6 +148,16 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishHalted:
+    """
+    ALARM: the topic is missing, disabled or may not be sent to; told with every attempt, which go on until it is mended.
+    """
+
+    lane: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRejected:
     """
     The broker will never accept this event's message as it is; later events of its partition key wait behind it.
@@ -276,6 +286,7 @@ Record = (
     | BalancingFailed
     | MessagesPublished
     | PublishFailed
+    | PublishHalted
     | EventRejected
     | KeyParked
     | EventsHeld
@@ -294,6 +305,7 @@ _LEVELS: dict[type, int] = {
     LeaseClosed: logging.INFO,
     LeaseHalted: logging.ERROR,
     LeaseCheckpointed: logging.DEBUG,
+    PublishHalted: logging.ERROR,
     EventExpiring: logging.ERROR,
     EventsDeleted: logging.DEBUG,
     LoopBlocked: logging.ERROR,

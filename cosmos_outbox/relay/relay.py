@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.errors import MessageRejected, ParkingFull, PublishError, StoreError
+from cosmos_outbox.errors import MessageRejected, ParkingFull, PublishError, StoreError, TopicUnavailable
 from cosmos_outbox.instrumentation import (
     EventRejected,
     EventsHeld,
@@ -21,6 +21,7 @@ from cosmos_outbox.instrumentation import (
     MessagesPublished,
     ParkingFailed,
     PublishFailed,
+    PublishHalted,
     log_hook,
 )
 from cosmos_outbox.ports import ChangeBatch, Publisher
@@ -250,6 +251,8 @@ class Relay:
     async def _back_off(self, lane: int, attempt: int, error: PublishError) -> None:
         delay = self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
         self._notify(PublishFailed(lane=lane, attempt=attempt, delay_seconds=delay, error=error))
+        if isinstance(error, TopicUnavailable):
+            self._notify(PublishHalted(lane=lane, error=error))
         await asyncio.sleep(delay)
 
     def _tell_rejected(self, lane: int, delivery: Delivery, error: MessageRejected) -> None:
