@@ -46,6 +46,14 @@ def _utcnow() -> datetime:
     return datetime.now(UTC)
 
 
+def _cancelled() -> bool:
+    """
+    Say whether this task was cancelled although an error came out of its task group, which hides the cancellation.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Error | None:
     """
     Return an error of a kind out of nested groups.
@@ -135,6 +143,8 @@ class ChangeFeedProcessor:
                     # Nothing is saved for the old container any more; its leases have other ids than the new ones.
                     owner, error = self._options.instance_name, replaced.exceptions[0]
                     self._notify(MonitoredContainerReplaced(owner=owner, error=error))
+                if _cancelled():
+                    raise asyncio.CancelledError
 
     async def _process(self) -> None:
         """
