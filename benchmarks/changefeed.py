@@ -1,0 +1,339 @@
+"""
+What the change feed processor costs beside a bare loop over the SDK's feed, and how fast a fleet takes over and balances.
+
+Reading: the same container is drained in turn by a bare loop over `query_items_change_feed` and by a processor whose
+handler does nothing, one page of 100 after another; the ratio compares the best round of each, from the first page on.
+Fleets are real processes with shortened intervals, told in acquire intervals. `python -m benchmarks.changefeed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from azure.cosmos.aio import CosmosClient
+
+from benchmarks.emulated import DATABASE, Emulated, emulated
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.ports import ChangeBatch
+
+PAGE = 100
+ACQUIRE_SECONDS = 3.0
+RENEW_SECONDS = 3.0
+EXPIRATION_SECONDS = 8.0
+IDLE_SECONDS = 10.0
+
+
+class Drain:
+    """
+    Counts documents; the clock starts with the first page, because both ways start up differently.
+    """
+
+    def __init__(self, documents: int) -> None:
+        self._left, self._after_first = documents, 0
+        self._began = self._ended = 0.0
+        self.done = asyncio.Event()
+
+    def page(self, documents: int) -> None:
+        """
+        Note a page.
+        """
+        now = time.perf_counter()
+        if not self._began:
+            self._began = now
+        else:
+            self._after_first += documents
+        self._left -= documents
+        if self._left <= 0:
+            self._ended = now
+            self.done.set()
+
+    def per_second(self) -> float:
+        """
+        Return the documents a second after the first page.
+        """
+        return self._after_first / (self._ended - self._began)
+
+
+def processor_of(
+    client: CosmosClient,
+    data: str,
+    leases: str,
+    handler: Callable[[ChangeBatch], Awaitable[None]],
+    **options: Any,
+) -> ChangeFeedProcessor:
+    """
+    Return a processor on two containers of the benchmark.
+    """
+    database = client.get_database_client(DATABASE)
+    return ChangeFeedProcessor(
+        CosmosChangeFeed(database.get_container_client(data), account_host=account_host(client)),
+        CosmosLeases(database.get_container_client(leases)),
+        handler,
+        ProcessorOptions(processor_name="bench", **options),
+        hooks=(),
+    )
+
+
+@asynccontextmanager
+async def running(processor: ChangeFeedProcessor) -> AsyncIterator[None]:
+    """
+    Run a processor for as long as the block lasts.
+    """
+    task = asyncio.create_task(processor.run())
+    try:
+        yield
+    finally:
+        processor.stop()
+        await task
+
+
+async def bare_loop(system: Emulated, data: str, documents: int) -> float:
+    """
+    Drain a container with the SDK alone; return documents a second.
+    """
+    drain = Drain(documents)
+    container = system.database.get_container_client(data)
+    (feed_range,) = [found async for found in container.read_feed_ranges()]
+    pages = container.query_items_change_feed(
+        feed_range=feed_range, start_time="Beginning", max_item_count=PAGE
+    ).by_page()
+    async for page in pages:
+        drain.page(len([document async for document in page]))
+        if drain.done.is_set():
+            break
+    return drain.per_second()
+
+
+async def with_processor(system: Emulated, data: str, documents: int) -> float:
+    """
+    Drain a container with a processor whose handler does nothing; return documents a second.
+    """
+    drain = Drain(documents)
+
+    async def handle(batch: ChangeBatch) -> None:
+        drain.page(len(batch.documents))
+
+    async with running(processor_of(system.client, data, await system.new_leases(), handle, max_items=PAGE)):
+        await drain.done.wait()
+    return drain.per_second()
+
+
+async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, float]:
+    """
+    Let both ways drain the same container in turn; return the best round of each.
+    """
+    data = await system.new_events(documents, in_commit=20)
+    ways = {"bare loop": bare_loop, "processor": with_processor}
+    best = dict.fromkeys(ways, 0.0)
+    for number in range(rounds + 1):
+        for name in ways if number % 2 else reversed(ways):
+            per_second = await ways[name](system, data, documents)
+            if number:  # the first round warms connections and caches
+                best[name] = max(best[name], per_second)
+    return best
+
+
+async def idle(system: Emulated, leases: int) -> dict[str, float]:
+    """
+    Return what a processor with so many idle leases costs a second: CPU of its process, and requests.
+    """
+    data = await system.new_events(1, partitions=leases)
+
+    async def handle(batch: ChangeBatch) -> None:
+        del batch
+
+    processor = processor_of(system.client, data, await system.new_leases(), handle)
+    async with running(processor):
+        while not _reads_everything(processor, leases):  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)  # until every range polls at its slowest
+        requests, cpu, began = await system.requests(), time.process_time(), time.perf_counter()
+        await asyncio.sleep(IDLE_SECONDS)
+        seconds = time.perf_counter() - began
+        cpu_ms = (time.process_time() - cpu) * 1000 / seconds
+        return {"cpu_ms": cpu_ms, "requests": (await system.requests() - requests) / seconds}
+
+
+def _reads_everything(processor: ChangeFeedProcessor, leases: int) -> bool:
+    status = processor.status()
+    return len(status) == leases and all(lease.continuation is not None for lease in status)
+
+
+def _work(connection_string: str, data: str, leases: str, name: str, pipe: Connection) -> None:
+    async def handle(batch: ChangeBatch) -> None:
+        del batch
+
+    async def run() -> None:
+        async with open_cosmos_client(connection_string=connection_string) as client:
+            processor = processor_of(
+                client, data, leases, handle,
+                instance_name=name,
+                acquire_interval=timedelta(seconds=ACQUIRE_SECONDS),
+                renew_interval=timedelta(seconds=RENEW_SECONDS),
+                expiration=timedelta(seconds=EXPIRATION_SECONDS),
+            )  # fmt: skip
+            pipe.send("ready")
+            await asyncio.to_thread(pipe.recv)
+            await processor.run()
+
+    asyncio.run(run())
+
+
+class Fleet:
+    """
+    Workers in processes of their own on one lease container; all are killed at the end.
+    """
+
+    def __init__(self, system: Emulated, data: str, leases: str) -> None:
+        self._system, self._data, self._leases = system, data, leases
+        self._workers: dict[str, tuple[SpawnProcess, Connection]] = {}
+
+    async def start(self, *names: str) -> None:
+        """
+        Start workers at the same moment; the start of Python does not count.
+        """
+        for name in names:
+            pipe, theirs = multiprocessing.Pipe()
+            process = multiprocessing.get_context("spawn").Process(
+                target=_work, args=(self._system.cosmos, self._data, self._leases, name, theirs), daemon=True
+            )
+            process.start()
+            self._workers[name] = process, pipe
+        for name in names:
+            await asyncio.to_thread(self._workers[name][1].recv)
+        for name in names:
+            self._workers[name][1].send("go")
+
+    def kill(self, name: str) -> None:
+        """
+        Send SIGKILL to a worker.
+        """
+        process, _ = self._workers.pop(name)
+        if process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+    def kill_all(self) -> None:
+        """
+        End every worker.
+        """
+        for name in list(self._workers):
+            self.kill(name)
+
+    async def until_owned(self, expected: dict[str, int], *, within: float = 120) -> float:
+        """
+        Return how many seconds it took until each worker owned so many leases.
+        """
+        container = self._system.database.get_container_client(self._leases)
+        began = time.perf_counter()
+        async with asyncio.timeout(within):
+            while True:
+                items = [
+                    item async for item in container.query_items("SELECT * FROM c") if "LeaseToken" in item
+                ]
+                if Counter(item["Owner"] for item in items) == expected:
+                    return time.perf_counter() - began
+                await asyncio.sleep(0.1)
+
+
+async def takeover(system: Emulated, leases: int) -> float:
+    """
+    Return the seconds from SIGKILL of one of two workers until the other owns everything.
+    """
+    data = await system.new_events(1, partitions=leases)
+    fleet = Fleet(system, data, await system.new_leases())
+    try:
+        await fleet.start("a", "b")
+        await fleet.until_owned({"a": leases // 2, "b": leases // 2})
+        fleet.kill("a")
+        return await fleet.until_owned({"b": leases})
+    finally:
+        fleet.kill_all()
+
+
+async def balance(system: Emulated, leases: int, workers: int) -> float:
+    """
+    Return the seconds from when all other workers join the one that owns everything until all own the same.
+    """
+    data = await system.new_events(1, partitions=leases)
+    fleet = Fleet(system, data, await system.new_leases())
+    names = [f"w{number}" for number in range(workers)]
+    try:
+        await fleet.start(names[0])
+        await fleet.until_owned({names[0]: leases})
+        await fleet.start(*names[1:])
+        return await fleet.until_owned(dict.fromkeys(names, leases // workers))
+    finally:
+        fleet.kill_all()
+
+
+async def measure(documents: int, rounds: int) -> dict[str, Any]:
+    """
+    Measure everything; return the last line.
+    """
+    async with emulated() as system:
+        best = await reading(system, documents, rounds)
+        _say(f"{'way':<12}{'pages / s':>12}{'docs / s':>12}")
+        for name, per_second in best.items():
+            _say(f"{name:<12}{per_second / PAGE:>12.0f}{per_second:>12.0f}")
+        _say(f"\n{'idle leases':>12}{'CPU ms / s':>12}{'requests / s':>14}")
+        costs = {}
+        for leases in (1, 10, 100):
+            costs[leases] = await idle(system, leases)
+            _say(f"{leases:>12}{costs[leases]['cpu_ms']:>12.1f}{costs[leases]['requests']:>14.1f}")
+        taken = await takeover(system, 10)
+        after_expiry = max(0.0, taken - EXPIRATION_SECONDS)
+        balanced = await balance(system, 100, 5)
+        _say(f"\nSIGKILL of one of two workers, 10 leases: taken over after {taken:.1f} s, ", end="")
+        _say(f"{after_expiry:.1f} s after they expired ({EXPIRATION_SECONDS:.0f} s)")
+        _say(f"four workers join one with 100 leases: balanced after {balanced:.1f} s")
+        _say(f"acquire interval {ACQUIRE_SECONDS:.0f} s")
+    most = max(costs)
+    return {
+        "feed_ratio": round(best["processor"] / best["bare loop"], 3),
+        "idle_cpu_ms_per_lease_s": round(costs[most]["cpu_ms"] / most, 3),
+        "idle_requests_per_lease_s": round(costs[most]["requests"] / most, 3),
+        "takeover_intervals": round(after_expiry / ACQUIRE_SECONDS, 2),
+        "takeover_intervals_with_expiry": round(taken / ACQUIRE_SECONDS, 2),
+        "balance_100x5_intervals": round(balanced / ACQUIRE_SECONDS, 2),
+        "leases": [
+            {"leases": leases, "cpu_ms_per_s": round(cost["cpu_ms"], 2)} for leases, cost in costs.items()
+        ],
+    }
+
+
+def _say(text: str, end: str = "\n") -> None:
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """
+    Run from the command line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=20_000, help="to read in a round (default 20000)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each way (default 5)")
+    options = parser.parse_args()
+    _say(json.dumps(asyncio.run(measure(options.documents, options.rounds))))
+
+
+if __name__ == "__main__":
+    main()
