@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cosmos_outbox.documents import commit_id_of, version_of
+from cosmos_outbox.documents import TRAIL_LENGTH, commit_id_of, commit_trail, version_of
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -49,7 +49,7 @@ class _Finding(StrEnum):
     NOT_WRITTEN = "not written"  # nor will it be, by an attempt that had this answer
     ABSENT = "absent"  # nothing there: not written yet, but an attempt may still be on its way
     UNREADABLE = "unreadable"  # looking failed
-    OVERWRITTEN = "overwritten"  # a later commit took away the only trace
+    OVERWRITTEN = "overwritten"  # the only trace is gone
 
 
 async def send(
@@ -67,7 +67,8 @@ async def send(
     Raises:
         NotFound, Conflict, PreconditionFailed, InvalidRequest, RequestTooLarge, AccessDenied: it is not written.
         TooManyRequests, StoreUnavailable: it is not written, and the time is up.
-        CommitOutcomeUnknown: nobody can tell within the time; the same commit may be sent again to find out.
+        CommitOutcomeUnknown: nobody can tell within the time; the same commit may be sent again to find out,
+            unless it is `final`.
     """
     return await _Sending(store, commit, options, in_doubt).run()
 
@@ -133,19 +134,27 @@ class _Sending:
         return self._judge(document)
 
     def _judge(self, document: Document) -> _Finding:
-        if commit_id_of(document) == self._commit.commit_id:
-            return _Finding.WRITTEN
         part = next((part for part in self._commit.entities if part.entity.id == self._commit.marker), None)
-        if part is not None and version_of(document) > part.version:
-            return _Finding.OVERWRITTEN
-        return _Finding.NOT_WRITTEN
+        if part is None:  # an event, whose id no other commit has
+            ours = commit_id_of(document) == self._commit.commit_id
+            return _Finding.WRITTEN if ours else _Finding.NOT_WRITTEN
+        trail, version = commit_trail(document), version_of(document)
+        if trail.get(part.version) == self._commit.commit_id:
+            return _Finding.WRITTEN
+        if part.version in trail or document["_etag"] == part.entity.etag:
+            return _Finding.NOT_WRITTEN  # our version is another commit's, or the entity is as it was before
+        if version < part.version or "version" not in document:
+            return _Finding.OVERWRITTEN  # created anew, or written by a program that keeps no trail
+        # Every later commit passes the trail on, without its oldest entries once it is full.
+        may_be_cut_off = len(trail) >= TRAIL_LENGTH and min(trail) > part.version
+        return _Finding.OVERWRITTEN if may_be_cut_off else _Finding.NOT_WRITTEN
 
     async def _was_written(self, refusal: Conflict | NotFound | PreconditionFailed) -> bool:
         """
         Find out whether a refused commit was written by an earlier attempt.
 
         Raises:
-            CommitOutcomeUnknown: the time is up, or a later commit overwrote the only trace.
+            CommitOutcomeUnknown: the time is up, or the only trace is gone.
         """
         attempt = 0
         while True:
@@ -154,8 +163,12 @@ class _Sending:
                 finding = self._meaning_of_absence(refusal)
             if finding in (_Finding.WRITTEN, _Finding.NOT_WRITTEN):
                 return finding is _Finding.WRITTEN
+            if finding is _Finding.OVERWRITTEN:
+                if self._in_doubt:
+                    raise CommitOutcomeUnknown(final=True) from refusal
+                return False  # one attempt was made and has this answer
             attempt += 1
-            if finding is _Finding.OVERWRITTEN or not await self._deadline.pause(attempt):
+            if not await self._deadline.pause(attempt):
                 raise CommitOutcomeUnknown from refusal
 
     def _meaning_of_absence(self, refusal: Conflict | NotFound | PreconditionFailed) -> _Finding:
@@ -168,6 +181,8 @@ class _Sending:
             return _Finding.WRITTEN if self._in_doubt else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and not self._in_doubt:
             return _Finding.NOT_WRITTEN
+        if isinstance(refusal, NotFound) and refusal.document_id == self._commit.marker:
+            return _Finding.OVERWRITTEN  # it was there when we read it, and was deleted since
         return _Finding.UNREADABLE  # refused for what is there, yet nothing is there: look again
 
     async def _written_earlier(self) -> WrittenCommit:

@@ -178,9 +178,11 @@ class ContainerContext:
         """
         Take note that a commit was written: its entities are at their new version, deleted ones are forgotten.
         """
-        for part in commit.entities:
+        for part, write in zip(commit.entities, commit.entity_writes, strict=True):
             entity, key = part.entity, (part.entity.entity_type, part.entity.id)
-            entity.mark_committed(version=part.version, etag=etags.get(entity.id), taken=part.taken)
+            entity.mark_committed(
+                version=part.version, etag=etags.get(entity.id), taken=part.taken, stored=write.document
+            )
             tracked = self._tracked.get(key)
             if tracked is None or tracked.entity is not entity:
                 continue

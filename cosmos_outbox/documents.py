@@ -16,6 +16,8 @@ from cosmos_outbox.events import DomainEvent
 
 EVENT_TYPE = "domainEvent"
 KEPT_FOREVER = -1
+TRAIL_LENGTH = 8
+_SET_BY_THE_SERVICE = frozenset({"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"})
 
 Document = dict[str, Any]
 
@@ -86,7 +88,8 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
     """
     Return the document of an entity as the commit with this version writes it.
 
-    `commit_id` goes into `meta` where no event of the commit stays long enough to prove later that it was written.
+    What other programs added, to the document or to `data`, stays; inside a field of the entity, the entity decides.
+    `commit_id` goes into the trail where no event of the commit stays long enough to prove later that it was written.
     """
     document: Document = {
         "id": entity.id,
@@ -96,18 +99,51 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
         "ttl": KEPT_FOREVER,
         "version": version,
     }
+    stored = entity.stored
+    if stored is not None:
+        for name, value in stored.items():
+            if name not in document and name not in _SET_BY_THE_SERVICE:
+                document[name] = value
+        kept, data = stored.get("data"), document["data"]
+        if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
+            document["data"] = {**kept, **data}
     if commit_id is not None:
-        document["meta"] = {"commitId": commit_id}
+        trail = [
+            {"version": earlier, "id": earlier_id}
+            for earlier, earlier_id in commit_trail(document).items()
+            if earlier < version
+        ]
+        trail.append({"version": version, "id": commit_id})
+        document["meta"] = {**_meta_of(document), "commits": trail[-TRAIL_LENGTH:]}
     return document
 
 
 def commit_id_of(document: Mapping[str, Any]) -> str | None:
     """
-    Return the id of the commit that wrote a document, where the document says so.
+    Return the id of the commit that wrote an event.
     """
-    meta = document.get("meta")
-    commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
+    commit_id = _meta_of(document).get("commitId")
     return commit_id if isinstance(commit_id, str) else None
+
+
+def commit_trail(document: Mapping[str, Any]) -> dict[int, str]:
+    """
+    Return the ids of the last commits that wrote an entity and left no lasting event, by version, newest last.
+    """
+    found: dict[int, str] = {}
+    trail = _meta_of(document).get("commits")
+    for entry in trail if isinstance(trail, list) else ():
+        version, commit_id = (
+            (entry.get("version"), entry.get("id")) if isinstance(entry, dict) else (None, None)
+        )
+        if isinstance(version, int) and isinstance(commit_id, str):
+            found[version] = commit_id
+    return dict(sorted(found.items()))
+
+
+def _meta_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = document.get("meta")
+    return meta if isinstance(meta, Mapping) else {}
 
 
 def version_of(document: Mapping[str, Any]) -> int:

@@ -5,6 +5,7 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -30,6 +31,7 @@ class _Progress:
     etag: str | None = None
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
+    stored: Mapping[str, Any] | None = None
 
 
 class Entity(BaseModel):
@@ -63,12 +65,19 @@ class Entity(BaseModel):
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
 
     @classmethod
-    def restore(cls, data: dict[str, Any], *, version: int, etag: str | None) -> Self:
+    def restore(
+        cls,
+        data: dict[str, Any],
+        *,
+        version: int,
+        etag: str | None,
+        stored: Mapping[str, Any] | None = None,
+    ) -> Self:
         """
-        Return an entity as it was stored, with nothing recorded.
+        Return an entity as it was stored, with nothing recorded; `stored` is the whole document, see there.
         """
         entity = cls.model_validate(data)
-        entity.mark_committed(version=version, etag=etag, taken=TakenEvents())
+        entity.mark_committed(version=version, etag=etag, taken=TakenEvents(), stored=stored)
         return entity
 
     @property
@@ -91,6 +100,13 @@ class Entity(BaseModel):
         Return the etag of the stored document; None before the first commit.
         """
         return self._state.etag
+
+    @property
+    def stored(self) -> Mapping[str, Any] | None:
+        """
+        Return the document as it was last read or written here: what other programs added to it is kept.
+        """
+        return self._state.stored
 
     @property
     def is_new(self) -> bool:
@@ -149,10 +165,17 @@ class Entity(BaseModel):
         progress.created = created
         return TakenEvents(events=(created,), settled=settled)
 
-    def mark_committed(self, *, version: int, etag: str | None, taken: TakenEvents) -> None:
+    def mark_committed(
+        self,
+        *,
+        version: int,
+        etag: str | None,
+        taken: TakenEvents,
+        stored: Mapping[str, Any] | None = None,
+    ) -> None:
         """
         Take note of a successful commit: the events it settled are dropped, those recorded since stay.
         """
         progress = self._state
         progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
-        progress.version, progress.etag, progress.created = version, etag, None
+        progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored

@@ -160,7 +160,7 @@ class Repository(Generic[EntityT]):
 
     def _restored(self, document: Document) -> EntityT:
         data: dict[str, Any] = document["data"]
-        return self._type.restore(data, version=version_of(document), etag=document["_etag"])
+        return self._type.restore(data, version=version_of(document), etag=document["_etag"], stored=document)
 
 
 def _is_deleted(entity: Entity) -> bool:

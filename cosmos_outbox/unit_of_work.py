@@ -4,7 +4,6 @@ UnitOfWork: the changes that are written together or not at all; Outbox makes th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,7 +15,7 @@ from cosmos_outbox.commits import WrittenCommit, send
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.entities import Entity
-from cosmos_outbox.errors import CommitOutcomeUnknown
+from cosmos_outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.handlers import EventHandlers
 from cosmos_outbox.pending import PendingCommit
@@ -75,6 +74,7 @@ class UnitOfWork:
         self._context = ContainerContext()
         self._dispatch = handlers.start()
         self._in_doubt: PendingCommit | None = None
+        self._lost = False  # what is in doubt will stay so
         self._tracer = tracer
 
     async def __aenter__(self) -> Self:
@@ -98,7 +98,7 @@ class UnitOfWork:
         with self._context.exclusively():
             self._context.clear()
             self._dispatch = self._handlers.start()
-            self._in_doubt = None
+            self._in_doubt, self._lost = None, False
 
     async def commit(self) -> Commit:
         """
@@ -108,10 +108,16 @@ class UnitOfWork:
             Conflict, NotFound, PreconditionFailed: somebody else was first; nothing was written.
             MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
-            CommitOutcomeUnknown: the answer was lost and could not be found out; commit again to find out.
+            CommitOutcomeUnknown: the answer was lost and could not be found out; commit again to find out. Where the
+                error says that it is `final`, nobody ever will: the unit only lets itself be rolled back then.
             SharedUnitOfWork: another task uses this unit of work right now.
         """
         with self._context.exclusively():
+            if self._lost:
+                raise UsageError(
+                    "The outcome of the last commit of this unit of work can never be found out; roll back, read the "
+                    "entities anew and decide."
+                )
             if self._in_doubt is None:
                 return await self._commit_pending() or Commit()
             settled = await self._send(self._in_doubt)  # before anything newer, which may depend on it
@@ -149,11 +155,13 @@ class UnitOfWork:
         was_in_doubt, self._in_doubt = self._in_doubt is pending, pending
         try:
             written: WrittenCommit = await send(self._store, pending, self._options, in_doubt=was_in_doubt)
-        except (CommitOutcomeUnknown, asyncio.CancelledError):
-            raise  # it may have been written: stays in doubt
-        except BaseException:
-            self._in_doubt = None
+        except CommitOutcomeUnknown as unknown:
+            self._lost = unknown.final
             raise
+        except OutboxError:
+            self._in_doubt = None  # it is known not to be written
+            raise
+        # Whatever else is raised, a cancellation or a fault of a library, may come after it was written.
         self._in_doubt = None
         self._context.mark_written(pending, written.etags)
         return Commit(

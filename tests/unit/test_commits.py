@@ -5,7 +5,7 @@ A commit is written once and reported truly, whatever happens to requests and an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -24,9 +24,12 @@ from cosmos_outbox import (
     StoreUnavailable,
     TooManyRequests,
     UnitOfWork,
+    UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.commits import UNKNOWN_ETAG
+from cosmos_outbox.documents import TRAIL_LENGTH
+from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.notes import Line, Note, actions, events, stored
 
@@ -310,28 +313,136 @@ async def test_a_lost_request_may_still_arrive_so_its_outcome_is_unknown_when_th
     assert (1, ["NoteWritten"]) == (note.version, actions(container))
 
 
-async def test_a_lost_answer_whose_only_trace_was_overwritten_is_unknown_not_failed():
-    container = MemoryContainer()
+async def changed_line(container: MemoryContainer, text: str) -> None:
     async with Outbox(container).unit_of_work() as uow:
-        line = uow.repository(Line).create(Line(id="l", book="b"))
+        line = await uow.repository(Line).read("l", partition_key="b")
+        line.text = text
+        uow.repository(Line).update(line)
         await uow.commit()
 
-    class Overtaken(FaultyStore):
-        async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
-            if self.commits == 1:
-                async with Outbox(container).unit_of_work() as other:
-                    theirs = await other.repository(Line).read("l", partition_key="b")
-                    theirs.text = "theirs"
-                    other.repository(Line).update(theirs)
-                    await other.commit()
-            return await super().read(document_id, partition_key, if_none_match=if_none_match)
 
-    async with Outbox(Overtaken(container, [F.LOST_AFTER])).unit_of_work() as uow:
+async def with_line(container: MemoryContainer) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Line).create(Line(id="l", book="b"))
+        await uow.commit()
+
+
+async def replaced_by_a_program_without_trail(container: MemoryContainer) -> None:
+    document = {
+        "id": "l",
+        "partitionKey": "b",
+        "type": "line",
+        "data": {"id": "l", "book": "b", "text": "theirs"},
+    }
+    await container.commit("b", [Write(kind=WriteKind.REPLACE, id="l", document=document)])
+
+
+async def deleted_line(container: MemoryContainer) -> None:
+    await container.commit("b", [Write(kind=WriteKind.DELETE, id="l")])
+
+
+class Overtaken(FaultyStore):
+    """
+    Something happens behind the first commit, before anybody looks whether it was written.
+    """
+
+    def __init__(
+        self, container: MemoryContainer, fault: CommitFault, happens: Callable[[], Awaitable[None]]
+    ):
+        super().__init__(container, [fault])
+        self._happens: Callable[[], Awaitable[None]] | None = happens
+
+    async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+        if self.commits == 1 and self._happens is not None:
+            happens, self._happens = self._happens, None
+            await happens()
+        return await super().read(document_id, partition_key, if_none_match=if_none_match)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("lost", [F.LOST_AFTER, F.LOST_BEFORE])
+async def test_what_became_of_a_change_without_events_is_found_out_after_later_changes(
+    lost: CommitFault, times: int
+):
+    container = MemoryContainer()
+    await with_line(container)
+
+    async def later() -> None:
+        for n in range(times):
+            await changed_line(container, f"theirs {n}")
+
+    async with Outbox(Overtaken(container, lost, later)).unit_of_work() as uow:
         line = await uow.repository(Line).read("l", partition_key="b")
         line.text = "mine"
         uow.repository(Line).update(line)
-        with pytest.raises(CommitOutcomeUnknown):
+        if lost is F.LOST_AFTER:
             await uow.commit()
+            assert (2, UNKNOWN_ETAG) == (line.version, line.etag)
+        else:
+            with pytest.raises(PreconditionFailed):
+                await uow.commit()
+
+    assert [times + 1 + (lost is F.LOST_AFTER)] == [d["version"] for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("happens", [replaced_by_a_program_without_trail, deleted_line])
+async def test_a_lost_answer_whose_only_trace_is_gone_is_unknown_for_good_and_asks_for_a_rollback(
+    happens: Callable[[MemoryContainer], Awaitable[None]],
+):
+    container = MemoryContainer()
+    await with_line(container)
+    store = Overtaken(container, F.LOST_AFTER, lambda: happens(container))
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+        assert caught.value.final
+        with pytest.raises(UsageError, match="roll back"):
+            await uow.commit()
+
+        uow.rollback()
+        assert 0 == (await uow.commit()).operations
+
+
+async def test_a_change_that_was_answered_with_a_refusal_is_refused_however_often_others_wrote():
+    container = MemoryContainer()
+    await with_line(container)
+    async with Outbox(container).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        for n in range(TRAIL_LENGTH + 2):
+            await changed_line(container, f"theirs {n}")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+
+async def test_an_id_that_is_taken_is_a_conflict_also_without_events_and_after_later_changes():
+    container = MemoryContainer()
+    await with_line(container)
+    await changed_line(container, "theirs")
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Line).create(Line(id="l", book="b"))
+        with pytest.raises(Conflict):
+            await uow.commit()
+
+
+async def test_an_unexpected_error_behind_a_write_leaves_its_outcome_in_doubt():
+    class Broken(FaultyStore):
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            result = await super().commit(partition_key, writes)
+            if self.commits == 1:
+                raise RuntimeError("a fault of the SDK")
+            return result
+
+    container = MemoryContainer()
+    async with Outbox(Broken(container)).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(RuntimeError):
+            await uow.commit()
+        await uow.commit()
+
+    assert ["NoteWritten"] == actions(container)
 
 
 async def test_a_request_that_never_ends_is_given_up_and_repeated():

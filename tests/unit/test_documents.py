@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox import stored_event
-from cosmos_outbox.documents import EventMeta, commit_id_of, entity_document, event_document, version_of
+from cosmos_outbox.documents import (
+    EventMeta,
+    commit_id_of,
+    commit_trail,
+    entity_document,
+    event_document,
+    version_of,
+)
 from tests.notes import Note, NoteChanged, NoteGlanced
 
 META = EventMeta(
@@ -26,9 +33,53 @@ def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
     } == entity_document(Note(id="n", text="x"), version=7)
 
 
-def test_a_commit_that_leaves_no_lasting_event_leaves_its_id_in_the_entity():
-    document = entity_document(Note(), version=1, commit_id="c")
-    assert ({"commitId": "c"}, "c") == (document["meta"], commit_id_of(document))
+def restored(document: dict[str, Any]) -> Note:
+    return Note.restore(document["data"], version=version_of(document), etag='"1"', stored=document)
+
+
+def test_commits_that_leave_no_lasting_event_leave_their_ids_in_the_entity_the_oldest_go_first():
+    document = entity_document(Note(), version=1, commit_id="c1")
+    assert {"commits": [{"version": 1, "id": "c1"}]} == document["meta"]
+
+    for version in range(2, 12):  # the fifth leaves events and passes the trail on
+        commit_id = f"c{version}" if version != 5 else None
+        document = entity_document(restored(document), version=version, commit_id=commit_id)
+    assert {v: f"c{v}" for v in (3, 4, 6, 7, 8, 9, 10, 11)} == commit_trail(document)
+
+
+@pytest.mark.parametrize(
+    "meta", [None, 1, {}, {"commits": 1}, {"commits": [1, {}, {"version": "x", "id": "c"}]}]
+)
+def test_a_trail_that_is_none_is_empty(meta: Any):
+    assert {} == commit_trail({"meta": meta})
+
+
+def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added_does_not():
+    note = restored(
+        {
+            "id": "n",
+            "partitionKey": "n",
+            "type": "note",
+            "data": {"id": "n", "text": "old", "tag": "", "deleted": False, "addedByV2": {"x": 1}},
+            "ttl": -1,
+            "version": 3,
+            "tenant": "t",
+            "meta": {"by": "somebody"},
+            **dict.fromkeys(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"), "service"),
+        }
+    )
+    note.text = "new"
+
+    assert {
+        "id": "n",
+        "partitionKey": "n",
+        "type": "note",
+        "data": {"id": "n", "text": "new", "tag": "", "deleted": False, "addedByV2": {"x": 1}},
+        "ttl": -1,
+        "version": 4,
+        "tenant": "t",
+        "meta": {"by": "somebody", "commits": [{"version": 4, "id": "c"}]},
+    } == entity_document(note, version=4, commit_id="c")
 
 
 def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
