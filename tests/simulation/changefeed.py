@@ -360,9 +360,10 @@ class Simulation:
     # the end
 
     async def _heal_and_finish(self) -> None:
-        self._bury()
         for worker in self.workers.values():
             self._heal(worker)
+        await asyncio.sleep(1)  # a worker that was frozen while it was refused ends now
+        self._bury()
         for i in range(WORKERS):  # a new process repairs leases that somebody deleted
             if f"w{i}" not in self.workers:
                 self._start(f"w{i}", skew=0)

@@ -1,0 +1,117 @@
+"""
+A container that is deleted and created again under its old name: old positions must not be read on the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient, DatabaseProxy
+
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.errors import ContainerReplaced
+from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
+from cosmos_outbox.ports import ChangeBatch, StartFrom
+from emulators.cosmos.server import CosmosServer
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@asynccontextmanager
+async def account() -> AsyncIterator[tuple[CosmosServer, CosmosClient, DatabaseProxy]]:
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("db")
+        await database.create_container("data", PartitionKey("/partitionKey"))
+        await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
+        yield server, client, database
+
+
+async def replace(server: CosmosServer) -> None:
+    """
+    Replace the container as another program does: this client's caches keep the old one.
+    """
+    async with open_cosmos_client(connection_string=server.connection_string) as other:
+        database = other.get_database_client("db")
+        await database.delete_container("data")
+        await database.create_container("data", PartitionKey("/partitionKey"))
+
+
+async def write(database: DatabaseProxy, *ids: str) -> None:
+    for item_id in ids:
+        await database.get_container_client("data").create_item({"id": item_id, "partitionKey": "k"})
+
+
+@pytest.mark.parametrize("documents", [0, 3])
+async def test_reading_on_from_an_old_position_says_that_the_container_was_replaced(documents: int):
+    async with account() as (server, client, database):
+        feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
+        before = await feed.describe()
+        (physical,) = await feed.physical_ranges()
+        await write(database, "a", "b")
+        page = await feed.read_page(
+            physical.range, continuation=None, start=StartFrom.BEGINNING, max_items=10
+        )
+        await replace(server)
+        await write(database, *(f"new-{number}" for number in range(documents)))
+
+        for _ in range(3):
+            with pytest.raises(ContainerReplaced):
+                await feed.read_page(
+                    physical.range,
+                    continuation=page.continuation,
+                    start=StartFrom.BEGINNING,
+                    max_items=10,
+                )
+        after = await feed.describe()
+        assert before.container_rid != after.container_rid
+        page = await feed.read_page(
+            physical.range, continuation=None, start=StartFrom.BEGINNING, max_items=10
+        )
+        assert documents == len(page.documents)
+
+
+async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the_start():
+    handled: list[str] = []
+    records: list[Record] = []
+
+    async def handle(batch: ChangeBatch) -> None:
+        handled.extend(document["id"] for document in batch.documents)
+
+    async def until(item_id: str) -> None:
+        async with asyncio.timeout(20):
+            while item_id not in handled:  # noqa: ASYNC110 - the handler knows nothing of this test
+                await asyncio.sleep(0.01)
+
+    async with account() as (server, client, database):
+        processor = ChangeFeedProcessor(
+            CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client)),
+            CosmosLeases(database.get_container_client("leases")),
+            handle,
+            ProcessorOptions(processor_name="p", max_poll_interval=timedelta(seconds=0.5)),
+            hooks=[records.append],
+        )
+        task = asyncio.create_task(processor.run())
+        await write(database, "old")
+        await until("old")
+        await asyncio.sleep(
+            0.7
+        )  # let it poll rarely: it must not look in the moment when there is no container
+        await replace(server)
+        await write(database, "new")
+        await until("new")
+        processor.stop()
+        await task
+
+    assert ["old", "new"] == handled
+    assert 1 == sum(isinstance(record, MonitoredContainerReplaced) for record in records)
