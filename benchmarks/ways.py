@@ -26,9 +26,10 @@ from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.instrumentation import Hook, MessagesPublished, Record
-from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.instrumentation import MessagesPublished, Record, unheard
+from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.ttl import TtlGuard
 
 PAGE = 100
 SAMPLE_PAGE = 25
@@ -66,7 +67,7 @@ async def relay(
         processor = ChangeFeedProcessor(
             CosmosChangeFeed(database.get_container_client(data), account_host=account_host(client)),
             CosmosLeases(database.get_container_client(leases)),
-            _gated(Relay(publisher, notify=count), gate),
+            _gated(TtlGuard(Relay(publisher, notify=count), notify=unheard), gate),
             ProcessorOptions(
                 processor_name="bench",
                 instance_name=name,
@@ -75,7 +76,7 @@ async def relay(
                 # A page that waits for the gate is given up at once when another worker wants the lease.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
             ),
-            hooks=(_silent,),
+            hooks=(unheard,),
         )
         running = asyncio.create_task(processor.run())
         stopping = asyncio.create_task(stop.wait())
@@ -85,10 +86,7 @@ async def relay(
         await running
 
 
-_silent: Hook = lambda record: None  # noqa: E731 - a hook is a callable of one line
-
-
-def _gated(handler: Relay, gate: asyncio.Event | None) -> Any:
+def _gated(handler: ChangeHandler, gate: asyncio.Event | None) -> ChangeHandler:
     if gate is None:
         return handler
 
