@@ -7,9 +7,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from worker import logs
 from worker.bootstrap import assembled
 from worker.lifecycle import Aborted, run_until_signalled
@@ -27,6 +28,9 @@ def main() -> int:
     """
     Run the worker; return its exit code.
     """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Until the processor runs nothing is owned, so there is nothing to drain; then lifecycle.py takes over.
+        signal.signal(number, lambda *_: sys.exit(0))
     if len(sys.argv) > 1:
         return _usage(asked_for=sys.argv[1:] in (["--help"], ["-h"]))
     try:
@@ -41,14 +45,29 @@ def main() -> int:
         asyncio.run(_run(settings))
     except Aborted:
         return 1
-    except Exception as error:
-        cause = _cause(error)
-        if isinstance(cause, ConfigurationError):
-            sys.stderr.write(f"The worker cannot run:\n{_indented(str(cause))}\n")
-            return 2
-        _logger.exception("worker.crashed")
-        return 1
+    except Exception as error:  # noqa: BLE001 - whatever ended the worker is told, and decides its exit code
+        return _ended_by(error)
     return 0
+
+
+def _ended_by(error: Exception) -> int:
+    """
+    Tell what ended the worker; return its exit code.
+    """
+    cause = _cause(error)
+    if isinstance(cause, ConfigurationError):
+        sys.stderr.write(f"The worker cannot run:\n{_indented(str(cause))}\n")
+        return 2
+    if isinstance(cause, AccessDenied):
+        sys.stderr.write(
+            "The worker cannot run: Cosmos DB refuses the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity "
+            f"lacks a data-plane role on the account of OUTBOX_COSMOS_ENDPOINT.\n{_indented(str(cause))}\n"
+        )
+        return 2
+    # An error of the library says by itself what to do; of any other, only the trace tells.
+    trace = None if isinstance(cause, OutboxError) else error
+    _logger.error("worker.crashed %s: %s", type(cause).__name__, cause, exc_info=trace)
+    return 1
 
 
 async def _run(settings: Settings) -> None:

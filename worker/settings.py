@@ -4,9 +4,10 @@ Settings: the environment, read once; all mistakes are reported together, each w
 
 from __future__ import annotations
 
+import base64
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -21,11 +22,14 @@ from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.relay.ttl import require_ttls
 
 PREFIX = "OUTBOX_"
-# Either of each pair; a connection string wins, as it holds the key as well.
+# Exactly one of each pair.
 _ALTERNATIVES = (
     ("cosmos_connection_string", "cosmos_endpoint"),
     ("servicebus_connection_string", "servicebus_namespace"),
 )
+
+
+_COSMOS_PARTS = ("AccountEndpoint", "AccountKey")
 
 
 def _with_parts(*parts: str) -> AfterValidator:
@@ -36,9 +40,24 @@ def _with_parts(*parts: str) -> AfterValidator:
             raise ValueError(
                 f"is no connection string: it lacks {' and '.join(f'{part}=…' for part in missing)}"
             )
+        if parts == _COSMOS_PARTS and not _is_base64(_part(text, "AccountKey")):
+            raise ValueError("its AccountKey is not base64; copy it again")
         return secret
 
     return AfterValidator(check)
+
+
+def _part(text: str, name: str) -> str:
+    pairs = (pair.strip().partition("=") for pair in text.split(";"))
+    return next((value for key, _, value in pairs if key.casefold() == name.casefold()), "")
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 class MessageFormat(StrEnum):
@@ -72,11 +91,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
-    cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = (
-        Field(
-            default=None,
-            description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
-        )
+    cosmos_connection_string: Annotated[SecretStr | None, _with_parts(*_COSMOS_PARTS)] = Field(
+        default=None,
+        description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
     )
     cosmos_endpoint: Annotated[str | None, AfterValidator(_https_url)] = Field(
         default=None,
@@ -208,32 +225,52 @@ def load() -> Settings:
     Raises:
         ConfigurationError: one line a mistake, all of them, naming the variables; values are never shown.
     """
-    mistakes = [
-        f"{PREFIX}{first.upper()} or {PREFIX}{second.upper()}: one of them is required"
-        for first, second in _ALTERNATIVES
-        if not os.environ.get(f"{PREFIX}{first.upper()}") and not os.environ.get(f"{PREFIX}{second.upper()}")
-    ]
+    mistakes = []
+    for first, second in _ALTERNATIVES:
+        given = [name for name in (first, second) if os.environ.get(f"{PREFIX}{name.upper()}")]
+        if len(given) != 1:
+            wanted = "one of them is required" if not given else "give only one of them"
+            mistakes.append(f"{PREFIX}{first.upper()} or {PREFIX}{second.upper()}: {wanted}")
     settings: Settings | None = None
+    wrong: set[str] = set()
     try:
         settings = Settings()
     except ValidationError as error:
         mistakes += _described(error)
-    else:
-        if settings.lease_renew_seconds * 2 > settings.lease_expiration_seconds:
-            mistakes.append(
-                f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS "
-                f"({settings.lease_expiration_seconds:g})"
-            )
-        try:
-            require_ttls(
-                {f"{PREFIX}EVENT_TTL_SECONDS": timedelta(seconds=settings.event_ttl_seconds)},
-                tolerated_outage=timedelta(seconds=settings.tolerated_outage_seconds),
-            )
-        except ConfigurationError as error:
-            mistakes.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
+        wrong = {str(mistake["loc"][0]) for mistake in error.errors(include_url=False)}
+    mistakes += _contradictions(wrong)
     if mistakes or settings is None:
         raise ConfigurationError("\n".join(sorted(mistakes)))
     return settings
+
+
+def _contradictions(wrong: Collection[str]) -> list[str]:
+    """
+    Return what is wrong between settings that are right each by itself, whatever else is wrong.
+    """
+    found = []
+    renew, expiration = _seconds("lease_renew_seconds", wrong), _seconds("lease_expiration_seconds", wrong)
+    if renew is not None and expiration is not None and renew * 2 > expiration:
+        found.append(
+            f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS ({expiration:g})"
+        )
+    ttl, outage = _seconds("event_ttl_seconds", wrong), _seconds("tolerated_outage_seconds", wrong)
+    if ttl is not None and outage is not None:
+        try:
+            require_ttls(
+                {f"{PREFIX}EVENT_TTL_SECONDS": timedelta(seconds=ttl)},
+                tolerated_outage=timedelta(seconds=outage),
+            )
+        except ConfigurationError as error:
+            found.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
+    return found
+
+
+def _seconds(name: str, wrong: Collection[str]) -> float | None:
+    text = os.environ.get(f"{PREFIX}{name.upper()}")
+    if name in wrong:
+        return None
+    return float(text) if text else float(Settings.model_fields[name].default)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

@@ -134,7 +134,7 @@ def _lag(snapshot: Snapshot) -> Iterator[Observation]:
 
 def _ages(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag else ():
-        seconds = lease.oldest_age.total_seconds() if lease.oldest_age else 0.0
+        seconds = 0.0 if lease.oldest_age is None else lease.oldest_age.total_seconds()
         yield Observation(seconds, {"outbox.lease": lease.token})
 
 

@@ -49,6 +49,37 @@ def test_all_missing_settings_are_reported_at_once(environment):
     ] == mistakes()
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("COSMOS_ENDPOINT", "COSMOS_CONNECTION_STRING"),
+        ("SERVICEBUS_NAMESPACE", "SERVICEBUS_CONNECTION_STRING"),
+    ],
+)
+def test_two_ways_to_the_same_service_are_one_too_many(environment, pair: tuple[str, str]):
+    other, first = (f"OUTBOX_{name}" for name in pair)
+    environment(**COMPLETE, **{other: "https://b.example"})
+
+    assert [f"{first} or {other}: give only one of them"] == mistakes()
+
+
+def test_a_key_that_is_not_base64_is_a_mistake_of_its_connection_string(environment):
+    environment(
+        **COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=http://h/;AccountKey=not base64;"}
+    )
+
+    assert ["OUTBOX_COSMOS_CONNECTION_STRING: its AccountKey is not base64; copy it again"] == mistakes()
+
+
+def test_settings_that_contradict_each_other_are_reported_beside_missing_ones(environment):
+    environment(OUTBOX_LEASE_RENEW_SECONDS="50", OUTBOX_EVENT_TTL_SECONDS="60")
+
+    found = "\n".join(mistakes())
+    assert "OUTBOX_LEASE_RENEW_SECONDS: must be at most half" in found
+    assert "OUTBOX_TOLERATED_OUTAGE_SECONDS" in found
+    assert "OUTBOX_TOPIC: is required" in found
+
+
 def test_wrong_values_are_reported_together_and_by_variable(environment):
     environment(
         **COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "nonsense"},
@@ -59,13 +90,14 @@ def test_wrong_values_are_reported_together_and_by_variable(environment):
     )
     found = mistakes()
     assert [
+        "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT",
         "OUTBOX_COSMOS_CONNECTION_STRING",
         "OUTBOX_COSMOS_ENDPOINT",
         "OUTBOX_LANES",
         "OUTBOX_PAGE_SIZE",
         "OUTBOX_START",
     ] == [line.partition(":")[0] for line in found]
-    assert "lacks AccountEndpoint=… and AccountKey=…" in found[0]
+    assert "lacks AccountEndpoint=… and AccountKey=…" in found[1]
 
 
 def test_a_renew_interval_longer_than_half_the_expiration_is_refused(environment):
