@@ -1,0 +1,59 @@
+"""
+A change feed processor alone, as a process that tests kill and freeze: each change becomes one line of a shared file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from datetime import timedelta
+
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.ports import ChangeBatch
+
+
+async def main(connection_string: str, name: str, sink_path: str) -> None:
+    """
+    Process changes until SIGTERM.
+    """
+    # One write of a short line to a file opened so is atomic: the file tells the order in which changes arrived.
+    sink = os.open(sink_path, os.O_WRONLY | os.O_APPEND)
+
+    async def handle(batch: ChangeBatch) -> None:
+        for document in batch.documents:
+            os.write(sink, f"{name} {document['partitionKey']} {document['n']}\n".encode())
+            await asyncio.sleep(0.002)
+
+    async with open_cosmos_client(connection_string=connection_string, read_timeout_seconds=1) as client:
+        database = client.get_database_client("db")
+        processor = ChangeFeedProcessor(
+            CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client)),
+            CosmosLeases(database.get_container_client("leases")),
+            handle,
+            ProcessorOptions(
+                processor_name="p",
+                instance_name=name,
+                max_items=10,
+                acquire_interval=timedelta(seconds=1),
+                renew_interval=timedelta(seconds=1),
+                expiration=timedelta(seconds=4),
+                max_poll_interval=timedelta(seconds=0.2),
+                grace_period=timedelta(seconds=2),
+                backoff=Backoff(maximum_seconds=0.3),
+            ),
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
+        await processor.run()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("azure").setLevel(logging.ERROR)
+    asyncio.run(main(*sys.argv[1:]))
