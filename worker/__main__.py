@@ -10,6 +10,11 @@ import os
 import signal
 import sys
 
+if __name__ == "__main__":
+    for _number in (signal.SIGTERM, signal.SIGINT):
+        # The imports below take a second. Until the processor runs nothing is owned, so there is nothing to drain.
+        signal.signal(_number, lambda *_: sys.exit(0))
+
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from worker import logs
 from worker.bootstrap import assembled
@@ -28,9 +33,6 @@ def main() -> int:
     """
     Run the worker; return its exit code.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Until the processor runs nothing is owned, so there is nothing to drain; then lifecycle.py takes over.
-        signal.signal(number, lambda *_: sys.exit(0))
     if len(sys.argv) > 1:
         return _usage(asked_for=sys.argv[1:] in (["--help"], ["-h"]))
     try:
