@@ -5,6 +5,7 @@ The HTTP server: reads requests, lets faults strike, adds latency, writes replie
 from __future__ import annotations
 
 import asyncio
+from email.utils import formatdate
 from types import TracebackType
 from typing import Self
 
@@ -81,7 +82,9 @@ class CosmosServer:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
-        return web.Response(status=reply.status, body=reply.body, headers=reply.headers)
+        # Clients tell the service's time by it: it has to be that of `_ts`, also where the clock was moved.
+        dated = {**reply.headers, "Date": formatdate(self.account.clock(), usegmt=True)}
+        return web.Response(status=reply.status, body=reply.body, headers=dated)
 
     async def _reply(self, request: web.BaseRequest) -> Reply | None:
         body = await _read(request) if request.can_read_body else b""

@@ -1,0 +1,134 @@
+"""
+The commands put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
+from cosmos_outbox.cli import event_commands, lease_commands, parked_commands
+from cosmos_outbox.cli.describing import describe
+from cosmos_outbox.cli.findings import Severity, findings_in
+from cosmos_outbox.cli.leases import leases_in, start_named
+from cosmos_outbox.cli.output import print_json, print_rows
+from cosmos_outbox.cli.running import AsJson, Expiration, command, seconds
+from cosmos_outbox.cli.status import Status, look
+from cosmos_outbox.cli.target import Opened, opened, target_of
+
+app = typer.Typer(
+    help="Look at a running outbox, and put it right. Configured by the worker's OUTBOX_… variables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(lease_commands.app, name="leases")
+app.add_typer(event_commands.events, name="events")
+app.add_typer(parked_commands.app, name="parked")
+app.command("replay")(event_commands.replay_command)
+
+_EXIT_CODES = {Severity.ERROR: 2, Severity.WARNING: 1}
+
+
+@app.command()
+@command
+async def status(
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    expiration: Expiration = 60,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show leases, owners, and what waits. With --json, every look is one line.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        seen = await _look(outbox, expiration)
+        if as_json:
+            print_json(seen.document())
+            while watch:
+                await asyncio.sleep(every)
+                print_json((await _look(outbox, expiration)).document())
+        elif not watch:
+            Console(highlight=False).print(seen.picture())
+        else:
+            with Live(seen.picture(), auto_refresh=False) as live:
+                while True:
+                    await asyncio.sleep(every)
+                    live.update((await _look(outbox, expiration)).picture(), refresh=True)
+
+
+@app.command()
+@command
+async def doctor(*, expiration: Expiration = 60, as_json: AsJson = False) -> None:
+    """
+    Compare the live resources with what the outbox needs. Exit code 2: errors, 1: warnings, 0: all is well.
+
+    A document is created in the lease container and deleted again, to see whether workers may.
+    """
+    # The SDKs log what fails while it is tried; the findings say it.
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    async with opened(target_of(os.environ)) as outbox:
+        findings = findings_in(await describe(outbox, expiration=seconds(expiration)))
+    rows = [asdict(finding) for finding in findings]
+    if as_json:
+        counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}
+        print_json({"counts": counts, "findings": rows})
+    else:
+        print_rows(rows, empty="All is well.")
+    raise typer.Exit(max((_EXIT_CODES.get(finding.severity, 0) for finding in findings), default=0))
+
+
+@app.command()
+@command
+async def bootstrap(
+    *,
+    start: Annotated[str, typer.Option(help="Where ranges begin: beginning, now, or a time.")] = "beginning",
+    as_json: AsJson = False,
+) -> None:
+    """
+    Create the leases, and nothing else, where they are missing: so a deployment fixes where the first worker begins.
+    """
+    chosen = start_named(start)
+    async with opened(target_of(os.environ)) as outbox:
+        prefix = await outbox.prefix()
+        before = {lease.id for lease in leases_in(await outbox.leases.list(f"{prefix}.."))}
+        await create_leases(
+            prefix, feed=outbox.feed, store=outbox.leases, start=chosen, utcnow=lambda: datetime.now(UTC)
+        )
+        leases = leases_in(await outbox.leases.list(f"{prefix}.."))
+    rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, empty="The container has no ranges.")
+
+
+async def _look(outbox: Opened, expiration: float) -> Status:
+    return await look(
+        processor=outbox.target.processor,
+        prefix=await outbox.prefix(),
+        feed=outbox.feed,
+        leases=outbox.leases,
+        expiration=seconds(expiration),
+        parked=[key.held for key in await parked_commands.parked_keys(outbox).list()]
+        if outbox.parked
+        else None,
+    )
+
+
+def run() -> None:
+    """
+    Run the command of the command line.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    app()

@@ -1,0 +1,180 @@
+"""
+`cosmos-outbox events tail` and `cosmos-outbox replay`: watch events as they are committed, and send them again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cosmos_outbox.cli.events import Position, Wanted, read_events, replay
+from cosmos_outbox.cli.leases import start_named
+from cosmos_outbox.cli.output import confirm, print_json
+from cosmos_outbox.cli.running import AsJson, DryRun, Yes, command
+from cosmos_outbox.cli.sending import opened_publisher
+from cosmos_outbox.cli.target import Opened, Target, opened, target_of
+from cosmos_outbox.documents import StoredEvent
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.relay import Relay
+
+events = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
+
+Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
+Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
+
+
+@events.command()
+@command
+async def tail(
+    *,
+    since: Annotated[str, typer.Option(help="beginning, now, or a time.")] = "now",
+    key: Key = None,
+    action: Action = None,
+    follow: Annotated[bool, typer.Option(help="Go on with those to come.")] = True,
+    poll_seconds: Annotated[float, typer.Option(min=0.05, help="Between two looks at what is new.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Print events as they are committed; one line each, with --json a JSON object each.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        async for found in read_events(
+            outbox.feed,
+            start=start_named(since),
+            wanted=Wanted(partition_key=key, action=action),
+            follow=poll_seconds if follow else None,
+        ):
+            for event in found.events:
+                if as_json:
+                    print_json(asdict(event))
+                else:
+                    sys.stdout.write(_line(event))
+                    sys.stdout.flush()
+
+
+@command
+async def replay_command(
+    *,
+    since: Annotated[str, typer.Option(help="beginning, or a time such as 2026-11-21T08:00:00Z.")],
+    key: Key = None,
+    action: Action = None,
+    rate: Annotated[float | None, typer.Option(min=0.1, help="At most so many events a second.")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Keeps the position, so that the same command goes on after an interruption."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Send events again that are still in the container, with the same message ids, in order per partition key.
+
+    The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive behind newer
+    events of their key: consumers have to be able to take that. Events that are parked are sent too.
+    """
+    target = target_of(os.environ)
+    wanted = Wanted(partition_key=key, action=action)
+    asked = {"since": since, "key": key, "action": action}
+    position = _saved(state, asked)
+    async with opened(target) as outbox:
+        until = (await outbox.leases.list("cosmos-outbox-nothing")).read_at
+        if not dry_run:
+            confirm(f"Send the events since {since} to topic {target.topic!r} again?", yes=yes)
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.completed} events"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        ) as bar:
+            task = bar.add_task("replay", total=None)
+
+            def done(sent: int, at: Position) -> None:
+                bar.update(task, completed=sent)
+                if state is not None and not dry_run:
+                    _save(state, {"asked": asked, "position": dict(at)})
+
+            sent = await _replayed(
+                outbox,
+                target,
+                wanted=wanted,
+                since=since,
+                position=position,
+                until=until,
+                rate=rate,
+                dry_run=dry_run,
+                done=done,
+            )
+    if state is not None and not dry_run:
+        state.unlink(missing_ok=True)
+    if as_json:
+        print_json({"dry_run": dry_run, "events": sent, "resumed": position is not None})
+    else:
+        sys.stdout.write(f"{sent} events {'would be sent' if dry_run else 'sent'}.\n")
+
+
+async def _replayed(
+    outbox: Opened,
+    target: Target,
+    *,
+    wanted: Wanted,
+    since: str,
+    position: Position | None,
+    until: datetime,
+    rate: float | None,
+    dry_run: bool,
+    done: Any,
+) -> int:
+    pages = read_events(outbox.feed, start=start_named(since), wanted=wanted, position=position, until=until)
+    if dry_run:
+
+        async def nothing(batch: ChangeBatch) -> None:
+            return
+
+        return await replay(pages, nothing, per_second=None, done=done)
+    async with opened_publisher(target) as publisher:
+        return await replay(pages, Relay(publisher), per_second=rate, done=done)
+
+
+def _saved(state: Path | None, asked: dict[str, str | None]) -> Position | None:
+    """
+    Return the position that an interrupted replay came to, or None where there was none.
+    """
+    if state is None:
+        return None
+    with suppress(FileNotFoundError):
+        try:
+            saved = json.loads(state.read_text())
+            position: Position = saved["position"]
+            before = saved["asked"]
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(f"{state} is no state of a replay; name another file.") from None
+        if before != asked:
+            raise UsageError(
+                f"{state} belongs to another replay: {before}. Repeat that one, or delete the file."
+            )
+        return position
+    return None
+
+
+def _save(state: Path, content: dict[str, Any]) -> None:
+    # Replaced as a whole: an interruption must not leave half of it.
+    written = state.with_name(f"{state.name}.new")
+    written.write_text(json.dumps(content))
+    written.replace(state)
+
+
+def _line(event: StoredEvent) -> str:
+    written = datetime.fromtimestamp(event.written_at).astimezone().isoformat(timespec="seconds")
+    return f"{written}  {event.partition_key}  {event.action}  {event.id}  {json.dumps(event.data, ensure_ascii=False)}\n"

@@ -1,0 +1,166 @@
+"""
+Events: read the feed past all leases, to watch it or to send events again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.errors import RangeGone, UsageError
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, Document, StartFrom
+
+_PAGE_SIZE = 100
+
+Position = Mapping[str, str | None]  # "min-max" of a range -> up to where it was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """
+    Which events; None takes all.
+    """
+
+    partition_key: str | None = None
+    action: str | None = None
+
+    def takes(self, event: StoredEvent) -> bool:
+        """
+        Say whether an event is one of them.
+        """
+        return self.partition_key in (None, event.partition_key) and self.action in (None, event.action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    The wanted events of one page, in the order in which they are sent, and the position behind the page.
+    """
+
+    documents: tuple[Document, ...]
+    events: tuple[StoredEvent, ...]
+    position: Position
+
+
+async def read_events(
+    feed: ChangeFeed,
+    *,
+    start: StartFrom | datetime,
+    wanted: Wanted,
+    position: Position | None = None,
+    until: datetime | None = None,
+    follow: float | None = None,
+) -> AsyncIterator[Found]:
+    """
+    Yield the events that are there, page by page, range after range; then end, or go on with those to come.
+
+    Args:
+        feed: of the container.
+        start: from where a range is read that has no position.
+        wanted: which events; a page without any is yielded all the same, for its position.
+        position: up to where an earlier call came.
+        until: leave out what was written later, and end a range there: a feed under load never ends by itself.
+        follow: seconds between two looks at what is new. Defaults to None: end where the feed ends.
+
+    Raises:
+        UsageError: a range of the position is not one of the container.
+    """
+    at = {_range_named(name): continuation for name, continuation in (position or {}).items()}
+    if not at:
+        at = {physical.range: None for physical in await feed.physical_ranges()}
+    while True:
+        due = deque(at)
+        while due:
+            feed_range = due.popleft()
+            try:
+                page = await feed.read_page(
+                    feed_range, continuation=at[feed_range], start=start, max_items=_PAGE_SIZE
+                )
+            except RangeGone:
+                due.extend(await _split(at, feed_range, feed))
+                continue
+            at[feed_range] = page.continuation
+            found = _found(page.documents, wanted, until)
+            yield Found(
+                documents=tuple(document for document, _ in found),
+                events=tuple(event for _, event in found),
+                position={_name(one): continuation for one, continuation in at.items()},
+            )
+            if page.documents and not _passed(page.documents, until):
+                due.appendleft(feed_range)
+        if follow is None:
+            return
+        await asyncio.sleep(follow)
+
+
+async def replay(
+    pages: AsyncIterator[Found],
+    send: ChangeHandler,
+    *,
+    per_second: float | None,
+    done: Callable[[int, Position], None],
+) -> int:
+    """
+    Send the events of pages again, a page at a time, and return how many.
+
+    Args:
+        pages: what to send.
+        send: a relay: same messages under the same ids, in order per partition key.
+        per_second: at most so many.
+        done: told after each page how many were sent and up to where.
+    """
+    loop = asyncio.get_running_loop()
+    started, sent = loop.time(), 0
+    async for page in pages:
+        if page.documents:
+            await send(ChangeBatch(lease="replay", documents=page.documents))
+            sent += len(page.documents)
+        done(sent, page.position)
+        if per_second is not None:
+            await asyncio.sleep(max(0.0, started + sent / per_second - loop.time()))
+    return sent
+
+
+def _found(
+    documents: tuple[Document, ...], wanted: Wanted, until: datetime | None
+) -> list[tuple[Document, StoredEvent]]:
+    pairs = [(document, event) for document in documents if (event := stored_event(document)) is not None]
+    limit = None if until is None else until.timestamp()
+    taken = [
+        pair for pair in pairs if wanted.takes(pair[1]) and (limit is None or pair[1].written_at <= limit)
+    ]
+    return sorted(taken, key=lambda pair: pair[1].order)
+
+
+def _passed(documents: tuple[Document, ...], until: datetime | None) -> bool:
+    return until is not None and any(document["_ts"] > until.timestamp() for document in documents)
+
+
+async def _split(at: dict[FeedRange, str | None], gone: FeedRange, feed: ChangeFeed) -> list[FeedRange]:
+    """
+    Replace a range by the ranges that took its place, each of which goes on from where the whole was.
+    """
+    continuation = at.pop(gone)
+    parts = [
+        FeedRange(min=max(gone.min, physical.range.min), max=min(gone.max, physical.range.max))
+        for physical in await feed.physical_ranges()
+        if physical.range.overlaps(gone)
+    ]
+    at.update(dict.fromkeys(parts, continuation))
+    return parts
+
+
+def _name(feed_range: FeedRange) -> str:
+    return f"{feed_range.min}-{feed_range.max}"
+
+
+def _range_named(name: str) -> FeedRange:
+    low, separator, high = name.partition("-")
+    if not separator:
+        raise UsageError(f"{name!r} is no range of keys; delete the state file to begin anew.")
+    return FeedRange(min=low, max=high)

@@ -1,0 +1,322 @@
+"""
+Findings: what is wrong with described resources, each with its fix; rules without any I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+_SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
+_SHORTEST_WINDOW = timedelta(minutes=10)
+
+
+class Severity(StrEnum):
+    """
+    How bad a finding is.
+    """
+
+    ERROR = "error"  # events are lost, disordered or not sent
+    WARNING = "warning"  # works, with less safety than it could
+    NOTE = "note"  # could not be looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    Something that should be otherwise, and what to do about it.
+    """
+
+    severity: Severity
+    check: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerDescription:
+    """
+    A container as it is; error says why it could not be looked at.
+    """
+
+    name: str
+    exists: bool = True
+    partition_key: tuple[str, ...] = ()
+    default_ttl: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionDescription:
+    """
+    A subscription of the topic.
+    """
+
+    name: str
+    requires_session: bool
+    active: bool
+    dead_letters_on_expiry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """
+    The topic as its management interface tells it.
+    """
+
+    name: str
+    active: bool
+    detects_duplicates: bool
+    window: timedelta
+    partitioned: bool
+    auto_delete_on_idle: timedelta | None
+    subscriptions: tuple[SubscriptionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseDescription:
+    """
+    A lease: nobody works on it where `worked_on` is False.
+    """
+
+    token: str
+    worked_on: bool
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """
+    All that a doctor looks at; denied: what was tried and refused, with the error.
+
+    topic is None where it could not be described; leases is None where they could not be listed.
+    """
+
+    data: ContainerDescription
+    lease_container: ContainerDescription
+    parked: ContainerDescription | None
+    leases: tuple[LeaseDescription, ...] | None
+    uncovered_ranges: tuple[str, ...]
+    denied: tuple[tuple[str, str], ...]
+    topic: TopicDescription | None
+    topic_unknown: str | None
+    clock_skew: timedelta | None
+
+
+def findings_in(resources: Resources) -> tuple[Finding, ...]:
+    """
+    Return all findings, the worst first.
+    """
+    order = list(Severity)
+    found = [finding for rule in _RULES for finding in rule(resources)]
+    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+
+
+def _containers(resources: Resources) -> Iterator[Finding]:
+    expected = [
+        (resources.data, "data-container", (("/partitionKey",),)),
+        (resources.lease_container, "lease-container", (("/id",), ("/partitionKey",))),
+        *([(resources.parked, "parked-container", (("/partitionKey",),))] if resources.parked else []),
+    ]
+    for container, check, paths in expected:
+        wanted = " or ".join(path for (path,) in paths)
+        if container.error is not None:
+            yield _error(
+                check,
+                f"Container {container.name!r} cannot be read: {container.error}",
+                "Grant the identity a data-plane role on the container, or correct the endpoint.",
+            )
+        elif not container.exists:
+            yield _error(
+                check,
+                f"Container {container.name!r} does not exist.",
+                f"Create it with partition key {wanted} and a default time to live of -1.",
+            )
+        elif container.partition_key not in paths:
+            yield _error(
+                check,
+                f"Container {container.name!r} is partitioned on {', '.join(container.partition_key)}.",
+                f"Create a container with partition key {wanted}; it cannot be changed later.",
+            )
+
+
+def _time_to_live(resources: Resources) -> Iterator[Finding]:
+    data, leases, parked = resources.data, resources.lease_container, resources.parked
+    if _seen(data) and data.default_ttl is None:
+        yield _error(
+            "data-ttl",
+            f"Container {data.name!r} has no default time to live: sent events are never deleted.",
+            "Set the container's default time to live to -1 (on, no default).",
+        )
+    if _seen(data) and data.default_ttl is not None and data.default_ttl > 0:
+        yield _warning(
+            "data-ttl",
+            f"Container {data.name!r} deletes documents without a `ttl` of their own after {data.default_ttl} s, "
+            "also entities that other programs wrote.",
+            "Set the container's default time to live to -1 (on, no default).",
+        )
+    if _seen(leases) and leases.default_ttl is None:
+        yield _warning(
+            "lease-ttl",
+            f"Container {leases.name!r} has no default time to live: a lock that a crash left behind stays.",
+            "Set the container's default time to live to -1 (on, no default).",
+        )
+    if _seen(leases) and leases.default_ttl is not None and leases.default_ttl > 0:
+        yield _error(
+            "lease-ttl",
+            f"Container {leases.name!r} deletes leases after {leases.default_ttl} s without a write.",
+            "Set the container's default time to live to -1 (on, no default).",
+        )
+    if parked is not None and _seen(parked) and (parked.default_ttl or 0) > 0:
+        yield _error(
+            "parked-ttl",
+            f"Container {parked.name!r} deletes parked events after {parked.default_ttl} s: they are lost then.",
+            "Switch the container's time to live off.",
+        )
+
+
+def _permissions(resources: Resources) -> Iterator[Finding]:
+    for what, error in resources.denied:
+        yield _error(
+            "permissions", f"Not allowed, or not possible, to {what}: {error}", _GRANTS.get(what, _ANY_GRANT)
+        )
+
+
+_ANY_GRANT = "Grant the identity the role that the operation needs."
+_GRANTS = {
+    "read the change feed": "Grant readMetadata, readChangeFeed and executeQuery on the data container.",
+    "create leases": "Grant items/create on the lease container.",
+    "replace leases": "Grant items/replace on the lease container.",
+    "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",
+    "send to the topic": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
+}
+
+
+def _coverage(resources: Resources) -> Iterator[Finding]:
+    if resources.leases is None:
+        return
+    if not resources.leases:
+        yield _warning(
+            "leases",
+            "There are no leases yet, so nothing is relayed.",
+            "Start a worker, or run `cosmos-outbox bootstrap`.",
+        )
+        return
+    if resources.uncovered_ranges:
+        yield _error(
+            "leases",
+            f"No lease covers the ranges {', '.join(resources.uncovered_ranges)}: their events are not sent.",
+            "Restart a worker, or run `cosmos-outbox bootstrap`: both create what is missing.",
+        )
+    idle = [lease for lease in resources.leases if not lease.worked_on]
+    waiting = sum(lease.transactions for lease in idle)
+    if idle:
+        tokens = ", ".join(lease.token for lease in idle)
+        severity = _error if waiting else _warning
+        yield severity(
+            "owners",
+            f"Nobody works on the ranges {tokens}, where {waiting} changes wait.",
+            "Start workers, or look at why those that run do not take the leases.",
+        )
+
+
+def _topic(resources: Resources) -> Iterator[Finding]:
+    topic = resources.topic
+    if topic is None:
+        if resources.topic_unknown is not None:
+            yield Finding(
+                severity=Severity.NOTE,
+                check="topic",
+                message=f"The topic's settings could not be looked at: {resources.topic_unknown}",
+                fix="Run this with an identity that may manage the namespace (emulators have no such interface).",
+            )
+        return
+    if not topic.active:
+        yield _error("topic-status", f"Topic {topic.name!r} takes no messages.", "Set its status to Active.")
+    if not topic.detects_duplicates:
+        yield _error(
+            "duplicate-detection",
+            f"Topic {topic.name!r} does not detect duplicates: what is sent again arrives twice.",
+            "Create the topic anew with duplicate detection; it cannot be switched on later.",
+        )
+    elif topic.window < _SHORTEST_WINDOW:
+        yield _warning(
+            "duplicate-window",
+            f"Topic {topic.name!r} remembers messages for {topic.window.total_seconds():.0f} s only: "
+            "what a failing worker sends again later than that arrives twice.",
+            "Set the duplicate detection window to at least 10 minutes; a day is a good value.",
+        )
+    if topic.partitioned:
+        yield _error(
+            "partitioning",
+            f"Topic {topic.name!r} is partitioned: batches of several sessions are refused.",
+            "Create the topic without partitioning, or set the worker's batch scope to session.",
+        )
+    if topic.auto_delete_on_idle is not None:
+        yield _error(
+            "auto-delete",
+            f"Topic {topic.name!r} is deleted after {topic.auto_delete_on_idle} without traffic.",
+            "Switch auto-delete on idle off.",
+        )
+    yield from _subscriptions(topic)
+
+
+def _subscriptions(topic: TopicDescription) -> Iterator[Finding]:
+    if not topic.subscriptions:
+        yield _error(
+            "subscriptions",
+            f"Topic {topic.name!r} has no subscription: every message is thrown away.",
+            "Create a subscription with sessions before the worker starts.",
+        )
+    for subscription in topic.subscriptions:
+        name = f"Subscription {subscription.name!r}"
+        if not subscription.requires_session:
+            yield _error(
+                "sessions",
+                f"{name} has no sessions: its consumers see the events of one key in any order.",
+                "Create it anew with sessions; they cannot be switched on later.",
+            )
+        if not subscription.active:
+            yield _warning("subscription-status", f"{name} is not active.", "Set its status to Active.")
+        if not subscription.dead_letters_on_expiry:
+            yield _warning(
+                "dead-lettering",
+                f"{name} drops messages that expire.",
+                "Switch dead-lettering on message expiration on.",
+            )
+
+
+def _clock(resources: Resources) -> Iterator[Finding]:
+    skew = resources.clock_skew
+    if skew is not None and abs(skew) >= _SKEW_WARNING:
+        severity = _error if abs(skew) >= _SKEW_ERROR else _warning
+        yield severity(
+            "clock",
+            f"This machine's clock is {abs(skew).total_seconds():.0f} s {'ahead of' if skew > timedelta(0) else 'behind'} "
+            "the service's: signatures fail from 15 minutes on, and times in logs and leases mislead.",
+            "Synchronise the clock (NTP).",
+        )
+
+
+_RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
+    _containers,
+    _time_to_live,
+    _permissions,
+    _coverage,
+    _topic,
+    _clock,
+)
+
+
+def _seen(container: ContainerDescription) -> bool:
+    return container.exists and container.error is None
+
+
+def _error(check: str, message: str, fix: str) -> Finding:
+    return Finding(severity=Severity.ERROR, check=check, message=message, fix=fix)
+
+
+def _warning(check: str, message: str, fix: str) -> Finding:
+    return Finding(severity=Severity.WARNING, check=check, message=message, fix=fix)

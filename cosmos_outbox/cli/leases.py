@@ -1,0 +1,170 @@
+"""
+Leases: look at them, save and restore them, set them back; never while a worker owns one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cosmos_outbox.changefeed.bootstrap import START
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.leases import Lease, format_timestamp, from_document
+from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
+
+DEFAULT_EXPIRATION = timedelta(seconds=60)
+_SYSTEM_FIELDS = ("_etag", "_ts", "_rid", "_self", "_attachments")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What a command did, or would do, with one lease.
+    """
+
+    lease: str
+    done: str
+
+
+def leases_in(listing: Listing) -> tuple[Lease, ...]:
+    """
+    Return the leases of a listing, in the order of their tokens.
+    """
+    leases = [from_document(document) for document in listing.documents]
+    return tuple(sorted(leases, key=lambda lease: (len(lease.token), lease.token)))
+
+
+def row_of(lease: Lease, now: datetime, expiration: timedelta) -> dict[str, Any]:
+    """
+    Return what is told about a lease.
+    """
+    expired = lease.expired(now, expiration)
+    return {
+        "range": lease.token,
+        "owner": lease.owner,
+        "state": "free" if not lease.owned else "expired" if expired else "owned",
+        "continuation": lease.continuation,
+        "start": lease.properties.get(START),
+        "written_ago": max(timedelta(0), now - lease.written_at()),
+        "id": lease.id,
+    }
+
+
+def refuse_if_owned(leases: Iterable[Lease], now: datetime, expiration: timedelta) -> None:
+    """
+    Make sure that nobody works on any of the leases.
+
+    Raises:
+        UsageError: somebody does; the message names them.
+    """
+    owners = sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)})
+    if owners:
+        raise UsageError(
+            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "
+            f"{expiration.total_seconds():.0f} s after its last renewal."
+        )
+
+
+def exported(leases: Iterable[Lease]) -> list[Document]:
+    """
+    Return leases as they are stored, without what the service adds.
+    """
+    return [
+        {name: value for name, value in lease.raw.items() if name not in _SYSTEM_FIELDS} for lease in leases
+    ]
+
+
+async def import_leases(
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    prefix: str,
+    store: LeaseStore,
+    expiration: timedelta,
+    dry_run: bool = False,
+) -> tuple[Change, ...]:
+    """
+    Put exported leases in place, owned by nobody; those that are not among them are left as they are.
+
+    Raises:
+        UsageError: a worker owns a lease.
+        ConfigurationError: a document is no lease, or one of another container or processor.
+        PreconditionFailed: somebody wrote a lease meanwhile; those before it are imported.
+    """
+    wanted = [from_document(document) for document in documents]
+    strange = sorted(lease.id for lease in wanted if not lease.id.startswith(f"{prefix}.."))
+    if strange:
+        raise ConfigurationError(
+            f"The file has leases of another container or processor, such as {strange[0]!r}; "
+            f"those of this one begin with {prefix!r}."
+        )
+    listing = await store.list(f"{prefix}..")
+    present = {lease.id: lease for lease in leases_in(listing)}
+    refuse_if_owned(present.values(), listing.read_at, expiration)
+    changes = []
+    for lease in wanted:
+        free = lease.with_changes(now=datetime.now(UTC), owner=None)
+        found = present.get(lease.id)
+        if not dry_run:
+            if found is None:
+                await store.create(free.raw)
+            else:
+                await store.replace(free.raw, etag=found.etag or "")
+        changes.append(Change(lease=lease.token, done="replaced" if found else "created"))
+    untouched = present.keys() - {lease.id for lease in wanted}
+    changes += [Change(lease=present[name].token, done="left as it is") for name in sorted(untouched)]
+    return tuple(changes)
+
+
+async def reset_leases(
+    start: StartFrom | datetime,
+    *,
+    prefix: str,
+    store: LeaseStore,
+    expiration: timedelta,
+    now: datetime | None = None,
+    dry_run: bool = False,
+) -> tuple[Change, ...]:
+    """
+    Have all ranges read again from a start.
+
+    Raises:
+        UsageError: a worker owns a lease, or there is none.
+        PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
+    """
+    listing = await store.list(f"{prefix}..")
+    leases = leases_in(listing)
+    if not leases:
+        raise UsageError("There are no leases yet; the first worker, or `bootstrap`, creates them.")
+    refuse_if_owned(leases, listing.read_at, expiration)
+    now = now or listing.read_at
+    if start is StartFrom.BEGINNING:
+        chosen = StartFrom.BEGINNING.value
+    else:
+        # As where leases are created: the service's start time is exclusive and has whole seconds.
+        chosen = format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
+    for lease in leases if not dry_run else ():
+        properties = {**lease.properties, START: chosen}
+        changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
+        await store.replace(changed.raw, etag=lease.etag or "")
+    return tuple(Change(lease=lease.token, done=f"starts at {chosen}") for lease in leases)
+
+
+def start_named(text: str) -> StartFrom | datetime:
+    """
+    Return the start that `beginning`, `now` or an ISO 8601 time names; without a zone it is UTC.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    with suppress(ValueError):
+        return StartFrom(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is neither 'beginning' nor 'now' nor a time such as 2026-11-21T08:00:00Z."
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,74 @@
+"""
+Output: a result as one JSON document for programs, or as a table for people; questions are asked on the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Row = Mapping[str, Any]
+
+
+def print_json(value: object) -> None:
+    """
+    Print one line of JSON; a duration is a number of seconds.
+    """
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> None:
+    """
+    Print rows as a table whose columns are the keys of the first; `empty` where there are none.
+    """
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console.print(table_of(rows, title=title) if rows else empty)
+
+
+def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
+    """
+    Return rows as a table.
+    """
+    table = Table(title=title, title_justify="left")
+    for name, value in rows[0].items():
+        table.add_column(
+            name.replace("_", " "),
+            justify="right" if isinstance(value, int | float | timedelta) else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    return table
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """
+    Ask, unless the answer was given; end the command where it is no, or where nobody can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        typer.echo(f"{question} Nobody can be asked here: repeat with --yes.", err=True)
+        raise typer.Exit(1)
+    typer.confirm(question, abort=True, err=True)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.0f} s"
+    # rich reads [brackets] as markup
+    return str(value).replace("[", "\\[")
+
+
+def _plain(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else str(value)

@@ -1,0 +1,172 @@
+"""
+`cosmos-outbox parked`: look at partition keys that are set aside, and send or drop what they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cosmos_outbox.adapters.cosmos_parked import CosmosParked
+from cosmos_outbox.cli.output import confirm, print_json, print_rows
+from cosmos_outbox.cli.running import AsJson, Yes, command
+from cosmos_outbox.cli.sending import opened_publisher
+from cosmos_outbox.cli.target import Opened, opened, target_of
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.relay.parked import ParkedEvent, ParkedKey
+from cosmos_outbox.relay.release import ParkedKeys
+
+app = typer.Typer(
+    help="Partition keys that are set aside because one of their events cannot be sent.", no_args_is_help=True
+)
+
+Key = Annotated[str, typer.Argument(help="The partition key.")]
+
+
+@app.command("list")
+@command
+async def list_(*, as_json: AsJson = False) -> None:
+    """
+    Show all parked keys, those parked first in front.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        rows = [_key_row(key) for key in await parked_keys(outbox).list()]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, empty="No key is parked.")
+
+
+@app.command()
+@command
+async def show(key: Key, *, as_json: AsJson = False) -> None:
+    """
+    Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        parked = await parked_keys(outbox).show(key)
+    events = [_event_row(event) for event in (*parked.held, *parked.records)]
+    if as_json:
+        print_json({**_key_row(parked.key), "events": events})
+    else:
+        print_rows([_key_row(parked.key)], empty="")
+        print_rows(events, empty="It holds no event.")
+
+
+@app.command()
+@command
+async def release(
+    key: Key,
+    *,
+    edited: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="JSON object to send as the first held event's data."),
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Although somebody else releases it, because they are gone.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Send what a key holds, in order, and hand the key back to the workers. Exit code 1 where it stays parked.
+    """
+    data = None if edited is None else _object(edited)
+    target = target_of(os.environ)
+    async with opened(target) as outbox:
+        held = (await parked_keys(outbox).show(key)).held
+        confirm(f"Send the {len(held)} held events of {key!r}?", yes=yes)
+        async with opened_publisher(target) as publisher:
+            released = await ParkedKeys(_store(outbox), publisher).release(
+                key, edited=data, take_over=take_over
+            )
+    failure = released.failure
+    if as_json:
+        print_json({"key": key, "sent": released.sent, "failure": asdict(failure) if failure else None})
+    elif failure is None:
+        typer.echo(f"{released.sent} events sent; the workers send the events of {key!r} again.")
+    else:
+        typer.echo(
+            f"{released.sent} events sent; {key!r} stays parked, for event {failure.event_id!r} was refused: "
+            f"{failure.error}"
+        )
+    if failure is not None:
+        raise typer.Exit(1)
+
+
+@app.command()
+@command
+async def drop(
+    key: Key,
+    event: Annotated[str, typer.Argument(help="The id of a held event.")],
+    *,
+    reason: Annotated[str, typer.Option(help="Why it is given up; kept with the event.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Give one held event up for good; it stays in the parked store as a record. The key stays parked.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        keys = parked_keys(outbox)
+        confirm(f"Never send event {event!r} of {key!r}?", yes=yes)
+        await keys.drop(key, event, reason=reason)
+    if as_json:
+        print_json({"key": key, "event": event, "dropped": True})
+    else:
+        typer.echo(f"Event {event!r} is dropped. Release {key!r} to send what it still holds.")
+
+
+def parked_keys(outbox: Opened) -> ParkedKeys:
+    """
+    Return the parked keys of an outbox, to look at.
+
+    Raises:
+        ConfigurationError: the environment names no container for them.
+    """
+    return ParkedKeys(_store(outbox))
+
+
+def _store(outbox: Opened) -> CosmosParked:
+    if outbox.parked is None:
+        raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
+    return CosmosParked(outbox.parked)
+
+
+def _key_row(key: ParkedKey) -> dict[str, Any]:
+    failure = key.failure
+    return {
+        "key": key.partition_key,
+        "state": key.state.value,
+        "held": key.held,
+        "parked_at": key.parked_at,
+        "event": failure.event_id if failure else None,
+        "error": failure.error if failure else None,
+        "attempts": failure.attempts if failure else None,
+    }
+
+
+def _event_row(event: ParkedEvent) -> dict[str, Any]:
+    return {
+        "event": event.event_id,
+        "action": event.event["data"].get("action"),
+        "status": event.status.value,
+        "parked_at": event.parked_at,
+        "note": event.note,
+        "data": event.event["data"],
+    }
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"{file} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} does not hold a JSON object.")
+    return data

@@ -1,0 +1,113 @@
+"""
+Status: leases, owners and what waits, as one look at the stores tells it; no worker is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.cli.leases import leases_in, row_of
+from cosmos_outbox.cli.output import table_of
+from cosmos_outbox.leases import Lease
+from cosmos_outbox.ports import ChangeFeed, LeaseStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """
+    An outbox at one moment; parked_keys is None where there is no parked container, or it was not looked at.
+    """
+
+    processor: str
+    leases: tuple[Mapping[str, Any], ...]
+    workers: tuple[str, ...]
+    transactions: int
+    oldest_age: timedelta | None
+    parked_keys: int | None
+    parked_events: int | None
+
+    def document(self) -> dict[str, Any]:
+        """
+        Return it as programs read it.
+        """
+        return {
+            "processor": self.processor,
+            "workers": list(self.workers),
+            "waiting": self.transactions,
+            "oldest_age_seconds": None if self.oldest_age is None else self.oldest_age.total_seconds(),
+            "parked_keys": self.parked_keys,
+            "parked_events": self.parked_events,
+            "leases": [dict(lease) for lease in self.leases],
+        }
+
+    def picture(self) -> Group:
+        """
+        Return it as people read it.
+        """
+        age = "none" if self.oldest_age is None else f"{self.oldest_age.total_seconds():.0f} s"
+        head = (
+            f"{self.processor}: workers {len(self.workers)}, waiting {self.transactions}, oldest unsent {age}"
+        )
+        if self.parked_keys is not None:
+            head += f", parked keys {self.parked_keys}, parked events {self.parked_events}"
+        if not self.leases:
+            return Group(
+                Text(head), Text("There are no leases yet; the first worker, or `bootstrap`, creates them.")
+            )
+        shown = [{name: value for name, value in lease.items() if name != "id"} for lease in self.leases]
+        return Group(Text(head), table_of(shown))
+
+
+async def look(
+    *,
+    processor: str,
+    prefix: str,
+    feed: ChangeFeed,
+    leases: LeaseStore,
+    expiration: timedelta,
+    parked: Sequence[int] | None = None,
+) -> Status:
+    """
+    Return how an outbox is.
+
+    Args:
+        processor: its name.
+        prefix: of its leases.
+        feed: of the container.
+        leases: where they are.
+        expiration: a lease not written for so long is free.
+        parked: how many events each parked key holds, where that is known.
+    """
+    listing = await leases.list(f"{prefix}..")
+    found = leases_in(listing)
+    lag = await estimate_lag(processor, feed=feed, leases=leases)
+    now = listing.read_at
+    return Status(
+        processor=processor,
+        leases=tuple(_with_lag(row_of(lease, now, expiration), lease, lag) for lease in found),
+        workers=tuple(sorted({str(lease.owner) for lease in found if not lease.expired(now, expiration)})),
+        transactions=lag.transactions,
+        oldest_age=lag.oldest_age,
+        parked_keys=None if parked is None else len(parked),
+        parked_events=None if parked is None else sum(parked),
+    )
+
+
+def _with_lag(row: Mapping[str, Any], lease: Lease, lag: Lag) -> dict[str, Any]:
+    measured = next((one for one in lag.leases if one.lease == lease.id), None)
+    return {
+        "range": row["range"],
+        "owner": row["owner"],
+        "state": row["state"],
+        "waiting": measured.transactions if measured else None,
+        "oldest_age": measured.oldest_age if measured else None,
+        "written_ago": row["written_ago"],
+        "id": row["id"],
+    }

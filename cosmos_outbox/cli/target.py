@@ -1,0 +1,151 @@
+"""
+Target: which outbox a command works on, as the worker's environment variables name it, and its opened clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from azure.cosmos.aio import ContainerProxy
+from azure.identity.aio import DefaultAzureCredential
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.service_bus import open_service_bus_client
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.leases import lease_prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """
+    The names of an outbox; secrets are not shown.
+    """
+
+    cosmos_connection_string: str | None = field(repr=False)
+    cosmos_endpoint: str | None
+    database: str
+    container: str
+    lease_container: str
+    parked_container: str | None
+    servicebus_connection_string: str | None = field(repr=False)
+    servicebus_namespace: str | None
+    topic: str | None
+    routes: str
+    batch_scope: str
+    message_format: str
+    cloudevents_source: str
+    processor: str
+
+
+def target_of(environ: Mapping[str, str]) -> Target:
+    """
+    Return the outbox that the environment names.
+
+    Raises:
+        ConfigurationError: one line for every variable that is missing.
+    """
+
+    def value(name: str) -> str | None:
+        return environ.get(f"OUTBOX_{name}") or None
+
+    mistakes = [
+        f"OUTBOX_{name}: is required" for name in ("COSMOS_DATABASE", "COSMOS_CONTAINER") if not value(name)
+    ]
+    if not value("COSMOS_CONNECTION_STRING") and not value("COSMOS_ENDPOINT"):
+        mistakes.append("OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: one of them is required")
+    if mistakes:
+        raise ConfigurationError("\n".join(sorted(mistakes)))
+    return Target(
+        cosmos_connection_string=value("COSMOS_CONNECTION_STRING"),
+        # As for the worker, a connection string wins.
+        cosmos_endpoint=None if value("COSMOS_CONNECTION_STRING") else value("COSMOS_ENDPOINT"),
+        database=str(value("COSMOS_DATABASE")),
+        container=str(value("COSMOS_CONTAINER")),
+        lease_container=value("LEASE_CONTAINER") or "leases",
+        parked_container=value("PARKED_CONTAINER"),
+        servicebus_connection_string=value("SERVICEBUS_CONNECTION_STRING"),
+        servicebus_namespace=value("SERVICEBUS_NAMESPACE"),
+        topic=value("TOPIC"),
+        routes=value("ROUTES") or "",
+        batch_scope=value("BATCH_SCOPE") or "topic",
+        message_format=value("MESSAGE_FORMAT") or "plain",
+        cloudevents_source=value("CLOUDEVENTS_SOURCE")
+        or f"/{value('COSMOS_DATABASE')}/{value('COSMOS_CONTAINER')}",
+        processor=value("PROCESSOR_NAME") or "outbox",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """
+    The containers of an outbox, ready to use.
+    """
+
+    target: Target
+    data: ContainerProxy
+    lease_container: ContainerProxy
+    parked: ContainerProxy | None
+    feed: CosmosChangeFeed
+    leases: CosmosLeases
+
+    async def prefix(self) -> str:
+        """
+        Return what the ids of the processor's leases start with.
+        """
+        named = await self.feed.describe()
+        return lease_prefix(
+            self.target.processor, named.account_host, named.database_rid, named.container_rid
+        )
+
+
+@asynccontextmanager
+async def opened(target: Target) -> AsyncIterator[Opened]:
+    """
+    Open the Cosmos DB side of an outbox.
+    """
+    async with open_cosmos_client(
+        connection_string=target.cosmos_connection_string, endpoint=target.cosmos_endpoint
+    ) as client:
+        database = client.get_database_client(target.database)
+        data = database.get_container_client(target.container)
+        leases = database.get_container_client(target.lease_container)
+        parked = target.parked_container
+        yield Opened(
+            target=target,
+            data=data,
+            lease_container=leases,
+            parked=database.get_container_client(parked) if parked else None,
+            feed=CosmosChangeFeed(data, account_host=account_host(client)),
+            leases=CosmosLeases(leases),
+        )
+
+
+@asynccontextmanager
+async def opened_bus(target: Target) -> AsyncIterator[tuple[ServiceBusClient, str]]:
+    """
+    Open the Service Bus side of an outbox; yield its client and the name of the topic.
+
+    Raises:
+        ConfigurationError: the environment does not name it.
+    """
+    if target.topic is None:
+        raise ConfigurationError("OUTBOX_TOPIC: is required")
+    if target.servicebus_connection_string is None and target.servicebus_namespace is None:
+        raise ConfigurationError(
+            "OUTBOX_SERVICEBUS_CONNECTION_STRING or OUTBOX_SERVICEBUS_NAMESPACE: one of them is required"
+        )
+    async with AsyncExitStack() as stack:
+        credential = None
+        if target.servicebus_connection_string is None:
+            credential = await stack.enter_async_context(DefaultAzureCredential())
+        client = open_service_bus_client(
+            connection_string=target.servicebus_connection_string,
+            namespace=target.servicebus_namespace,
+            credential=credential,
+        )
+        yield await stack.enter_async_context(client), target.topic

@@ -1,0 +1,166 @@
+"""
+A local outbox for commands: emulators in a process of their own, named by the environment, as for any user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from azure.cosmos.aio import ContainerProxy, DatabaseProxy
+from typer.testing import CliRunner, Result
+
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.cli.app import app
+from examples.contacts.domain import Contact, Name
+from examples.contacts.provision import provision
+from examples.contacts.service import ContactsUnitOfWork
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """
+    The running emulators, and an environment that names them.
+    """
+
+    cosmos: str
+    servicebus: str
+    control: str
+    database: str
+    environment: dict[str, str]
+
+    def run(self, *arguments: str, code: int = 0, **variables: str) -> Result:
+        """
+        Run a command in this process and check its exit code.
+        """
+        result = CliRunner().invoke(app, arguments, env=self.environment | variables)
+        assert code == result.exit_code, (result.output, result.stderr, result.exception)
+        return result
+
+    def json(self, *arguments: str, code: int = 0, **variables: str) -> Any:
+        """
+        Run a command with --json and return what it says.
+        """
+        return json.loads(self.run(*arguments, "--json", code=code, **variables).stdout)
+
+    def steer(self, path: str, **body: object) -> Any:
+        """
+        Send a request to the emulators' control API.
+        """
+        request = urllib.request.Request(  # noqa: S310 - our own server
+            self.control + path, data=json.dumps(body).encode(), method="POST" if body else "GET"
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def steer_delete(self, path: str) -> None:
+        """
+        Take back what was steered, such as all faults.
+        """
+        request = urllib.request.Request(self.control + path, method="DELETE")  # noqa: S310 - our own server
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
+
+    def on_database(self, work: Callable[[DatabaseProxy], Awaitable[T]]) -> T:
+        """
+        Do something with the database, outside of any command.
+        """
+
+        async def opened() -> T:
+            async with open_cosmos_client(connection_string=self.cosmos) as client:
+                return await work(client.get_database_client(self.database))
+
+        return asyncio.run(opened())
+
+    def on_leases(self, work: Callable[[ContainerProxy], Awaitable[T]]) -> T:
+        return self.on_database(lambda database: work(database.get_container_client("leases")))
+
+    def own_leases(self, owner: str | None) -> None:
+        """
+        Write an owner into every lease, as a live worker does.
+        """
+
+        async def own(leases: ContainerProxy) -> None:
+            async for item in leases.read_all_items():
+                if "LeaseToken" in item:
+                    await leases.replace_item(item["id"], item | {"Owner": owner})
+
+        self.on_leases(own)
+
+    def commit(self, *names: str) -> list[str]:
+        """
+        Create a contact and rename it, once for each name; return the ids of all events.
+        """
+
+        async def write(database: DatabaseProxy) -> list[str]:
+            outbox = Outbox(CosmosStore(database.get_container_client("data")))
+            ids = []
+            for name in names:
+                async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+                    contact = Contact(id=name, name=Name(first_name=name, last_name="A"))
+                    uow.contacts.create(contact)
+                    ids += [event.id for event in (await uow.commit()).events]
+                    contact.rename(Name(first_name=name, last_name="B"))
+                    ids += [event.id for event in (await uow.commit()).events]
+            return ids
+
+        return self.on_database(write)
+
+    @property
+    def accepted(self) -> int:
+        """
+        Return how many messages the topic has taken, duplicates not among them.
+        """
+        return int(self.steer("/servicebus/stats")["topics"]["events"]["subscriptions"]["all"]["active"])
+
+
+@contextmanager
+def emulators(*, partitions: int = 2) -> Iterator[Local]:
+    """
+    Start emulators and provision one outbox on them.
+    """
+    command = [sys.executable, "-m", "emulators", "--json", "--partitions", str(partitions)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 - our own program
+        try:
+            assert process.stdout is not None
+            announced = json.loads(process.stdout.readline())
+            yield provisioned(announced, "contacts")
+        finally:
+            process.terminate()
+
+
+def provisioned(announced: Mapping[str, str], database: str) -> Local:
+    """
+    Create an outbox on running emulators.
+    """
+    asyncio.run(provision(announced["cosmos"], database=database))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    return Local(
+        cosmos=announced["cosmos"],
+        servicebus=announced["servicebus"],
+        control=announced["control"],
+        database=database,
+        environment=environment
+        | {
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "OUTBOX_COSMOS_CONNECTION_STRING": announced["cosmos"],
+            "OUTBOX_COSMOS_DATABASE": database,
+            "OUTBOX_COSMOS_CONTAINER": "data",
+            "OUTBOX_SERVICEBUS_CONNECTION_STRING": announced["servicebus"],
+            "OUTBOX_TOPIC": "events",
+        },
+    )

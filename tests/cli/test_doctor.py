@@ -1,0 +1,107 @@
+"""
+`cosmos-outbox doctor` on live resources: no error on a local stack, and each planted misconfiguration by name.
+"""
+
+from __future__ import annotations
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from tests.cli.local import Local
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+def found(outbox: Local, *, code: int, **variables: str) -> set[tuple[str, str]]:
+    findings = outbox.json("doctor", code=code, **variables)["findings"]
+    return {(finding["severity"], finding["check"]) for finding in findings}
+
+
+def create(outbox: Local, name: str, path: str, ttl: int | None = -1) -> None:
+    async def create_it(database):
+        await database.create_container(name, PartitionKey(path), default_ttl=ttl)
+
+    outbox.on_database(create_it)
+
+
+def test_a_working_outbox_has_no_error_and_nothing_is_left_behind(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    assert {("note", "topic")} == found(outbox, code=0)
+
+    async def ids(leases):
+        return [item["id"] async for item in leases.read_all_items()]
+
+    assert not [name for name in outbox.on_leases(ids) if "doctor" in name]
+    assert "emulator" in outbox.run("doctor").stdout
+
+
+def test_leases_that_nobody_works_on_are_a_warning_and_an_error_where_events_wait(outbox: Local):
+    assert ("warning", "leases") in found(outbox, code=1)
+    outbox.run("bootstrap")
+    assert ("warning", "owners") in found(outbox, code=1)
+    outbox.commit("ada")
+    assert ("error", "owners") in found(outbox, code=2)
+
+
+def test_a_range_that_no_lease_covers_is_an_error(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+
+    async def delete_one(leases):
+        items = [item async for item in leases.read_all_items() if "LeaseToken" in item]
+        await leases.delete_item(items[0]["id"], items[0]["id"])
+
+    outbox.on_leases(delete_one)
+    assert ("error", "leases") in found(outbox, code=2)
+
+
+def test_misconfigured_containers_are_named(outbox: Local):
+    create(outbox, "by-id", "/id")
+    create(outbox, "endless", "/partitionKey", None)
+    create(outbox, "by-name", "/name")
+    create(outbox, "short", "/id", 600)
+    assert ("error", "data-container") in found(
+        outbox, code=2, OUTBOX_TOPIC="", OUTBOX_COSMOS_CONTAINER="nowhere"
+    )
+    assert ("error", "data-container") in found(
+        outbox, code=2, OUTBOX_TOPIC="", OUTBOX_COSMOS_CONTAINER="by-id"
+    )
+    assert ("error", "data-ttl") in found(outbox, code=2, OUTBOX_TOPIC="", OUTBOX_COSMOS_CONTAINER="endless")
+    assert ("error", "lease-container") in found(
+        outbox, code=2, OUTBOX_TOPIC="", OUTBOX_LEASE_CONTAINER="nowhere"
+    )
+    assert ("error", "lease-container") in found(
+        outbox, code=2, OUTBOX_TOPIC="", OUTBOX_LEASE_CONTAINER="by-name"
+    )
+    assert ("error", "lease-ttl") in found(outbox, code=2, OUTBOX_TOPIC="", OUTBOX_LEASE_CONTAINER="short")
+    assert ("error", "parked-container") in found(
+        outbox, code=2, OUTBOX_TOPIC="", OUTBOX_PARKED_CONTAINER="by-id"
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "container"),
+    [("create", "leases"), ("replace", "leases"), ("delete", "leases"), ("changefeed", "data")],
+)
+def test_a_permission_that_is_missing_is_an_error(outbox: Local, operation, container):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    outbox.steer("/cosmos/faults", operation=operation, container=container, status=403)
+    assert ("error", "permissions") in found(outbox, code=2, OUTBOX_TOPIC="")
+
+
+def test_a_topic_that_is_missing_is_an_error(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    result = outbox.json("doctor", code=2, OUTBOX_TOPIC="nowhere")
+    assert ["permissions"] == [
+        finding["check"] for finding in result["findings"] if finding["severity"] == "error"
+    ]
+    assert "send to the topic" in str(result)
+
+
+def test_a_clock_that_is_wrong_is_found(alone: Local):
+    alone.run("bootstrap")
+    alone.steer("/cosmos/clock", advance_s=120)
+    assert ("warning", "clock") in found(alone, code=1)

@@ -1,0 +1,82 @@
+"""
+`cosmos-outbox events tail` and `replay` on live containers and a live topic.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.local import Local
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+def tail(outbox: Local, *arguments: str) -> list[dict[str, object]]:
+    output = outbox.run("events", "tail", "--no-follow", "--since", "beginning", "--json", *arguments).stdout
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_tail_prints_the_events_that_are_asked_for(outbox: Local):
+    ids = outbox.commit("ada", "grace")
+    assert set(ids) == {event["id"] for event in tail(outbox)}
+    assert ids[:2] == [event["id"] for event in tail(outbox, "--key", "ada")]
+    assert {"ContactNameUpdatedEvent"} == {
+        event["action"] for event in tail(outbox, "--action", "ContactNameUpdatedEvent")
+    }
+    assert "" == outbox.run("events", "tail", "--no-follow").stdout
+    line = outbox.run(
+        "events", "tail", "--no-follow", "--since", "beginning", "--key", "ada"
+    ).stdout.splitlines()[0]
+    assert ids[0] in line
+
+
+def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembers(alone: Local):
+    alone.commit("ada", "grace")
+    assert {"dry_run": True, "events": 4, "resumed": False} == alone.json(
+        "replay", "--since", "beginning", "--dry-run"
+    )
+    assert 0 == alone.accepted
+    assert 4 == alone.json("replay", "--since", "beginning", "--yes")["events"]
+    assert 4 == alone.accepted
+    assert 2 == alone.json("replay", "--since", "beginning", "--key", "ada", "--yes")["events"]
+    assert 4 == alone.accepted, "message ids are the same, so the topic's duplicate detection drops them"
+
+
+def test_replay_leaves_out_what_was_written_before_its_start(outbox: Local):
+    outbox.commit("ada")
+    assert 0 == outbox.json("replay", "--since", "2099-01-01T00:00:00Z", "--dry-run")["events"]
+
+
+def test_replay_asks_first(outbox: Local):
+    assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=1).stderr
+
+
+def test_an_interrupted_replay_goes_on_where_it_was(alone: Local, tmp_path):
+    alone.commit(*(f"contact-{number}" for number in range(60)))
+    state = tmp_path / "state.json"
+    # Two reads ask the ranges for their ids, one gets all of the first range, and the next one is refused.
+    alone.steer("/cosmos/faults", operation="changefeed", container="data", status=403, skip=3)
+    alone.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1)
+    first = alone.accepted
+    assert 0 < first < 120
+    alone.steer_delete("/cosmos/faults")
+    again = alone.json("replay", "--since", "beginning", "--state", str(state), "--yes")
+    assert (True, 120 - first) == (again["resumed"], again["events"])
+    assert 120 == alone.accepted
+    assert not state.exists()
+
+
+def test_the_state_of_another_replay_is_refused(outbox: Local, tmp_path):
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"asked": {"since": "now"}, "position": {}}))
+    assert (
+        "another replay"
+        in outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1).stderr
+    )
+    state.write_text("[]")
+    assert (
+        "no state of a replay"
+        in outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1).stderr
+    )

@@ -1,0 +1,143 @@
+"""
+`cosmos-outbox bootstrap`, `status` and `leases …` on live containers.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+
+from tests.cli.local import Local
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+def test_bootstrap_creates_a_lease_for_every_range_once(outbox: Local):
+    assert [{"range": "0", "created": True}, {"range": "1", "created": True}] == outbox.json("bootstrap")
+    assert [False, False] == [lease["created"] for lease in outbox.json("bootstrap")]
+
+
+def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
+    empty = outbox.json("status")
+    assert ([], 0, None) == (empty["leases"], empty["waiting"], empty["oldest_age_seconds"])
+    outbox.run("bootstrap")
+    outbox.commit("ada", "grace", "alan", "edsger")
+    seen = outbox.json("status")
+    assert 8 == seen["waiting"] == sum(lease["waiting"] for lease in seen["leases"])
+    assert seen["oldest_age_seconds"] >= 0
+    assert {"free"} == {lease["state"] for lease in seen["leases"]}
+    outbox.own_leases("worker-7")
+    seen = outbox.json("status")
+    assert (["worker-7"], {"owned"}) == (seen["workers"], {lease["state"] for lease in seen["leases"]})
+    text = outbox.run("status").stdout
+    assert "workers 1, waiting 8" in text
+    assert "worker-7" in text
+
+
+def test_what_was_exported_can_be_imported_as_it_was(outbox: Local, tmp_path):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-7")
+    file = tmp_path / "leases.json"
+    outbox.run("leases", "export", "--file", str(file))
+    outbox.own_leases(None)
+    exported = json.loads(file.read_text())
+    assert not any(name.startswith("_") for lease in exported for name in lease)
+
+    async def delete_one(leases):
+        await leases.delete_item(exported[0]["id"], exported[0]["id"])
+
+    outbox.on_leases(delete_one)
+    done = outbox.json("leases", "import", str(file), "--yes")
+    assert ["created", "replaced"] == [lease["done"] for lease in done["leases"]]
+    outbox.run("leases", "export", "--file", str(tmp_path / "again.json"))
+    again = json.loads((tmp_path / "again.json").read_text())
+    ignored = {"timestamp", "Owner"}
+    assert [{k: v for k, v in lease.items() if k not in ignored} for lease in exported] == [
+        {k: v for k, v in lease.items() if k not in ignored} for lease in again
+    ]
+    assert [None, None] == [lease["Owner"] for lease in again]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [("nonsense", 2), ('{"a": 1}', 2), ('[{"id": "x..0", "LeaseToken": "0"}]', 2)]
+)
+def test_a_file_that_is_no_export_of_these_leases_is_refused(outbox: Local, tmp_path, content, code):
+    file = tmp_path / "leases.json"
+    file.write_text(content)
+    assert (
+        str(file) in outbox.run("leases", "import", str(file), "--yes", code=code).stderr or "x..0" in content
+    )
+
+
+def starts(outbox: Local) -> set[tuple[object, object]]:
+    return {(lease["start"], lease["continuation"]) for lease in outbox.json("leases", "list")}
+
+
+def test_reset_sets_all_leases_to_a_start_and_forgets_their_position(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.run("leases", "reset", "--to", "2026-11-21T08:00:00Z", "--yes")
+    assert {("2026-11-21T08:00:00.000000Z", None)} == starts(outbox)
+    outbox.run("leases", "reset", "--to", "beginning", "--yes")
+    assert {("beginning", None)} == starts(outbox)
+    outbox.run("leases", "reset", "--to", "now", "--yes")
+    ((moment, _),) = starts(outbox)
+    assert datetime.fromisoformat(str(moment))
+
+
+def test_a_dry_run_of_reset_changes_nothing(outbox: Local):
+    outbox.run("bootstrap")
+    before = starts(outbox)
+    assert outbox.json("leases", "reset", "--to", "now", "--dry-run")["dry_run"]
+    assert before == starts(outbox)
+
+
+def test_a_start_that_is_none_is_refused(outbox: Local):
+    assert "'yesterday'" in outbox.run("leases", "reset", "--to", "yesterday", "--yes", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("leases", "reset", "--to", "beginning"), ("leases", "import", "{file}")]
+)
+def test_leases_that_workers_own_are_left_alone(outbox: Local, tmp_path, arguments):
+    outbox.run("bootstrap")
+    file = tmp_path / "leases.json"
+    outbox.run("leases", "export", "--file", str(file))
+    outbox.own_leases("worker-7")
+    command = [argument.format(file=file) for argument in arguments]
+    assert "worker-7" in outbox.run(*command, "--yes", code=1).stderr
+    assert {"worker-7"} == {lease["owner"] for lease in outbox.json("leases", "list")}
+
+
+def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
+    alone.run("bootstrap")
+    alone.own_leases("worker-7")
+    alone.steer("/cosmos/clock", advance_s=61)
+    alone.run("leases", "reset", "--to", "beginning", "--yes")
+    assert {None} == {lease["owner"] for lease in alone.json("leases", "list")}
+
+
+def test_without_an_answer_nothing_is_done(outbox: Local):
+    outbox.run("bootstrap")
+    before = starts(outbox)
+    assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=1).stderr
+    assert before == starts(outbox)
+
+
+def test_missing_variables_are_all_named():
+    from typer.testing import CliRunner  # noqa: PLC0415 - the other tests have theirs
+
+    from cosmos_outbox.cli.app import app  # noqa: PLC0415
+
+    result = CliRunner().invoke(
+        app, ["status"], env={"OUTBOX_COSMOS_DATABASE": "", "OUTBOX_COSMOS_CONTAINER": ""}
+    )
+    assert 2 == result.exit_code
+    assert ["OUTBOX_COSMOS_CONNECTION_STRING", "OUTBOX_COSMOS_CONTAINER", "OUTBOX_COSMOS_DATABASE"] == [
+        line.split()[0].rstrip(":") for line in result.stderr.splitlines()
+    ]
+
+
+def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
+    assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_CONTAINER="nowhere").stderr

@@ -1,0 +1,106 @@
+"""
+`cosmos-outbox parked …`: what a relay parked is listed, shown, released and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_parked import CosmosParked
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.cli.events import Wanted, read_events
+from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.relay import Parking, Relay
+from tests.cli.local import Local
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+PARKED = {"OUTBOX_PARKED_CONTAINER": "parked"}
+
+
+def park(outbox: Local, *names: str) -> list[str]:
+    """
+    Commit two events for each name and have a relay park them all; return the events' ids, two for each name.
+    """
+    ids = outbox.commit(*names)
+
+    async def relay(database):
+        broker = MemoryBroker(rejects=lambda message: True)
+        parking = Parking(CosmosParked(database.get_container_client("parked")))
+        feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
+        async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
+            if found.documents:
+                handler = Relay(broker.publisher(lanes=1), parking=parking)
+                await handler(ChangeBatch(lease="l", documents=found.documents))
+
+    outbox.on_database(relay)
+    return ids
+
+
+def test_nothing_is_parked_at_first(outbox: Local):
+    assert [] == outbox.json("parked", "list", **PARKED)
+    assert "No key is parked." in outbox.run("parked", "list", **PARKED).stdout
+    assert "OUTBOX_PARKED_CONTAINER" in outbox.run("parked", "list", code=2).stderr
+    assert "ada" in outbox.run("parked", "show", "ada", code=1, **PARKED).stderr
+
+
+def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox: Local):
+    ids = park(outbox, "ada", "grace")
+    listed = {row["key"]: row for row in outbox.json("parked", "list", **PARKED)}
+    assert ({"ada", "grace"}, 2, ids[0]) == (set(listed), listed["ada"]["held"], listed["ada"]["event"])
+    assert listed["ada"]["error"]
+    shown = outbox.json("parked", "show", "ada", **PARKED)
+    assert ids[:2] == [event["event"] for event in shown["events"]]
+    seen = outbox.json("status", **PARKED)
+    assert (2, 4) == (seen["parked_keys"], seen["parked_events"])
+    assert "parked keys 2, parked events 4" in " ".join(outbox.run("status", **PARKED).stdout.split())
+    assert seen["parked_keys"] != outbox.json("status")["parked_keys"]
+
+
+def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_path):
+    park(alone, "ada", "grace")
+    assert "--yes" in alone.run("parked", "release", "ada", code=1, **PARKED).stderr
+    assert {"key": "ada", "sent": 2, "failure": None} == alone.json(
+        "parked", "release", "ada", "--yes", **PARKED
+    )
+    assert 2 == alone.accepted
+    assert ["grace"] == [row["key"] for row in alone.json("parked", "list", **PARKED)]
+    edited = tmp_path / "data.json"
+    edited.write_text(json.dumps({"action": "Mended"}))
+    alone.run("parked", "release", "grace", "--edited", str(edited), "--yes", **PARKED)
+    assert 4 == alone.accepted
+    assert [] == alone.json("parked", "list", **PARKED)
+
+
+def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: Local, tmp_path):
+    park(outbox, "ada")
+    edited = tmp_path / "data.json"
+    for content in ("[]", "nonsense"):
+        edited.write_text(content)
+        assert (
+            str(edited)
+            in outbox.run(
+                "parked", "release", "ada", "--edited", str(edited), "--yes", code=1, **PARKED
+            ).stderr
+        )
+    assert 2 == outbox.json("parked", "list", **PARKED)[0]["held"]
+
+
+def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
+    ids = park(outbox, "ada")
+    assert (
+        "--yes" in outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", code=1, **PARKED).stderr
+    )
+    assert outbox.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)["dropped"]
+    events = {event["event"]: event for event in outbox.json("parked", "show", "ada", **PARKED)["events"]}
+    assert (("dropped", "a test"), "held") == (
+        (events[ids[0]]["status"], events[ids[0]]["note"]), events[ids[1]]["status"],
+    )  # fmt: skip
+    assert (
+        "nothing-like-it"
+        in outbox.run(
+            "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=1, **PARKED
+        ).stderr
+    )
