@@ -1,0 +1,71 @@
+"""
+What a `LeaseCheckpointed` says is what the lease says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.instrumentation import LeaseCheckpointed, Record
+from cosmos_outbox.ports import ChangeBatch, Document
+from tests.unit.changefeed.world import World, virtual_seconds
+
+
+class SlowLeases(MemoryLeases):
+    """
+    A store whose answers to writes are long on their way, as is every third request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(now=virtual_seconds)
+        self.continuations: list[int] = []
+
+    async def replace(self, document: Mapping[str, object], *, etag: str) -> Document:
+        written = await super().replace(document, etag=etag)
+        self.continuations.append(int(str(document.get("ContinuationToken") or '"0"').strip('"')))
+        await asyncio.sleep(1.0)  # meanwhile more pages are handled
+        return written
+
+
+async def test_a_checkpoint_counts_the_pages_its_write_covers_not_those_handled_since():
+    world, leases, records = World(), SlowLeases(), list[Record]()
+    pages: list[int] = []
+
+    async def handle(batch: ChangeBatch) -> None:
+        pages.append(batch.page)
+        await asyncio.sleep(0.3)
+
+    world.leases = leases
+    world.start("a", handler=handle, hooks=(records.append,), max_items=1)
+    await world.until(lambda: bool(leases.continuations))
+    said: list[tuple[int, int]] = []
+
+    def look() -> bool:
+        told = [record.pages for record in records if isinstance(record, LeaseCheckpointed)]
+        said.extend((count, leases.continuations[-1]) for count in told[len(said) :])
+        return len(pages) == 20 and told[-1:] == [20]
+
+    for _ in range(20):
+        await world.write("k")
+    await world.until(look)
+    await world.stop_all()
+    assert list(range(1, 21)) == pages
+    # One document a page and one LSN a document: so many pages are covered as the continuation says.
+    assert [] == [(count, lsn) for count, lsn in said if count > lsn]
+    assert len(said) > 3
+    assert any(count < 20 for count, _ in said)
+
+
+async def test_pages_are_counted_anew_in_every_tenure():
+    world, records = World(), list[Record]()
+    for name in ("a", "b"):
+        world.start(name, hooks=(records.append,), max_items=1)
+        for _ in range(3):
+            await world.write("k")
+        await world.until(world.all_handled)
+        await world.stop(name)
+    counts = [record.pages for record in records if isinstance(record, LeaseCheckpointed)]
+    assert 3 == max(counts)
+    assert 2 == counts.count(3)
