@@ -170,7 +170,7 @@ def event_document(event: DomainEvent, *, partition_key: str, meta: EventMeta) -
 
 def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
     """
-    Return the event a change carries, or None where the document is something else.
+    Return the event a change carries, or None where the document is something else (or see `is_malformed_event`).
 
     Only what the relay needs to route and order is required; the payload is passed on as it is.
     """
@@ -189,4 +189,17 @@ def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
         ttl=ttl if isinstance(ttl, int) else None,
         lsn=int(document.get("_lsn", 0)),
         written_at=int(document.get("_ts", 0)),
+    )
+
+
+def is_malformed_event(document: Mapping[str, Any]) -> bool:
+    """
+    Say whether a document calls itself an event and has data, but cannot be told to anybody.
+
+    Its id or partition key is no string, or its data no object. Neither this library nor Microsoft's sample writes such.
+    """
+    return (
+        document.get("type") == EVENT_TYPE
+        and document.get("data") is not None
+        and stored_event(document) is None
     )

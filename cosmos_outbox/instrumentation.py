@@ -158,6 +158,19 @@ class PublishHalted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventMalformed:
+    """
+    ALARM: a document calls itself an event but has no key, id or payload to send it with; it is passed over.
+
+    Some other program wrote it. Correct the document: the correction comes by the change feed and is sent.
+    """
+
+    lease: str
+    document_id: str
+    partition_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRejected:
     """
     The broker will never accept this event's message as it is; later events of its partition key wait behind it.
@@ -287,6 +300,7 @@ Record = (
     | MessagesPublished
     | PublishFailed
     | PublishHalted
+    | EventMalformed
     | EventRejected
     | KeyParked
     | EventsHeld
@@ -304,6 +318,7 @@ _LEVELS: dict[type, int] = {
     LeaseAcquired: logging.INFO,
     LeaseClosed: logging.INFO,
     LeaseHalted: logging.ERROR,
+    EventMalformed: logging.ERROR,
     LeaseCheckpointed: logging.DEBUG,
     PublishHalted: logging.ERROR,
     EventExpiring: logging.ERROR,

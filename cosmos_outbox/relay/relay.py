@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.documents import is_malformed_event
 from cosmos_outbox.errors import MessageRejected, ParkingFull, PublishError, StoreError, TopicUnavailable
 from cosmos_outbox.instrumentation import (
+    EventMalformed,
     EventRejected,
     EventsHeld,
     Hook,
@@ -126,6 +128,14 @@ class Relay:
         # Leases begin on different lanes, or those with little to send would all wait for one another.
         lease = self._leases.setdefault(batch.lease, _Lease(first_lane=len(self._leases)))
         streams: Streams = streams_of(batch.documents, accepted=lease.accepted)
+        for document in filter(is_malformed_event, batch.documents):
+            self._notify(
+                EventMalformed(
+                    lease=batch.lease,
+                    document_id=str(document.get("id")),
+                    partition_key=repr(document.get("partitionKey")),
+                )
+            )
         if streams and self._parking is not None and lease.tenure != batch.tenure:
             # Another worker may have had the lease, and parked keys; what it sent and held is behind us.
             lease.parked = set(await self._parking.keys())

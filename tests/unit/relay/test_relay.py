@@ -12,7 +12,13 @@ import pytest
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
-from cosmos_outbox.instrumentation import EventRejected, MessagesPublished, PublishFailed, Record
+from cosmos_outbox.instrumentation import (
+    EventMalformed,
+    EventRejected,
+    MessagesPublished,
+    PublishFailed,
+    Record,
+)
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay import Relay
 from tests.unit.relay.factories import batch, entity, event
@@ -282,3 +288,25 @@ async def test_an_outage_is_told_as_such() -> None:
     failures = [record for record in world.told if isinstance(record, PublishFailed)]
     assert ["BrokerUnavailable", "TopicUnavailable"] == [type(failure.error).__name__ for failure in failures]
     assert isinstance(failures[0].error, BrokerUnavailable)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"data": "text"}, {"data": [1]}, {"partitionKey": None}, {"partitionKey": 5}, {"id": 7}],
+    ids=str,
+)
+async def test_an_event_that_another_program_wrote_wrongly_is_told_of_and_holds_nothing_up(
+    wrong: dict[str, object],
+) -> None:
+    world = World()
+    await world.relay(batch({**event("a", 1), **wrong}, event("b", 2), entity("c")))
+
+    assert ["b/2"] == world.ids
+    assert 1 == len(world.told_of(EventMalformed))
+
+
+async def test_an_event_document_without_data_is_none_and_costs_no_word() -> None:
+    world = World()
+    await world.relay(batch({**event("a", 1), "data": None}))
+
+    assert ([], []) == (world.ids, world.told)
