@@ -24,7 +24,7 @@ from cosmos_outbox.errors import AccessDenied, ContainerReplaced, NotFound, Prec
 from cosmos_outbox.leases import FeedRange, from_document
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, MonitoredContainer, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
-from tests.simulation.ice import ICE, Ice, install
+from tests.simulation.ice import ICE, Ice, freezable
 from tests.simulation.links import Link
 
 EPOCH = 1_800_000_000.0
@@ -94,16 +94,16 @@ class Simulation:
         Raises:
             Violation: an invariant did not hold.
         """
-        install(asyncio.get_running_loop())
-        try:
-            for step in script:
-                self._bury()
-                await self._do(step)
-                self._check_trust()
-                self._raise_first_violation()
-            await self._heal_and_finish()
-        finally:
-            await self._end()
+        with freezable(asyncio.get_running_loop()):
+            try:
+                for step in script:
+                    self._bury()
+                    await self._do(step)
+                    self._check_trust()
+                    self._raise_first_violation()
+                await self._heal_and_finish()
+            finally:
+                await self._end()
 
     # the script
 

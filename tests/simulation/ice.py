@@ -5,8 +5,10 @@ Freezing one worker of several on one loop, as SIGSTOP does: nothing of it runs,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 
@@ -17,9 +19,9 @@ class Ice:
 
     def __init__(self) -> None:
         self.frozen = False
-        self._held: list[Callable[[], None]] = []
+        self._held: list[Callable[[], object]] = []
 
-    def hold(self, run: Callable[[], None]) -> None:
+    def hold(self, run: Callable[[], object]) -> None:
         self._held.append(run)
 
     def thaw(self) -> None:
@@ -32,9 +34,10 @@ class Ice:
 ICE: ContextVar[Ice | None] = ContextVar("ICE", default=None)
 
 
-def install(loop: asyncio.AbstractEventLoop) -> None:
+@contextmanager
+def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """
-    Have the loop hold back every callback whose context belongs to a frozen worker.
+    Have the loop hold back every callback whose context belongs to a frozen worker, for as long as the block lasts.
     """
     call_soon, call_at = loop.call_soon, loop.call_at
 
@@ -47,14 +50,21 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
             if handle.cancelled():
                 return
             if ice.frozen:
-                ice.hold(lambda: call_soon(run, context=context))  # type: ignore[arg-type, return-value]
+                ice.hold(lambda: call_soon(run, context=context))
             else:
                 callback(*args)
 
         handle = schedule(run, context=context)
         return handle
 
-    loop.call_soon = lambda callback, *args, context=None: guarded(call_soon, callback, args, context)  # type: ignore[method-assign, assignment]
-    loop.call_at = lambda when, callback, *args, context=None: guarded(  # type: ignore[method-assign, assignment]
-        lambda run, *rest, context=None: call_at(when, run, *rest, context=context), callback, args, context
-    )
+    def soon(callback: Any, *args: Any, context: Any = None) -> Any:
+        return guarded(call_soon, callback, args, context)
+
+    def at(when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return guarded(partial(call_at, when), callback, args, context)
+
+    loop.call_soon, loop.call_at = soon, at  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        loop.call_soon, loop.call_at = call_soon, call_at  # type: ignore[method-assign]
