@@ -173,10 +173,11 @@ class _Sending:
 
     def _meaning_of_absence(self, refusal: Conflict | NotFound | PreconditionFailed) -> _Finding:
         if self._commit.events:
-            # Where the store refuses our event's id, its writing replica has the event and the one we read from does
-            # not yet. Where it refuses the entity, it had accepted the events' ids, so they were not there.
-            ours = isinstance(refusal, Conflict) and refusal.document_id in self._commit.event_ids
-            return _Finding.WRITTEN if ours else _Finding.NOT_WRITTEN
+            # Where the store refuses our event's id, its writing replica has some document of that id and the one we
+            # read from does not yet: look again, only reading it tells whose it is. Where it refuses the entity, it
+            # had accepted the events' ids, so they were not there.
+            taken = isinstance(refusal, Conflict) and refusal.document_id in self._commit.event_ids
+            return _Finding.UNREADABLE if taken else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and self._commit.deletes_only:
             return _Finding.WRITTEN if self._in_doubt else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and not self._in_doubt:

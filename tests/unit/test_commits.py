@@ -587,3 +587,19 @@ async def _commit(uow: UnitOfWork, note: Note, recorded: list[str], model: Model
         assert () == (() if note.is_new else note.events)
         model.apply(note, recorded)
         return
+
+
+async def test_an_id_that_is_taken_by_a_document_nobody_can_read_is_never_reported_as_success():
+    class Vanishing(MemoryContainer):
+        """The document in the way expires between the refusal and the look."""
+
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            raise Conflict(document_id=writes[0].id)
+
+    container = Vanishing()
+    async with Outbox(container, retries=RetryOptions(deadline_seconds=5)).unit_of_work() as uow:
+        uow.repository(Note).create(Note(text="hello"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+
+    assert () == container.documents()
