@@ -1,0 +1,82 @@
+"""
+Code that blocks the event loop is told of by name, while it blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.instrumentation import HandlerSlow, LoopBlocked, Record
+from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
+
+pytestmark = pytest.mark.looptime(False)
+
+
+async def processed(handler, **options: timedelta) -> list[Record]:
+    """
+    Return the records of a processor that handled one change.
+    """
+    records: list[Record] = []
+    handled = asyncio.Event()
+
+    async def handle(batch: ChangeBatch) -> None:
+        handler(records)
+        handled.set()
+
+    container = MemoryContainer()
+    document = {"id": "1", "partitionKey": "k"}
+    await container.commit("k", [Write(kind=WriteKind.CREATE, id="1", document=document)])
+    processor = ChangeFeedProcessor(
+        container,
+        MemoryLeases(),
+        handle,
+        ProcessorOptions(processor_name="p", **options),
+        hooks=[records.append],
+    )
+    task = asyncio.create_task(processor.run())
+    await handled.wait()
+    processor.stop()
+    await task
+    return records
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
+    told = threading.Event()
+
+    def block(records: list[Record]) -> None:
+        until = time.monotonic() + 10
+        while time.monotonic() < until and not told.is_set():
+            if any(isinstance(record, LoopBlocked) for record in records):
+                told.set()
+
+    records = await processed(block, blocked_loop_after=timedelta(seconds=0.1))
+
+    assert told.is_set()
+    blocked = next(record for record in records if isinstance(record, LoopBlocked))
+    assert "lease pmemory_AAAAAA==_AAAAAIAAAAA=..0" == blocked.task
+    assert f"{__file__}:" in blocked.where
+    assert blocked.seconds >= 0.1
+
+
+async def test_a_handler_that_blocked_and_returned_at_once_is_told_of_as_slow():
+    records = await processed(
+        lambda _: time.sleep(0.05),  # blocking is the point
+        slow_handler_after=timedelta(seconds=0.02),
+    )
+
+    slow = [record for record in records if isinstance(record, HandlerSlow)]
+    assert ["pmemory_AAAAAA==_AAAAAIAAAAA=..0"] == [record.lease for record in slow]
+
+
+async def test_a_loop_that_is_never_blocked_is_told_of_nothing():
+    records = await processed(lambda _: None, blocked_loop_after=timedelta(seconds=1))
+
+    assert [] == [record for record in records if isinstance(record, LoopBlocked | HandlerSlow)]
