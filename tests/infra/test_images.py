@@ -72,6 +72,7 @@ def _engine() -> Engine:
                 "buildah",
                 "bud",
                 "--isolation=chroot",
+                "--layers",
                 "--force-rm",
                 "--network=host",
                 "--format=docker",
