@@ -1,0 +1,220 @@
+"""
+What KEDA's Cosmos DB scalers send, byte for byte what they read of our leases, and the lag and replicas they make of it.
+
+Requests, headers and formulas are those of kedacore/keda (`azure_cosmosdb_scaler.go`) and, for lease ids, of the external
+scaler, which uses the .NET estimator. Nothing of the SDK or of this library takes part in asking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote_plus, urlsplit
+
+import aiohttp
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import DatabaseProxy
+
+from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
+from cosmos_outbox.ports import ChangeBatch
+from emulators.cosmos.account import Account
+from emulators.cosmos.server import CosmosServer
+
+pytestmark = pytest.mark.looptime(False)
+
+NAME = "billing"
+
+
+class Scaler:
+    """
+    A KEDA scaler: plain HTTP, an account key, and the names in the trigger's metadata.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, endpoint: str, key: str) -> None:
+        self._http, self._endpoint, self._key = http, endpoint, key
+
+    async def lags(self, prefix: str) -> dict[str, int]:
+        """
+        Return the lag of each lease by its token.
+        """
+        found = {}
+        for lease in await self._leases(prefix):
+            if lease.get("LeaseToken"):
+                found[lease["LeaseToken"]] = await self._lag(lease)
+        return found
+
+    async def _leases(self, prefix: str) -> list[dict[str, Any]]:
+        query = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
+        body = json.dumps(
+            {"query": query, "parameters": [{"name": "@prefix", "value": prefix}]}, separators=(",", ":")
+        )
+        headers = {
+            "Content-Type": "application/query+json",
+            "x-ms-documentdb-isquery": "true",
+            "x-ms-documentdb-query-enablecrosspartition": "true",
+        }
+        async with self._request("POST", "dbs/db/colls/leases", headers, body) as answer:
+            assert 200 == answer.status
+            documents: list[dict[str, Any]] = (await answer.json())["Documents"]
+            return documents
+
+    async def _lag(self, lease: dict[str, Any]) -> int:
+        headers = {
+            "x-ms-documentdb-partitionkeyrangeid": lease["LeaseToken"],
+            "A-IM": "Incremental feed",
+            "x-ms-max-item-count": "1",
+        }
+        if lease["ContinuationToken"]:
+            headers["If-None-Match"] = lease["ContinuationToken"]
+        async with self._request("GET", "dbs/db/colls/data", headers) as answer:
+            if answer.status == 304:
+                return 0
+            assert 200 == answer.status, await answer.text()
+            first = (await answer.json())["Documents"][0]["_lsn"]
+            segments = answer.headers["x-ms-session-token"].partition(":")[2].split("#")
+            newest = int(segments[1] if len(segments) > 1 else segments[0])
+            return newest - first + 1
+
+    def _request(self, verb: str, link: str, headers: dict[str, str], body: str | None = None) -> Any:
+        date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        text = f"{verb.lower()}\ndocs\n{link}\n{date.lower()}\n\n"
+        made = hmac.new(base64.b64decode(self._key), text.encode(), hashlib.sha256).digest()
+        signed = {
+            **headers,
+            "Authorization": quote_plus(f"type=master&ver=1.0&sig={base64.b64encode(made).decode()}"),
+            "x-ms-date": date,
+            "x-ms-version": "2018-12-31",
+        }
+        return self._http.request(verb, f"{self._endpoint}/{link}/docs", headers=signed, data=body)
+
+
+def replicas(lags: dict[str, int], *, threshold: int = 100) -> int:
+    """
+    Return the replicas that KEDA asks for: `min(totalLag, active * threshold)` over an average of `threshold`.
+    """
+    active = sum(1 for lag in lags.values() if lag > 0)
+    return math.ceil(min(sum(lags.values()), active * threshold) / threshold)
+
+
+class World:
+    def __init__(self, server: CosmosServer, database: DatabaseProxy, host: str, scaler: Scaler) -> None:
+        self.server, self.scaler = server, scaler
+        data = database.get_container_client("data")
+        self._data = data
+        self.feed = CosmosChangeFeed(data, account_host=host)
+        self.leases = CosmosLeases(database.get_container_client("leases"))
+        # KEDA itself takes the first label of the account's host, which an address does not have: here, all of it.
+        self.keda_prefix = f"{NAME}{host.partition('.')[0]}."
+
+    async def dotnet_prefix(self) -> str:
+        container = await self.feed.describe()
+        return f"{NAME}{container.account_host}_{container.database_rid}_{container.container_rid}.."
+
+    async def write(self, count: int, *, first: int = 0) -> None:
+        for n in range(first, first + count):
+            await self._data.create_item({"id": str(n), "partitionKey": f"key-{n % 20}"})
+
+    async def process(self, changes: int) -> None:
+        """
+        Run a processor until it handled so many changes and saved that on every lease, then stop it.
+        """
+        seen = 0
+
+        async def handle(batch: ChangeBatch) -> None:
+            nonlocal seen
+            seen += len(batch.documents)
+
+        processor = ChangeFeedProcessor(
+            self.feed, self.leases, handle, ProcessorOptions(processor_name=NAME), hooks=()
+        )
+        task = asyncio.create_task(processor.run())
+        ranges = len(await self.feed.physical_ranges())
+        async with asyncio.timeout(20):
+            while seen < changes or not _saved_everywhere(processor, ranges):  # noqa: ASYNC110 - a status is no event
+                await asyncio.sleep(0.02)
+        processor.stop()
+        await task
+
+
+def _saved_everywhere(processor: ChangeFeedProcessor, ranges: int) -> bool:
+    status = processor.status()
+    return len(status) == ranges and all(lease.continuation for lease in status)
+
+
+@asynccontextmanager
+async def a_world(*, ranges: int) -> AsyncIterator[World]:
+    async with (
+        CosmosServer(Account(partitions=ranges)) as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+        aiohttp.ClientSession() as http,
+    ):
+        database = await client.create_database("db")
+        await database.create_container("data", PartitionKey("/partitionKey"))
+        await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
+        host = account_host(client)
+        assert urlsplit(server.url).hostname == host
+        yield World(server, database, host, Scaler(http, server.url, server.key))
+
+
+async def test_both_scalers_find_our_leases_and_nothing_else():
+    async with a_world(ranges=3) as world:
+        await world.process(0)
+
+        assert {"0": 0, "1": 0, "2": 0} == await world.scaler.lags(await world.dotnet_prefix())
+        assert {"0": 0, "1": 0, "2": 0} == await world.scaler.lags(world.keda_prefix)
+        assert {} == await world.scaler.lags(f"{NAME}-extended")
+
+
+async def test_the_lag_is_what_was_committed_since_the_checkpoint_and_what_our_estimator_says():
+    async with a_world(ranges=3) as world:
+        await world.write(30)
+        await world.process(30)
+        await world.write(75, first=30)
+
+        lags = await world.scaler.lags(world.keda_prefix)
+        ours = await estimate_lag(NAME, feed=world.feed, leases=world.leases)
+        assert 75 == sum(lags.values())
+        assert lags == {lease.token: lease.transactions for lease in ours.leases}
+
+        await world.process(75)
+        assert 0 == sum((await world.scaler.lags(world.keda_prefix)).values())
+
+
+async def test_an_idle_processor_lets_the_deployment_scale_to_zero_although_there_is_history():
+    """
+    Without a saved continuation KEDA reads from the beginning; so the first one is saved even if nothing was read.
+    """
+    async with a_world(ranges=2) as world:
+        await world.process(0)
+
+        assert 0 == replicas(await world.scaler.lags(world.keda_prefix))
+
+        await world.write(250)
+        lags = await world.scaler.lags(world.keda_prefix)
+        assert 250 == sum(lags.values())
+        assert min(2, math.ceil(250 / 100)) == replicas(lags)
+
+
+async def test_the_children_of_a_split_are_read_by_their_ids_and_show_no_phantom_lag():
+    async with a_world(ranges=2) as world:
+        await world.write(40)
+        await world.process(40)
+        world.server.account.container("db", "data").split("0")
+        await world.write(10, first=40)
+        await world.process(10)
+
+        assert {"1": 0, "2": 0, "3": 0} == await world.scaler.lags(world.keda_prefix)
+        await world.write(12, first=50)
+        assert 12 == sum((await world.scaler.lags(world.keda_prefix)).values())
