@@ -334,6 +334,13 @@ _LEVELS: dict[type, int] = {
 }
 
 
+def level_of(record: Record) -> int:
+    """
+    Return how severe a record is, as a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
+    """
+    return _LEVELS.get(type(record), logging.WARNING)
+
+
 def unheard(record: Record) -> None:
     """
     Let a record pass.
@@ -344,7 +351,7 @@ def log_hook(record: Record) -> None:
     """
     Log a record: its class name is the event key, its fields are the structured extra.
     """
-    level = _LEVELS.get(type(record), logging.WARNING)
+    level = level_of(record)
     if _logger.isEnabledFor(level):
         values = {field.name: getattr(record, field.name) for field in fields(record)}
         _logger.log(

@@ -20,9 +20,9 @@ from cosmos_outbox.adapters.cosmos_parked import open_parked
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
-from cosmos_outbox.changefeed import ChangeFeedProcessor, Lag, ProcessorOptions
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.instrumentation import Hook, Record, log_hook
-from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.ports import ParkedStore, StartFrom
 from cosmos_outbox.relay import Parking, Relay
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.ttl import TtlGuard
@@ -32,7 +32,7 @@ from worker.outbound import opened_publisher, warn_of_misses
 from worker.settings import Settings
 from worker.telemetry import opened_telemetry
 from worker.vitals import Identity, Vitals
-from worker.watching import WatchedFeed, WatchedLeases, watch_lag
+from worker.watching import WatchedFeed, WatchedLeases, watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,21 +104,22 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             ),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(seconds=settings.stalled_seconds),
+            event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
 
         def notify(record: Record) -> None:
             for hook in (log_hook, vitals, telemetry.instruments):
                 hook(record)
 
-        def exposition() -> tuple[bytes, str]:
+        def observe() -> None:
             telemetry.instruments.observed = vitals.snapshot()
+
+        def exposition() -> tuple[bytes, str]:
+            observe()
             return telemetry.exposition()
 
-        def measured(lag: Lag) -> None:
-            vitals.measured(lag)
-            telemetry.instruments.observed = vitals.snapshot()
-
-        relay = Relay(publisher, parking=await _parking(settings, cosmos), notify=notify)
+        parked = await _parked(settings, cosmos)
+        relay = Relay(publisher, parking=_parking(settings, parked), notify=notify)
         retention = await stack.enter_async_context(_retention(settings, relay, cosmos, notify))
         guard = TtlGuard(
             retention, tolerated_outage=timedelta(seconds=settings.tolerated_outage_seconds), notify=notify
@@ -136,13 +137,14 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         yield Worker(
             processor=processor,
             vitals=vitals,
-            watch=lambda: watch_lag(
+            watch=lambda: watch(
                 settings.processor_name,
                 feed=feed,
                 leases=leases,
+                parked=parked,
                 every=timedelta(seconds=settings.lag_seconds),
-                measured=measured,
-                troubled=vitals.troubled,
+                vitals=vitals,
+                seen=observe,
             ),
             health_url=health_url,
         )
@@ -159,15 +161,17 @@ def _retention(settings: Settings, relay: Relay, cosmos: CosmosClient, notify: H
     )
 
 
-async def _parking(settings: Settings, cosmos: CosmosClient) -> Parking | None:
+async def _parked(settings: Settings, cosmos: CosmosClient) -> ParkedStore | None:
     container = settings.parked_container
     if container is None:
         return None
-    return Parking(
-        await repeated(lambda: open_parked(cosmos, settings.cosmos_database, container), RetryOptions()),
-        max_keys=settings.parked_max_keys,
-        max_events=settings.parked_max_events,
-    )
+    return await repeated(lambda: open_parked(cosmos, settings.cosmos_database, container), RetryOptions())
+
+
+def _parking(settings: Settings, store: ParkedStore | None) -> Parking | None:
+    if store is None:
+        return None
+    return Parking(store, max_keys=settings.parked_max_keys, max_events=settings.parked_max_events)
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 from worker.vitals import Snapshot
@@ -25,7 +26,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid #8886; padding: .35rem 1.5rem .35rem 0; text-align: left; vertical-align: top; }
 caption { text-align: left; font-size: .85rem; opacity: .8; padding-bottom: .5rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td.text { overflow-wrap: anywhere; }
+td.text { overflow-wrap: break-word; }
 footer { margin-top: 2rem; font-size: .85rem; }
 """
 
@@ -55,6 +56,8 @@ named {html.escape(snapshot.processor)}.</p>
 {_figures(snapshot)}
 <h2 id="leases">Leases</h2>
 {_leases(snapshot)}
+<h2 id="parked">Parked keys</h2>
+{_parked(snapshot)}
 <h2 id="errors">Last errors</h2>
 {_troubles(snapshot)}
 </main>
@@ -81,6 +84,7 @@ def _figures(snapshot: Snapshot) -> str:
         "Leases of this worker": str(len(snapshot.mine)),
         "Changes waiting, all leases": "unknown" if lag is None else f"{lag.transactions:,}",
         "Oldest unsent": "unknown" if lag is None else _age(lag.oldest_age),
+        "Parked keys": "unknown" if snapshot.parked is None else f"{snapshot.parked.count:,}",
     }
     return (
         "<dl>"
@@ -121,6 +125,27 @@ def _leases(snapshot: Snapshot) -> str:
     return _table(f"All leases of the group.{since}", heads, rows, numbers={2, 3})
 
 
+def _parked(snapshot: Snapshot) -> str:
+    parked = snapshot.parked
+    if parked is None or not parked.count:
+        return "<p>None.</p>" if parked else "<p>Not looked at, or no parked container is set.</p>"
+    if not parked.keys:
+        return f"<p>{parked.count:,} keys: <code>cosmos-outbox parked list</code> names them.</p>"
+    rows = [
+        (
+            key.partition_key,
+            f"{key.held:,}",
+            key.parked_at,
+            key.failure.event_id if key.failure else "",
+            key.failure.error if key.failure else "",
+        )
+        for key in parked.keys
+    ]
+    heads = ("Partition key", "Held events", "Since", "Event that cannot be sent", "Error")
+    caption = "Set aside until somebody acts: cosmos-outbox parked release KEY."
+    return _table(caption, heads, rows, numbers={1})
+
+
 def _troubles(snapshot: Snapshot) -> str:
     if not snapshot.troubles:
         return "<p>None since the start.</p>"
@@ -133,7 +158,7 @@ def _table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    numbers: set[int] = frozenset(),  # type: ignore[assignment] # an empty frozenset does for a set that is only read
+    numbers: AbstractSet[int] = frozenset(),
 ) -> str:
     def kind(column: int) -> str:
         return ' class="n"' if column in numbers else ' class="text"'

@@ -4,9 +4,12 @@ Telemetry: what hooks tell becomes OpenTelemetry metrics, for Prometheus always 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib.metadata import version
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -22,6 +25,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from cosmos_outbox.instrumentation import (
     EventRejected,
+    EventsDeleted,
+    EventsHeld,
     LeaseAcquired,
     LeaseClosed,
     LeaseHalted,
@@ -30,6 +35,7 @@ from cosmos_outbox.instrumentation import (
     PageHandled,
     PublishFailed,
     Record,
+    level_of,
 )
 from worker.vitals import Snapshot
 
@@ -87,6 +93,29 @@ class Telemetry:
         self._request_units = meter.create_counter(
             "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
         )
+        self._alarms = meter.create_counter(
+            "outbox.alarms", unit="{alarm}", description="Records of the severity ERROR, by what happened."
+        )
+        self._held = meter.create_counter(
+            "outbox.events.held",
+            unit="{event}",
+            description="Later events put behind a parked one of their key.",
+        )
+        self._deleted = meter.create_counter(
+            "outbox.events.deleted", unit="{event}", description="Events deleted after they were sent."
+        )
+        self._counted: dict[type, Callable[[Any], None]] = {
+            MessagesPublished: self._published,
+            PublishFailed: lambda record: self._send_failures.add(1, _error_of(record)),
+            EventRejected: lambda record: self._rejected.add(1),
+            EventsHeld: lambda record: self._held.add(record.events),
+            EventsDeleted: lambda record: self._deleted.add(record.events),
+            PageHandled: lambda record: self._handled.add(record.changes),
+            PageFailed: lambda record: self._page_failures.add(1, _error_of(record)),
+            LeaseHalted: lambda record: self._halts.add(1),
+            LeaseAcquired: lambda record: self._moves.add(1, {"outbox.lease.move": "acquired"}),
+            LeaseClosed: lambda record: self._moves.add(1, {"outbox.lease.move": str(record.reason)}),
+        }
         for name, unit, description, read in _GAUGES:
             meter.create_observable_gauge(name, [self._reading(read)], unit=unit, description=description)
 
@@ -94,26 +123,15 @@ class Telemetry:
         """
         Count a record.
         """
-        match record:
-            case MessagesPublished():
-                self._sent.add(record.messages, self._destination)
-                self._send_duration.record(record.seconds, self._destination)
-            case PublishFailed():
-                self._send_failures.add(1, {"error.type": type(record.error).__name__})
-            case EventRejected():
-                self._rejected.add(1)
-            case PageHandled():
-                self._handled.add(record.changes)
-            case PageFailed():
-                self._page_failures.add(1, {"error.type": type(record.error).__name__})
-            case LeaseHalted():
-                self._halts.add(1)
-            case LeaseAcquired():
-                self._moves.add(1, {"outbox.lease.move": "acquired"})
-            case LeaseClosed():
-                self._moves.add(1, {"outbox.lease.move": str(record.reason)})
-            case _:
-                pass
+        if level_of(record) >= logging.ERROR:
+            self._alarms.add(1, {"outbox.alarm": type(record).__name__})
+        counting = self._counted.get(type(record))
+        if counting is not None:
+            counting(record)
+
+    def _published(self, record: MessagesPublished) -> None:
+        self._sent.add(record.messages, self._destination)
+        self._send_duration.record(record.seconds, self._destination)
 
     def charged(self, request_units: float) -> None:
         """
@@ -127,6 +145,10 @@ class Telemetry:
         return lambda _: read(self.observed) if self.observed is not None else ()
 
 
+def _error_of(record: PublishFailed | PageFailed) -> dict[str, str]:
+    return {"error.type": type(record.error).__name__}
+
+
 def _lag(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag else ():
         yield Observation(lease.transactions, {"outbox.lease": lease.token})
@@ -136,6 +158,22 @@ def _ages(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag else ():
         seconds = 0.0 if lease.oldest_age is None else lease.oldest_age.total_seconds()
         yield Observation(seconds, {"outbox.lease": lease.token})
+
+
+def _headroom(snapshot: Snapshot) -> Iterator[Observation]:
+    if snapshot.lag:
+        oldest = snapshot.lag.oldest_age or timedelta(0)
+        yield Observation((snapshot.event_ttl - oldest).total_seconds())
+
+
+def _parked_keys(snapshot: Snapshot) -> Iterator[Observation]:
+    if snapshot.parked:
+        yield Observation(snapshot.parked.count)
+
+
+def _parked_events(snapshot: Snapshot) -> Iterator[Observation]:
+    if snapshot.parked and snapshot.parked.events is not None:
+        yield Observation(snapshot.parked.events)
 
 
 def _unowned(snapshot: Snapshot) -> Iterator[Observation]:
@@ -151,6 +189,19 @@ _GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]]
         "s",
         "Age of the oldest change that waits in a range; 0 where none does.",
         _ages,
+    ),
+    (
+        "outbox.ttl.headroom",
+        "s",
+        "Time until the oldest change that waits may be deleted unsent (OUTBOX_EVENT_TTL_SECONDS less its age).",
+        _headroom,
+    ),
+    ("outbox.parked.keys", "{key}", "Partition keys that wait for an operator.", _parked_keys),
+    (
+        "outbox.parked.events",
+        "{event}",
+        "Events they hold, where there are not too many keys to count.",
+        _parked_events,
     ),
     ("outbox.leases.free", "{lease}", "Leases that nobody owns.", _unowned),
     (

@@ -5,6 +5,8 @@ Vitals: what a worker knows of its own health; a hook that hears everything, and
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from cosmos_outbox.changefeed import Lag, LeaseStatus
-from cosmos_outbox.instrumentation import EventRejected, LeaseAcquired, LeaseClosed, MessagesPublished, Record
+from cosmos_outbox.instrumentation import LeaseClosed, MessagesPublished, Record, level_of
+from cosmos_outbox.relay.parked import ParkedKey
 
 _ERRORS_KEPT = 20
 _THROUGHPUT_SECONDS = 60.0
@@ -40,11 +43,25 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedSeen:
+    """
+    The parked keys of all workers; `keys` has the first of `count`, `events` is None where there are too many to count.
+    """
+
+    count: int
+    keys: tuple[ParkedKey, ...] = ()
+    events: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
     A worker's health at one moment.
 
-    lag: of all leases, whoever owns them; None before it was first known. unready: reasons, none where all is well.
+    lag: of all leases, whoever owns them; None before it was first known.
+    event_ttl: how long events live, so how late they may be sent.
+    parked: None where nothing is ever parked, or it is not known yet.
+    unready: reasons, none where all is well.
     """
 
     at: datetime
@@ -57,6 +74,8 @@ class Snapshot:
     mine: tuple[LeaseStatus, ...]
     lag: Lag | None
     lag_at: datetime | None
+    event_ttl: timedelta
+    parked: ParkedSeen | None
     sent: int
     sent_per_second: float
     troubles: tuple[Trouble, ...]
@@ -83,6 +102,7 @@ class Vitals:
         identity: which worker.
         leases: tells how the worker's own leases are doing.
         stalled_after: how long nothing may move before the worker counts as unready.
+        event_ttl: how long events live. Defaults to 10 days.
         utcnow: the wall clock, for what people read.
     """
 
@@ -92,11 +112,14 @@ class Vitals:
         *,
         leases: Callable[[timedelta], tuple[LeaseStatus, ...]],
         stalled_after: timedelta,
+        event_ttl: timedelta = timedelta(days=10),
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._identity, self._leases, self._stalled_after = identity, leases, stalled_after
         self._utcnow, self._started_at = utcnow, utcnow()
-        self._loop = asyncio.get_running_loop()
+        self._event_ttl = event_ttl
+        self._parked: ParkedSeen | None = None
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._balanced_at: float | None = None
         self._begun_at = self._loop.time()
         self._draining = False
@@ -109,14 +132,14 @@ class Vitals:
         """
         Take note of a record.
         """
-        if isinstance(record, MessagesPublished):
+        if threading.get_ident() != self._thread:  # what blocks the event loop is told of by another thread
+            self._loop.call_soon_threadsafe(self, record)
+        elif isinstance(record, MessagesPublished):
             self._sent += record.messages
             self._sendings.append((self._loop.time(), record.messages))
             self._forget_old_sendings()
-            return
-        error = getattr(record, "error", None)
-        if error is not None:
-            self.troubled(type(record).__name__, f"{_subject(record)}{error!r}")
+        elif level_of(record) >= logging.WARNING or (isinstance(record, LeaseClosed) and record.error):
+            self.troubled(type(record).__name__, _told(record))
 
     def troubled(self, event: str, text: str) -> None:
         """
@@ -142,6 +165,12 @@ class Vitals:
         """
         self._lag = (lag, self._utcnow())
 
+    def seen_parked(self, parked: ParkedSeen) -> None:
+        """
+        Take note of what is parked.
+        """
+        self._parked = parked
+
     def snapshot(self) -> Snapshot:
         """
         Return how the worker is, now.
@@ -166,6 +195,8 @@ class Vitals:
             mine=mine,
             lag=self._lag[0] if self._lag else None,
             lag_at=self._lag[1] if self._lag else None,
+            event_ttl=self._event_ttl,
+            parked=self._parked,
             sent=self._sent,
             sent_per_second=sum(count for _, count in self._sendings) / window,
             troubles=tuple(reversed(self._troubles)),
@@ -208,15 +239,10 @@ def reasons_against(
     return tuple(reasons)
 
 
-def _subject(record: Record) -> str:
-    if isinstance(record, EventRejected):
-        return f"event {record.event_id} of partition key {record.partition_key}: "
-    lease = getattr(record, "lease", None)
-    return f"lease {lease.rpartition('..')[2]}: " if isinstance(lease, str) else ""
-
-
-def is_lease_move(record: Record) -> bool:
-    """
-    Say whether a lease came to this worker or left it.
-    """
-    return isinstance(record, LeaseAcquired | LeaseClosed)
+def _told(record: Record) -> str:
+    values = ((field.name, getattr(record, field.name)) for field in fields(record))
+    return " ".join(
+        f"{name}={value.rpartition('..')[2] if name == 'lease' else value!r}"
+        for name, value in values
+        if value is not None
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import (
@@ -20,9 +20,15 @@ from cosmos_outbox.ports import (
     LeaseStore,
     Listing,
     MonitoredContainer,
+    ParkedStore,
     PhysicalRange,
     StartFrom,
 )
+from cosmos_outbox.relay import Parking
+from cosmos_outbox.relay.release import ParkedKeys
+from worker.vitals import ParkedSeen, Vitals
+
+_KEYS_LOOKED_AT = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -80,24 +86,48 @@ class WatchedLeases:
         await self._leases.delete(document_id, partition_key, etag=etag)
 
 
-async def watch_lag(
+async def watch(
     processor_name: str,
     *,
     feed: ChangeFeed,
     leases: LeaseStore,
+    parked: ParkedStore | None,
     every: timedelta,
-    measured: Callable[[Lag], None],
-    troubled: Callable[[str, str], None],
+    vitals: Vitals,
+    seen: Callable[[], None],
 ) -> None:
     """
-    Estimate what waits, of all leases, whoever owns them, until cancelled.
+    Look at what waits and what is parked, whoever works on it, until cancelled.
 
     A look that fails changes nothing but is told of: the age of the last successful one shows on the status page.
+
+    Args:
+        processor_name: of the leases.
+        feed: of the container.
+        leases: where they are.
+        parked: where keys are parked, None where none ever is.
+        every: time between two looks.
+        vitals: told what was seen.
+        seen: called after each look.
     """
     while True:
         try:
-            measured(await estimate_lag(processor_name, feed=feed, leases=leases))
+            vitals.measured(await estimate_lag(processor_name, feed=feed, leases=leases))
+            if parked is not None:
+                vitals.seen_parked(await look_at_parked(parked))
         except OutboxError as error:  # whether the worker can work at all is for the processor to find out
-            _logger.warning("lag.unknown %r", error)
-            troubled("LagUnknown", repr(error))
+            _logger.warning("watch.failed %r", error)
+            vitals.troubled("WatchFailed", repr(error))
+        seen()
         await asyncio.sleep(every.total_seconds())
+
+
+async def look_at_parked(store: ParkedStore) -> ParkedSeen:
+    """
+    Return what is parked; each key costs a read, so where there are many only their number is told.
+    """
+    names = await Parking(store).keys()
+    if len(names) > _KEYS_LOOKED_AT:
+        return ParkedSeen(count=len(names))
+    keys = await ParkedKeys(store).list()
+    return ParkedSeen(count=len(keys), keys=keys, events=sum(key.held for key in keys))

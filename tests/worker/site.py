@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -82,13 +83,18 @@ class Site:
     environment: dict[str, str]
     stack: AsyncExitStack
 
-    async def commit(self, *, tracer_provider: TracerProvider | None = None) -> str:
+    async def commit(
+        self, *, tracer_provider: TracerProvider | None = None, contact_id: str | None = None
+    ) -> str:
         """
         Create a contact; return the id of its event.
         """
         outbox = Outbox(self.store, tracer_provider=tracer_provider)
         async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
-            created = await create(uow, Contact(name=Name(first_name="Ada", last_name="Lovelace")))
+            contact = Contact(
+                id=contact_id or str(uuid.uuid4()), name=Name(first_name="Ada", last_name="Lovelace")
+            )
+            created = await create(uow, contact)
         return created.commit.events[0].id
 
     async def start_worker(self, **variables: str | None) -> WorkerProcess:

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.relay.parked import Failure, ParkedKey
 from tests.worker.leases import status
 from tests.worker.site import eventually, opened_site
 from worker.status_page import page_of
-from worker.vitals import Phase, Snapshot, Trouble
+from worker.vitals import ParkedSeen, Phase, Snapshot, Trouble
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -52,6 +53,8 @@ SNAPSHOT = Snapshot(
         )
     ),
     lag_at=AT,
+    event_ttl=timedelta(days=10),
+    parked=None,
     sent=12345,
     sent_per_second=41.25,
     troubles=(),
@@ -117,6 +120,15 @@ def test_a_lease_that_stands_still_is_named_with_its_error():
         "BrokerUnavailable('down')",
     } <= set(page.texts)
     assert ["alert"] == [tag["role"] for tag in page.all("div") if "state bad" == tag.get("class")]
+
+
+def test_parked_keys_are_named_with_the_event_that_cannot_be_sent():
+    failure = Failure(event_id="e-1", reason="MessageRejected", error="too large", attempts=3)
+    key = ParkedKey(partition_key="ada", epoch="1", parked_at="2026-11-21T08:00:00Z", failure=failure, held=4)
+    texts = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=1, keys=(key,), events=4)))).texts
+    assert {"ada", "4", "e-1", "too large"} <= set(texts)
+    many = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=5000)))).texts
+    assert "5,000 keys:" in many
 
 
 def test_errors_and_names_are_escaped():
@@ -188,18 +200,22 @@ async def test_a_browser_shows_the_page_of_a_working_worker(chromium, tmp_path):
     async with opened_site(partitions=2) as site:
         for _ in range(20):
             await site.commit()
-        worker = await site.start_worker()
+        worker = await site.start_worker(OUTBOX_PARKED_CONTAINER="parked")
         url = await worker.health_url()
         await eventually(url, lambda status, body: "nothing waits" in body and "<dd>20</dd>" in body)
+        site.bus.broker.faults.add({"action": "reject", "count": None, "condition": "amqp:not-allowed"})
+        await site.commit(contact_id="ada")
+        await eventually(
+            url, lambda status, body: "KeyParked" in body and '<td class="text">ada</td>' in body
+        )
         shot = tmp_path / "page.png"
-        await chromium("--window-size=1200,800", f"--screenshot={shot}", url + "/")
+        await chromium("--window-size=1200,1000", f"--screenshot={shot}", url + "/")
         text = await chromium("--dump-dom", url + "/")
-    assert {"Ready", "worker-1", "20", "nothing waits", "None since the start."} <= set(Page(text).texts)
+    assert {"Ready", "worker-1", "20", "ada", "KeyParked", "moving"} <= set(Page(text).texts)
     width, height = struct.unpack(">II", shot.read_bytes()[16:24])
-    assert (1200, 800) == (width, height)
+    assert (1200, 1000) == (width, height)
     assert shot.stat().st_size > 10_000, "the picture is blank"
     if os.environ.get("UPDATE_STATUS_PAGE"):
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
         KEPT.write_bytes(shot.read_bytes())
 
 

@@ -59,7 +59,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
                 async with session:
                     (message,) = await session.receive_messages(1, max_wait_time=20)
                     with processing(message, topic="events", subscription="all", tracer_provider=provider):
-                        causes.append(current_correlation().causation_id)
+                        causes.append(current_correlation()["causationId"])
                         await session.complete_message(message)
         worker.process.terminate()
         assert 0 == await worker.exit_code(), worker.output

@@ -11,7 +11,14 @@ import pytest
 
 from cosmos_outbox.changefeed import LeaseStatus
 from cosmos_outbox.errors import BrokerUnavailable
-from cosmos_outbox.instrumentation import EventRejected, MessagesPublished, PublishFailed
+from cosmos_outbox.instrumentation import (
+    EventRejected,
+    LeaseAcquired,
+    LeaseClosed,
+    LoopBlocked,
+    MessagesPublished,
+    PublishFailed,
+)
 from tests.worker.leases import status
 from worker.vitals import Identity, Phase, Vitals, reasons_against
 
@@ -75,5 +82,21 @@ async def test_errors_are_kept_newest_first_and_only_the_last_of_them():
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
     troubles = watched.snapshot().troubles
     assert 20 == len(troubles)
-    assert "event e of partition key k: ValueError('large')" == troubles[0].text
+    assert "lane=0 event_id='e' partition_key='k' error=ValueError('large')" == troubles[0].text
     assert "busy 24" in troubles[1].text
+
+
+async def test_what_another_thread_tells_is_noted_on_the_loop():
+    watched = vitals()
+    blocked = LoopBlocked(task="lease 0", where="handler.py:7", seconds=3.0)
+    await asyncio.to_thread(watched, blocked)
+    await asyncio.sleep(0)
+    (trouble,) = watched.snapshot().troubles
+    assert ("LoopBlocked", "handler.py:7" in trouble.text) == (trouble.event, True)
+
+
+async def test_what_is_no_trouble_is_not_shown():
+    watched = vitals()
+    watched(LeaseAcquired(lease="p..0", owner="w", previous_owner=None))
+    watched(LeaseClosed(lease="p..0", owner="w", reason="stopped"))
+    assert () == watched.snapshot().troubles
