@@ -14,6 +14,7 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
     pump        read a page, have it handled, report how far we are; repeat       (pump.py, handling.py)
     progress    how far a range is, and whether it stands still                   (progress.py)
     splits      replace the lease of a range that is gone by leases of the new    (splits.py)
+    watchdog    tells what blocks the event loop                                  (watchdog.py)
     estimator   how many changes wait, for each lease                             (estimator.py)
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released
@@ -38,7 +39,8 @@ fail, we read the lease again, see the other owner, and stop.
 *Order.* Changes of one partition key lie in one range and are handled in feed order, page after page.
 
 Failures: a handler that raises gets the same page again, after a back-off, while the lease is kept and renewed. A
-store that fails is asked again until trust runs out. A crash leaves the lease to expire.
+store that fails is asked again until trust runs out. A crash leaves the lease to expire. A container that was deleted and
+created again is read from the start, with an alarm.
 """
 
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag

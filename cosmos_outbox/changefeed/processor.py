@@ -69,7 +69,14 @@ class ChangeFeedProcessor:
     """
     Hand every change of a container to a handler, sharing the work with all processors of the same name.
 
-        processor = ChangeFeedProcessor(feed, leases, handler, ProcessorOptions(processor_name="billing"))
+        container, leases = MemoryContainer(ranges=4), MemoryLeases()   # or CosmosChangeFeed, CosmosLeases
+
+        async def handler(batch: ChangeBatch) -> None:
+            for document in batch.documents:
+                print(document["id"])
+            processor.stop()
+
+        processor = ChangeFeedProcessor(container, leases, handler, ProcessorOptions(processor_name="billing"))
         await processor.run()          # until `processor.stop()` is called
 
     Args:

@@ -5,14 +5,30 @@ The processor over memory and virtual time: what a user of `ChangeFeedProcessor`
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from datetime import timedelta
 
 import pytest
 
-from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox import changefeed
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from tests.unit.changefeed.world import World
+
+
+async def test_the_example_in_the_docstring_runs(capsys):
+    world = World(ranges=4)
+    await world.write("k")
+    example = textwrap.dedent("    " * 2 + (ChangeFeedProcessor.__doc__ or "").partition("\n\n        ")[2])
+    code = example.partition("\n    Args:")[0].partition("\nArgs:")[0]
+    names = {**vars(changefeed), "MemoryContainer": lambda **_: world.container, "MemoryLeases": MemoryLeases}
+    indented = textwrap.indent(textwrap.dedent(code), "    ")
+    exec(f"async def example():\n{indented}", {**names, "ChangeBatch": ChangeBatch}, names)  # noqa: S102 - the claim
+    await names["example"]()
+
+    assert "k-0\n" == capsys.readouterr().out
 
 
 async def test_every_change_is_handled_once_and_in_order_when_nothing_fails():
