@@ -23,7 +23,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.pending import PendingCommit
-from cosmos_outbox.ports import Document, Store
+from cosmos_outbox.ports import CommitResult, Document, Store
 from cosmos_outbox.retries import Deadline, RetryOptions
 
 # Matches no document: what is known of an entity that was written, while its etag is not (somebody may have changed
@@ -85,7 +85,11 @@ class _Sending:
         while True:
             self._attempts += 1
             try:
-                return await self._attempt()
+                return self._answered(
+                    await self._deadline.attempt(
+                        self._store.commit, self._commit.partition_key, self._commit.writes
+                    )
+                )
             except (Conflict, NotFound, PreconditionFailed) as refusal:
                 if self._may_be_our_own(refusal) and await self._was_written(refusal):
                     return await self._written_earlier()
@@ -101,11 +105,9 @@ class _Sending:
                     raise CommitOutcomeUnknown from refusal
                 raise
 
-    async def _attempt(self) -> WrittenCommit:
-        commit = self._commit
-        result = await self._deadline.attempt(lambda: self._store.commit(commit.partition_key, commit.writes))
+    def _answered(self, result: CommitResult) -> WrittenCommit:
         return WrittenCommit(
-            etags={write.id: etag for write, etag in zip(commit.writes, result.etags, strict=True)},
+            etags={write.id: etag for write, etag in zip(self._commit.writes, result.etags, strict=True)},
             request_charge=result.request_charge,
             attempts=self._attempts,
         )
@@ -124,7 +126,7 @@ class _Sending:
     async def _look(self) -> _Finding:
         try:
             document = await self._deadline.attempt(
-                lambda: self._store.read(self._commit.marker, self._commit.partition_key)
+                self._store.read, self._commit.marker, self._commit.partition_key
             )
         except NotFound:
             return _Finding.ABSENT
@@ -195,7 +197,7 @@ class _Sending:
             etags[part.entity.id] = UNKNOWN_ETAG
             try:
                 document = await self._deadline.attempt(
-                    lambda part=part: self._store.read(part.entity.id, self._commit.partition_key)  # type: ignore[misc] # mypy cannot infer a lambda with defaults
+                    self._store.read, part.entity.id, self._commit.partition_key
                 )
             except StoreError:
                 continue

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from cosmos_outbox.correlation import Correlation
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import IdentityConflict, MixedPartitionKeys, SharedUnitOfWork, UsageError
 from cosmos_outbox.events import DomainEvent
@@ -62,24 +61,35 @@ class Tracked:
 
 class Exclusive:
     """
-    The time that one task uses a context.
+    The time that one task uses a context; the same task may nest it.
     """
 
-    __slots__ = ("_before", "_context")
+    __slots__ = ("_depth", "_user")
 
-    def __init__(self, context: ContainerContext) -> None:
-        self._context = context
+    def __init__(self) -> None:
+        self._user: asyncio.Task[object] | None = None
+        self._depth = 0
 
     def __enter__(self) -> None:
-        task, holder = _current_task(), self._context.user
-        if holder is not None and holder is not task:
+        task = _current_task()
+        if self._depth and self._user is not task:
             raise SharedUnitOfWork
-        self._before, self._context.user = holder, task
+        self._user = task
+        self._depth += 1
+
+    def check(self) -> None:
+        """
+        Raise SharedUnitOfWork inside another task's block; enough for what does not await.
+        """
+        if self._depth and self._user is not _current_task():
+            raise SharedUnitOfWork
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._context.user = self._before
+        self._depth -= 1
+        if not self._depth:
+            self._user = None
 
 
 class ContainerContext:
@@ -89,16 +99,16 @@ class ContainerContext:
 
     def __init__(self) -> None:
         self._tracked: dict[tuple[str, str], Tracked] = {}
-        self.user: asyncio.Task[object] | None = None
+        self._exclusive = Exclusive()
 
     def exclusively(self) -> Exclusive:
         """
-        Hold the context for the current task, as `with context.exclusively():`; the same task may nest it.
+        Hold the context for the current task, as `with context.exclusively():`.
 
         Raises:
             SharedUnitOfWork: another task is in the middle of a call.
         """
-        return Exclusive(self)
+        return self._exclusive
 
     def find(self, entity_type: str, entity_id: str) -> Entity | None:
         """
@@ -115,20 +125,20 @@ class ContainerContext:
             IdentityConflict: another object with the same type and id is tracked.
             UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored.
         """
-        with self.exclusively():
-            key = (entity.entity_type, entity.id)
-            known = self._tracked.get(key)
-            if known is None:
-                _check_known(entity, change)
-                self._tracked[key] = Tracked(entity, change)
-                return
-            if known.entity is not entity:
-                raise IdentityConflict(
-                    f"Two different objects are {entity.entity_type} {entity.id!r} in one unit of work; "
-                    "use the one that is already there."
-                )
-            if change is not Change.NONE:
-                known.merge(change)
+        self._exclusive.check()
+        key = (entity.entity_type, entity.id)
+        known = self._tracked.get(key)
+        if known is None:
+            _check_known(entity, change)
+            self._tracked[key] = Tracked(entity, change)
+            return
+        if known.entity is not entity:
+            raise IdentityConflict(
+                f"Two different objects are {entity.entity_type} {entity.id!r} in one unit of work; "
+                "use the one that is already there."
+            )
+        if change is not Change.NONE:
+            known.merge(change)
 
     @property
     def has_changes(self) -> bool:
@@ -150,11 +160,15 @@ class ContainerContext:
     def clear(self) -> None:
         """
         Forget everything; nothing of it is written.
+
+        Raises:
+            SharedUnitOfWork: another task is in the middle of a call.
         """
+        self._exclusive.check()
         self._tracked.clear()
 
     def pending_commit(
-        self, *, correlation: Correlation, published: Mapping[str, DomainEvent | None]
+        self, *, correlation: Mapping[str, str], published: Mapping[str, DomainEvent | None]
     ) -> PendingCommit:
         """
         Return what a commit has to write; something has to, see `has_changes`.

@@ -7,25 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
+from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _correlation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.correlation_id", default=None)
 _causation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.causation_id", default=None)
 _propagator = TraceContextTextMapPropagator()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correlation:
-    """
-    What a commit stores in the `meta` of its events beside their origin.
-    """
-
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    traceparent: str | None = None
-    tracestate: str | None = None
 
 
 @contextmanager
@@ -47,15 +35,17 @@ def correlated(*, correlation_id: str | None = None, causation_id: str | None = 
             variable.reset(token)
 
 
-def current_correlation() -> Correlation:
+def current_correlation() -> dict[str, str]:
     """
-    Return the ids of this task and the W3C trace context of the current OpenTelemetry span.
+    Return what a commit stores in the `meta` of its events: the ids of this task and the current span's W3C context.
+
+    What there is none of is left out.
     """
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier)
-    return Correlation(
-        correlation_id=_correlation_id.get(),
-        causation_id=_causation_id.get(),
-        traceparent=carrier.get("traceparent"),
-        tracestate=carrier.get("tracestate") or None,
-    )
+    found: dict[str, str] = {}
+    if (correlation_id := _correlation_id.get()) is not None:
+        found["correlationId"] = correlation_id
+    if (causation_id := _causation_id.get()) is not None:
+        found["causationId"] = causation_id
+    if trace.get_current_span() is not trace.INVALID_SPAN:
+        _propagator.inject(found)  # traceparent, and tracestate where there is one
+    return found

@@ -23,44 +23,6 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventMeta:
-    """
-    Where an event comes from: what the sample's events lack, and a consumer needs to see gaps and causes.
-    """
-
-    entity_type: str
-    entity_id: str
-    entity_version: int
-    commit_id: str
-    sequence: int
-    schema_version: int = 1
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    traceparent: str | None = None
-    tracestate: str | None = None
-
-
-def _meta_document(meta: EventMeta) -> Document:
-    document: Document = {
-        "entityType": meta.entity_type,
-        "entityId": meta.entity_id,
-        "entityVersion": meta.entity_version,
-        "commitId": meta.commit_id,
-        "sequence": meta.sequence,
-        "schemaVersion": meta.schema_version,
-    }
-    for name, value in (
-        ("correlationId", meta.correlation_id),
-        ("causationId", meta.causation_id),
-        ("traceparent", meta.traceparent),
-        ("tracestate", meta.tracestate),
-    ):
-        if value is not None:
-            document[name] = value
-    return document
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
     """
     An event document as the change feed delivered it.
@@ -95,7 +57,7 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
         "id": entity.id,
         "partitionKey": entity.partition_key,
         "type": entity.entity_type,
-        "data": entity.model_dump(mode="json", by_alias=True),
+        "data": entity.__pydantic_serializer__.to_python(entity, mode="json", by_alias=True),
         "ttl": KEPT_FOREVER,
         "version": version,
     }
@@ -154,9 +116,24 @@ def version_of(document: Mapping[str, Any]) -> int:
     return version if isinstance(version, int) and version > 0 else 1
 
 
-def event_document(event: DomainEvent, *, partition_key: str, meta: EventMeta) -> Document:
+def origin_of(entity: Entity, *, version: int, commit_id: str, correlation: Mapping[str, str]) -> Document:
     """
-    Return the document of an event; absent context (correlation, trace) is left out.
+    Return what the `meta` of one entity's events in one commit have in common.
+
+    It is what the sample's events lack, and a consumer needs to see gaps and causes.
+    """
+    return {
+        "entityType": entity.entity_type,
+        "entityId": entity.id,
+        "entityVersion": version,
+        "commitId": commit_id,
+        **correlation,
+    }
+
+
+def event_document(event: DomainEvent, *, partition_key: str, origin: Document, sequence: int) -> Document:
+    """
+    Return the document of an event, the one with this number inside its commit.
     """
     return {
         "id": event.id,
@@ -164,7 +141,7 @@ def event_document(event: DomainEvent, *, partition_key: str, meta: EventMeta) -
         "type": EVENT_TYPE,
         "data": event.payload(),
         "ttl": max(1, int(event.ttl.total_seconds())),
-        "meta": _meta_document(meta),
+        "meta": {**origin, "sequence": sequence, "schemaVersion": event.schema_version},
     }
 
 

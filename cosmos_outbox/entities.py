@@ -4,7 +4,6 @@ Entity: a domain object that records the events its methods cause, until a commi
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.identifiers import new_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Entity(BaseModel):
 
     entity_type: ClassVar[str]
 
-    id: str = Field(default_factory=lambda: str(uuid.uuid4()), frozen=True)
+    id: str = Field(default_factory=new_id, frozen=True)
 
     _progress: _Progress = PrivateAttr(default_factory=_Progress)
 

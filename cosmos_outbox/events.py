@@ -4,12 +4,13 @@ DomainEvent: something that happened to an entity, told to the rest of the world
 
 from __future__ import annotations
 
-import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+from cosmos_outbox.identifiers import new_id
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 
@@ -33,7 +34,7 @@ class DomainEvent(BaseModel):
     ttl: ClassVar[timedelta] = DEFAULT_EVENT_TTL
     coalesce: ClassVar[bool] = False
 
-    id: str = Field(default_factory=lambda: str(uuid.uuid4()))
+    id: str = Field(default_factory=new_id)
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
@@ -47,7 +48,8 @@ class DomainEvent(BaseModel):
         """
         Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action.
         """
-        data = self.model_dump(mode="json", by_alias=True)
+        # what model_dump() does, without the second that its wrapper takes for each of a million events
+        data: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
 
 

@@ -45,7 +45,7 @@ class EventHandlers(Generic[UnitT]):
         Return what stands for each mapped event, by the id of the event; it keeps that id, so that a retry repeats it.
         """
         found: dict[str, DomainEvent | None] = {}
-        for event in events if self._public else ():
+        for event in events:
             mapping = next((self._public[kind] for kind in type(event).__mro__ if kind in self._public), None)
             if mapping is not None:
                 public = mapping(event)
@@ -56,6 +56,13 @@ class EventHandlers(Generic[UnitT]):
 
     def __bool__(self) -> bool:
         return bool(self._handlers)
+
+    @property
+    def maps(self) -> bool:
+        """
+        Say whether any event is told as another, or not at all.
+        """
+        return bool(self._public)
 
     def start(self) -> Dispatch[UnitT]:
         """

@@ -5,7 +5,6 @@ PendingCommit: all that one commit writes, assembled once and frozen, so that ev
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,11 +13,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from cosmos_outbox.correlation import Correlation
-from cosmos_outbox.documents import EventMeta, entity_document, event_document
+from cosmos_outbox.documents import entity_document, event_document, origin_of
 from cosmos_outbox.entities import Entity, TakenEvents
 from cosmos_outbox.errors import BatchTooLarge, IdentityConflict
 from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.identifiers import new_id
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
 
 # An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
@@ -84,7 +83,7 @@ def pending_commit(
     parts: Sequence[PendingEntity],
     *,
     partition_key: str,
-    correlation: Correlation,
+    correlation: Mapping[str, str],
     published: Mapping[str, DomainEvent | None],
 ) -> PendingCommit:
     """
@@ -99,28 +98,17 @@ def pending_commit(
     Raises:
         IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
     """
-    commit_id = str(uuid.uuid4())
+    commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
     for part in parts:
+        origin = origin_of(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
         for recorded in part.taken.events:
             event = published.get(recorded.id, recorded)
             if event is None:
                 continue
-            meta = EventMeta(
-                entity_type=part.entity.entity_type,
-                entity_id=part.entity.id,
-                entity_version=part.version,
-                commit_id=commit_id,
-                sequence=len(events),
-                schema_version=event.schema_version,
-                correlation_id=correlation.correlation_id,
-                causation_id=correlation.causation_id,
-                traceparent=correlation.traceparent,
-                tracestate=correlation.tracestate,
-            )
+            document = event_document(event, partition_key=partition_key, origin=origin, sequence=len(events))
             events.append(event)
-            document = event_document(event, partition_key=partition_key, meta=meta)
             writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
     proof = next((event for event in events if event.ttl >= PROVES_FOR), None)
     writes.extend(_entity_write(part, None if proof else commit_id) for part in parts)

@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, TooManyRequests
 
 ResultT = TypeVar("ResultT")
+ArgumentsT = ParamSpec("ArgumentsT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,12 @@ class Deadline:
         self._options, self._loop = options, asyncio.get_running_loop()
         self._ends_at = self._loop.time() + options.deadline_seconds
 
-    async def attempt(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def attempt(
+        self,
+        call: Callable[ArgumentsT, Awaitable[ResultT]],
+        *args: ArgumentsT.args,
+        **kwargs: ArgumentsT.kwargs,
+    ) -> ResultT:
         """
         Make one request, given up when its own time or all time is over.
 
@@ -56,7 +62,7 @@ class Deadline:
         seconds = min(self._options.attempt_seconds, self._ends_at - self._loop.time())
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                return await call()
+                return await call(*args, **kwargs)
         except TimeoutError as error:
             raise StoreUnavailable("Cosmos DB did not answer in time.") from error
 

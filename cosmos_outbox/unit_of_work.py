@@ -17,7 +17,7 @@ from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from cosmos_outbox.events import DomainEvent
-from cosmos_outbox.handlers import EventHandlers
+from cosmos_outbox.handlers import Dispatch, EventHandlers
 from cosmos_outbox.pending import PendingCommit
 from cosmos_outbox.ports import Store
 from cosmos_outbox.repository import Repository
@@ -72,7 +72,7 @@ class UnitOfWork:
     ) -> None:
         self._store, self._options, self._handlers = store, options, handlers
         self._context = ContainerContext()
-        self._dispatch = handlers.start()
+        self._dispatch: Dispatch[UnitOfWork] | None = None
         self._in_doubt: PendingCommit | None = None
         self._lost = False  # what is in doubt will stay so
         self._tracer = tracer
@@ -95,10 +95,9 @@ class UnitOfWork:
         """
         Forget all entities of this unit; read them anew to go on.
         """
-        with self._context.exclusively():
-            self._context.clear()
-            self._dispatch = self._handlers.start()
-            self._in_doubt, self._lost = None, False
+        self._context.clear()
+        self._dispatch = None
+        self._in_doubt, self._lost = None, False
 
     async def commit(self) -> Commit:
         """
@@ -126,6 +125,8 @@ class UnitOfWork:
 
     async def _commit_pending(self) -> Commit | None:
         if self._handlers:
+            if self._dispatch is None:
+                self._dispatch = self._handlers.start()
             await self._dispatch.run(self._recorded_events, self)
         if not self._context.has_changes:
             return None
@@ -147,9 +148,8 @@ class UnitOfWork:
             return commit
 
     def _pending(self) -> PendingCommit:
-        return self._context.pending_commit(
-            correlation=current_correlation(), published=self._handlers.published(self._recorded_events())
-        )
+        published = self._handlers.published(self._recorded_events()) if self._handlers.maps else {}
+        return self._context.pending_commit(correlation=current_correlation(), published=published)
 
     async def _send(self, pending: PendingCommit) -> Commit:
         was_in_doubt, self._in_doubt = self._in_doubt is pending, pending

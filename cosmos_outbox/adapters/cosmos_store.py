@@ -39,7 +39,7 @@ class CosmosStore:
     def __init__(self, container: ContainerProxy) -> None:
         self._container = container
         # The SDK forgets the session token of a batch, so a read after it might not see it.
-        self._sessions: OrderedDict[str, str] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     async def read(
         self, document_id: str, partition_key: str, *, if_none_match: str | None = None
@@ -48,7 +48,7 @@ class CosmosStore:
         if if_none_match is not None:
             options = {"etag": if_none_match, "match_condition": MatchConditions.IfModified}
         if (session := self._sessions.get(partition_key)) is not None:
-            options["session_token"] = session
+            options["session_token"] = session[1]
         try:
             async with translated():
                 document = dict(await self._container.read_item(document_id, partition_key, **options))
@@ -140,9 +140,9 @@ class CosmosStore:
     def _remember(self, partition_key: str, session: str | None) -> None:
         if not session:
             return
-        known = self._sessions.get(partition_key)
-        if known is None or _progress(session) >= _progress(known):  # answers may overtake each other
-            self._sessions[partition_key] = session
+        known, progress = self._sessions.get(partition_key), _progress(session)
+        if known is None or progress >= known[0]:  # answers may overtake each other
+            self._sessions[partition_key] = progress, session
         self._sessions.move_to_end(partition_key)
         if len(self._sessions) > _REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)

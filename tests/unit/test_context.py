@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, UsageError
 from cosmos_outbox.context import ContainerContext
-from cosmos_outbox.correlation import Correlation
 from cosmos_outbox.pending import Change, PendingCommit
 from cosmos_outbox.ports import MAX_BATCH_BYTES, WriteKind
 from tests.notes import Line, Note, Remark
 
 
 def pending(context: ContainerContext) -> PendingCommit:
-    return context.pending_commit(correlation=Correlation(), published={})
+    return context.pending_commit(correlation={}, published={})
 
 
 def kinds(context: ContainerContext) -> list[tuple[str, str]]:

@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from cosmos_outbox import stored_event
 from cosmos_outbox.documents import (
-    EventMeta,
     commit_id_of,
     commit_trail,
     entity_document,
     event_document,
+    origin_of,
     version_of,
 )
 from tests.notes import Note, NoteChanged, NoteGlanced
 
-META = EventMeta(
-    entity_type="note", entity_id="n", entity_version=7, commit_id="c", sequence=2, correlation_id="r"
-)
+ORIGIN = origin_of(Note(id="n"), version=7, commit_id="c", correlation={"correlationId": "r"})
 
 
 def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
@@ -84,7 +82,7 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
 
 def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
     event = NoteChanged(id="e", note_id="n", text="x")
-    document = event_document(event, partition_key="p", meta=META)
+    document = event_document(event, partition_key="p", origin=ORIGIN, sequence=2)
 
     assert {
         "id": "e",
@@ -112,12 +110,12 @@ def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
 
 
 def test_an_event_lives_as_long_as_its_type_says():
-    assert 5 == event_document(NoteGlanced(note_id="n"), partition_key="p", meta=META)["ttl"]
+    assert 5 == event_document(NoteGlanced(note_id="n"), partition_key="p", origin=ORIGIN, sequence=2)["ttl"]
 
 
 def test_what_is_written_is_read_back():
     event = NoteChanged(id="e", note_id="n", text="x")
-    document = event_document(event, partition_key="p", meta=META)
+    document = event_document(event, partition_key="p", origin=ORIGIN, sequence=2)
     read = stored_event({**document, "_lsn": 12, "_ts": 34, "_etag": '"e"'})
 
     assert read is not None
