@@ -29,6 +29,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cosmos_outbox.adapters.service_bus_processing import processing
 from examples.contacts.received import ReceivedMessage, to_line
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ async def _receive_sessions(
         )
         try:
             async with receiver:
-                await _drain(receiver, record, times)
+                await _drain(receiver, settings, record, times)
         except OperationTimeoutError:
             continue  # no session had a message
         except ServiceBusError as error:
@@ -117,12 +118,15 @@ async def _receive_sessions(
             await asyncio.sleep(0.5)
 
 
-async def _drain(receiver: ServiceBusReceiver, record: Record, times: SessionTimes) -> None:
+async def _drain(
+    receiver: ServiceBusReceiver, settings: SubscriberSettings, record: Record, times: SessionTimes
+) -> None:
     # One at a time: the SDK hands back ("releases") what arrives between two calls of receive_messages on credit the
     # first one left over. The broker has then already sent the next message, and the session comes out of order.
     while messages := await receiver.receive_messages(1, max_wait_time=times.idle_seconds):
-        record(_received(messages[0], time.time_ns()))
-        await receiver.complete_message(messages[0])
+        with processing(messages[0], topic=settings.topic, subscription=settings.subscription):
+            record(_received(messages[0], time.time_ns()))
+            await receiver.complete_message(messages[0])
         session = receiver.session
         if session.locked_until_utc and session.locked_until_utc - datetime.now(UTC) < timedelta(
             seconds=times.renew_before_seconds

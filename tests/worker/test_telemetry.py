@@ -18,11 +18,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.service_bus_processing import processing
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
-from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.errors import BrokerUnavailable
 from cosmos_outbox.messages import OutboundMessage
+from examples.contacts.domain import Contact, Name
+from examples.contacts.service import ContactsUnitOfWork, create
 from tests.worker.otlp import receiving, values
 from tests.worker.site import eventually, json_of, opened_site
 
@@ -59,7 +62,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
                 async with session:
                     (message,) = await session.receive_messages(1, max_wait_time=20)
                     with processing(message, topic="events", subscription="all", tracer_provider=provider):
-                        causes.append(current_correlation()["causationId"])
+                        causes.append(await cause_of_a_commit())
                         await session.complete_message(message)
         worker.process.terminate()
         assert 0 == await worker.exit_code(), worker.output
@@ -95,6 +98,17 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert "worker-1" == worker_resource["service.instance.id"]
     (point,) = receiver.metrics["messaging.client.sent.messages"].sum.data_points
     assert 3 == point.as_int
+
+
+async def cause_of_a_commit() -> str:
+    """
+    Commit something, and return what its event says it was caused by.
+    """
+    store = MemoryContainer()
+    async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
+        created = await create(uow, Contact(id="caused", name=Name(first_name="Ada", last_name="Lovelace")))
+    event = await store.read(created.commit.events[0].id, "caused")
+    return str(event["meta"]["causationId"])
 
 
 async def test_a_failed_send_is_an_error_span():

@@ -1,0 +1,81 @@
+"""
+The reference page of the command says what `--help` says; `UPDATE_REFERENCE=1` writes it anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cosmos_outbox.cli.app import app
+
+PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+
+
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        for part, inner in command.commands.items():
+            yield from commands(inner, f"{name} {part}")
+    else:
+        yield name, command
+
+
+def described(name: str, command: Any) -> str:
+    arguments = [str(one.name).upper() for one in command.params if one.param_type_name == "argument"]
+    help_text = [line.strip() for line in str(command.help).splitlines()]
+    lines = [f"### `{' '.join([name, *arguments])}`", "", *help_text, ""]
+    rows = []
+    for parameter in command.params:
+        names = [*parameter.opts, *parameter.secondary_opts]
+        if parameter.param_type_name == "argument":
+            names = [str(parameter.name).upper()]
+        shown = ", ".join(f"`{option}`" for option in names)
+        text = str(getattr(parameter, "help", "") or "")
+        if parameter.required:
+            text += " Required."
+        elif parameter.default not in (None, False, ""):
+            text += f" Default: {parameter.default}."
+        rows.append(f"| {shown} | {text.strip()} |")
+    return "\n".join([*lines, "| Option | Meaning |", "|---|---|", *rows, ""])
+
+
+def test_the_page_names_every_command_and_option():
+    root = typer.main.get_command(app)
+    text = "\n".join(described(name, command) for name, command in commands(root, "cosmos-outbox")).rstrip()
+    before, found, rest = PAGE.read_text().partition(BEGIN)
+    generated, closed, after = rest.partition(END)
+    assert found
+    assert closed
+    if os.environ.get("UPDATE_REFERENCE"):
+        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    else:
+        assert text == generated.strip(), "run this test with UPDATE_REFERENCE=1"
+
+
+def test_every_command_can_speak_json():
+    without = [
+        name
+        for name, command in commands(typer.main.get_command(app), "cosmos-outbox")
+        if "--json" not in [option for parameter in command.params for option in parameter.opts]
+    ]
+    assert [] == without
+
+
+def test_every_command_that_changes_something_asks_or_takes_yes():
+    asking = {
+        name
+        for name, command in commands(typer.main.get_command(app), "cosmos-outbox")
+        if "--yes" in [option for parameter in command.params for option in parameter.opts]
+    }
+    assert {
+        "cosmos-outbox leases import",
+        "cosmos-outbox leases reset",
+        "cosmos-outbox parked release",
+        "cosmos-outbox parked drop",
+        "cosmos-outbox replay",
+    } == asking
