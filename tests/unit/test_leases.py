@@ -4,6 +4,7 @@ The lease documents, byte for byte as .NET v3 writes them, and the rules that re
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -38,6 +39,21 @@ WRITTEN_BY_DOTNET = {
     "_etag": '"00000000-0000-0000-0000-000000000001"',
     "_ts": 1786129004,
 }
+
+
+bounds = st.integers(0, 15).map(lambda n: f"{n:X}0" if n else "")
+ranges = st.tuples(bounds, bounds).filter(lambda b: b[0] < b[1]).map(lambda b: FeedRange(min=b[0], max=b[1]))
+
+
+@given(ranges, st.lists(ranges, max_size=5))
+def test_what_is_left_of_a_range_is_what_no_other_covers(whole: FeedRange, others: list[FeedRange]):
+    left = whole.without(others)
+
+    for number in range(16):
+        point = FeedRange(min=f"{number:X}0" if number else "", max=f"{number:X}8")
+        outside = whole.overlaps(point) and not any(other.overlaps(point) for other in others)
+        assert outside == any(part.overlaps(point) for part in left)
+    assert all(a.max < b.min for a, b in itertools.pairwise(left))
 
 
 def test_a_prefix_is_built_as_dotnet_builds_it():

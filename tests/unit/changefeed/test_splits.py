@@ -73,6 +73,52 @@ def test_children(lease: Lease, ranges: list[PhysicalRange], children: list[tupl
     assert all(c.id == f"p..{c.token}" for c in made)
 
 
+@pytest.mark.parametrize(
+    ("others", "children"),
+    [
+        pytest.param([parent("3", "", "40")], [("4", 0)], id="one child is missing"),
+        pytest.param([parent("3", "", "40"), parent("4", "40", "80")], [], id="only the parent is to go"),
+        pytest.param([parent("-80", "", "80", version=1)], [], id="replaced at a merge, and split since"),
+        pytest.param([parent("-20", "", "20", version=1)], [("20-40", 1), ("4", 0)], id="a slice is there"),
+        pytest.param([parent("1", "80", "FF")], [("3", 0), ("4", 0)], id="a neighbour does not count"),
+    ],
+)
+def test_what_others_hold_of_a_half_replaced_lease_gets_no_second_child(
+    others: list[Lease], children: list[tuple[str, int]]
+):
+    lease = parent("0", "", "80")
+    ranges = physical(("3", "", "40"), ("4", "40", "80"), ("1", "80", "FF"))
+    made = children_of(lease, lease.range, ranges, others=[lease, *others], partitioned_by_id=True)
+
+    assert made is not None
+    assert children == [(child.token, child.version) for child in made]
+
+
+async def test_the_next_owner_finishes_a_replacement_that_a_crash_interrupted_although_the_range_can_be_read():
+    world = World(ranges=2)
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop("a")
+    low, _ = await world.all_leases()
+    assert low.range
+    half = FeedRange(min="", max="10" + "0" * 30)
+    await world.leases.create(
+        new_lease(low.id.removesuffix("..0"), f"-{half.max}", half, version=1, continuation='"0"').raw
+    )
+    await world.write_many(40)
+    world.start("b")
+    await world.until(world.all_handled)
+    await asyncio.sleep(60)
+
+    leases = await world.all_leases()
+    assert len(leases) == 3
+    assert not any(
+        a.range.overlaps(b.range) for a in leases for b in leases if a is not b and a.range and b.range
+    )
+    await world.stop_all()
+    assert world.first_copies_in_order()
+
+
 class Crashing(MemoryLeases):
     """
     The store of a worker that dies before its n-th write.
