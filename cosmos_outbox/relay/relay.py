@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import is_malformed_event
-from cosmos_outbox.errors import MessageRejected, ParkingFull, PublishError, StoreError, TopicUnavailable
+from cosmos_outbox.errors import MessageRejected, OutboxError, PublishError, TopicUnavailable
 from cosmos_outbox.instrumentation import (
     EventMalformed,
     EventRejected,
@@ -81,7 +81,7 @@ class _Page:
         default_factory=dict
     )  # why the first event of a stream is to be parked
     unsendable: list[_Rejection] = field(default_factory=list)  # without a parked store
-    errors: list[StoreError | ParkingFull] = field(default_factory=list)
+    errors: list[OutboxError] = field(default_factory=list)
 
 
 class Relay:
@@ -191,7 +191,7 @@ class Relay:
         try:
             async with self._holding:
                 unheld = await parking.hold(partition_key, stream, failure)
-        except (StoreError, ParkingFull) as error:  # other partition keys go on
+        except OutboxError as error:  # other partition keys go on
             page.errors.append(error)
             self._notify(ParkingFailed(lease=lease, partition_key=partition_key, error=error))
             return
