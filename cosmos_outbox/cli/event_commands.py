@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -17,14 +18,16 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from cosmos_outbox.cli.events import Position, Wanted, read_events, replay
-from cosmos_outbox.cli.leases import start_named
+from cosmos_outbox.cli.events import Position, Wanted, read_events, replay, sent_up_to
+from cosmos_outbox.cli.leases import leases_in, start_named
 from cosmos_outbox.cli.output import confirm, print_json
+from cosmos_outbox.cli.parked_commands import parked_keys
 from cosmos_outbox.cli.running import AsJson, DryRun, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, Target, opened, target_of
 from cosmos_outbox.documents import StoredEvent
 from cosmos_outbox.errors import UsageError
+from cosmos_outbox.leases import Lease
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.relay import Relay
 
@@ -82,14 +85,18 @@ async def replay_command(
     Send events again that are still in the container, with the same message ids, in order per partition key.
 
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive behind newer
-    events of their key: consumers have to be able to take that. Events that are parked are sent too.
+    events of their key: consumers have to be able to take that. What the workers have not sent yet, and the keys that
+    are parked, are left to them.
     """
     target = target_of(os.environ)
-    wanted = Wanted(partition_key=key, action=action)
     asked = {"since": since, "key": key, "action": action}
     position = _saved(state, asked)
     async with opened(target) as outbox:
-        until = (await outbox.leases.list("cosmos-outbox-nothing")).read_at
+        listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+        parked = await parked_keys(outbox).list() if outbox.parked else ()
+        wanted = Wanted(
+            partition_key=key, action=action, without=frozenset(one.partition_key for one in parked)
+        )
         if not dry_run:
             confirm(f"Send the events since {since} to topic {target.topic!r} again?", yes=yes)
         with Progress(
@@ -111,7 +118,7 @@ async def replay_command(
                 wanted=wanted,
                 since=since,
                 position=position,
-                until=until,
+                leases=leases_in(listing),
                 rate=rate,
                 dry_run=dry_run,
                 done=done,
@@ -131,12 +138,14 @@ async def _replayed(
     wanted: Wanted,
     since: str,
     position: Position | None,
-    until: datetime,
+    leases: Sequence[Lease],
     rate: float | None,
     dry_run: bool,
     done: Any,
 ) -> int:
-    pages = read_events(outbox.feed, start=start_named(since), wanted=wanted, position=position, until=until)
+    pages = read_events(
+        outbox.feed, start=start_named(since), wanted=wanted, position=position, up_to=sent_up_to(leases)
+    )
     if dry_run:
 
         async def nothing(batch: ChangeBatch) -> None:

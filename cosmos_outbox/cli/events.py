@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import RangeGone, UsageError
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.leases import FeedRange, Lease
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, Document, StartFrom
 
 _PAGE_SIZE = 100
@@ -28,12 +29,17 @@ class Wanted:
 
     partition_key: str | None = None
     action: str | None = None
+    without: AbstractSet[str] = frozenset()  # partition keys to leave out
 
     def takes(self, event: StoredEvent) -> bool:
         """
         Say whether an event is one of them.
         """
-        return self.partition_key in (None, event.partition_key) and self.action in (None, event.action)
+        return (
+            event.partition_key not in self.without
+            and self.partition_key in (None, event.partition_key)
+            and self.action in (None, event.action)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,7 @@ async def read_events(
     start: StartFrom | datetime,
     wanted: Wanted,
     position: Position | None = None,
-    until: datetime | None = None,
+    up_to: Callable[[FeedRange], int] | None = None,
     follow: float | None = None,
 ) -> AsyncIterator[Found]:
     """
@@ -64,7 +70,7 @@ async def read_events(
         start: from where a range is read that has no position.
         wanted: which events; a page without any is yielded all the same, for its position.
         position: up to where an earlier call came.
-        until: leave out what was written later, and end a range there: a feed under load never ends by itself.
+        up_to: the last LSN of a range to take; a range ends there. Defaults to all there is.
         follow: seconds between two looks at what is new. Defaults to None: end where the feed ends.
 
     Raises:
@@ -85,13 +91,14 @@ async def read_events(
                 due.extend(await _split(at, feed_range, feed))
                 continue
             at[feed_range] = page.continuation
-            found = _found(page.documents, wanted, until)
+            limit = None if up_to is None else up_to(feed_range)
+            found = _found(page.documents, wanted, limit)
             yield Found(
                 documents=tuple(document for document, _ in found),
                 events=tuple(event for _, event in found),
                 position={_name(one): continuation for one, continuation in at.items()},
             )
-            if page.documents and not _passed(page.documents, until):
+            if page.documents and (limit is None or page.documents[-1]["_lsn"] <= limit):
                 due.appendleft(feed_range)
         if follow is None:
             return
@@ -126,19 +133,32 @@ async def replay(
     return sent
 
 
+def sent_up_to(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
+    """
+    Return up to which LSN the workers have sent all events of a range: what their leases say, 0 where they say nothing.
+
+    To send a later event is the workers' work: sent here, it would come before earlier ones of its key.
+    """
+    passed = [(lease.range, _lsn_of(lease.continuation)) for lease in leases]
+
+    def up_to(feed_range: FeedRange) -> int:
+        found = [lsn for range_, lsn in passed if range_ is None or range_.overlaps(feed_range)]
+        return min(found, default=0)
+
+    return up_to
+
+
+def _lsn_of(continuation: str | None) -> int:
+    text = (continuation or "").strip('"')
+    return int(text) if text.isdecimal() else 0
+
+
 def _found(
-    documents: tuple[Document, ...], wanted: Wanted, until: datetime | None
+    documents: tuple[Document, ...], wanted: Wanted, limit: int | None
 ) -> list[tuple[Document, StoredEvent]]:
     pairs = [(document, event) for document in documents if (event := stored_event(document)) is not None]
-    limit = None if until is None else until.timestamp()
-    taken = [
-        pair for pair in pairs if wanted.takes(pair[1]) and (limit is None or pair[1].written_at <= limit)
-    ]
+    taken = [pair for pair in pairs if wanted.takes(pair[1]) and (limit is None or pair[1].lsn <= limit)]
     return sorted(taken, key=lambda pair: pair[1].order)
-
-
-def _passed(documents: tuple[Document, ...], until: datetime | None) -> bool:
-    return until is not None and any(document["_ts"] > until.timestamp() for document in documents)
 
 
 async def _split(at: dict[FeedRange, str | None], gone: FeedRange, feed: ChangeFeed) -> list[FeedRange]:

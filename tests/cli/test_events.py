@@ -34,6 +34,7 @@ def test_tail_prints_the_events_that_are_asked_for(outbox: Local):
 
 def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembers(alone: Local):
     alone.commit("ada", "grace")
+    alone.pass_all()
     assert {"dry_run": True, "events": 4, "resumed": False} == alone.json(
         "replay", "--since", "beginning", "--dry-run"
     )
@@ -46,7 +47,17 @@ def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembe
 
 def test_replay_leaves_out_what_was_written_before_its_start(outbox: Local):
     outbox.commit("ada")
+    outbox.pass_all()
     assert 0 == outbox.json("replay", "--since", "2099-01-01T00:00:00Z", "--dry-run")["events"]
+
+
+def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):
+    outbox.commit("ada")
+    assert 0 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"], "there are no leases"
+    outbox.run("bootstrap")
+    assert 0 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"], "nothing is sent yet"
+    outbox.pass_all()
+    assert 2 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
 
 
 def test_replay_asks_first(outbox: Local):
@@ -55,6 +66,7 @@ def test_replay_asks_first(outbox: Local):
 
 def test_an_interrupted_replay_goes_on_where_it_was(alone: Local, tmp_path):
     alone.commit(*(f"contact-{number}" for number in range(60)))
+    alone.pass_all()
     state = tmp_path / "state.json"
     # Two reads ask the ranges for their ids, one gets all of the first range, and the next one is refused.
     alone.steer("/cosmos/faults", operation="changefeed", container="data", status=403, skip=3)

@@ -74,6 +74,14 @@ def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_p
     assert [] == alone.json("parked", "list", **PARKED)
 
 
+def test_replay_leaves_parked_keys_alone(outbox: Local):
+    park(outbox, "ada")
+    outbox.commit("grace")
+    outbox.pass_all()
+    assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
+    assert 2 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["events"]
+
+
 def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: Local, tmp_path):
     park(outbox, "ada")
     edited = tmp_path / "data.json"
