@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
@@ -217,7 +218,7 @@ class Simulation:
         self._names += 1
         instance = f"{name}-{self._names}"
         feed = Link(lambda: self.container)
-        leases = Link(lambda: self.leases, lambda operation, args: self._watch(instance, operation, args))
+        leases = Link(lambda: self.leases, partial(self._watch, instance))
 
         async def handler(batch: ChangeBatch) -> None:
             await self._handle(self.workers[name], batch)
@@ -282,7 +283,7 @@ class Simulation:
 
     # the invariants
 
-    async def _watch(self, instance: str, operation: str, args: tuple[Any, ...]) -> None:
+    async def _watch(self, instance: str, operation: str, args: tuple[Any, ...], etag: str | None) -> None:
         """
         Look at what a worker is about to write: no position ahead of the work, none by a worker that lost the lease.
         """
@@ -297,7 +298,9 @@ class Simulation:
         except Exception:  # noqa: BLE001 - gone: the write will fail as well
             return
         moved = new["ContinuationToken"] != current["ContinuationToken"]
-        if moved and current["Owner"] == instance:
+        if moved and current["_etag"] == etag:
+            if current["Owner"] != instance:
+                self._violated(f"{instance} moves {new['id']}, which belongs to {current['Owner']}")
             self._check_checkpoint(new)
 
     def _check_checkpoint(self, document: Mapping[str, Any]) -> None:

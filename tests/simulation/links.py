@@ -27,7 +27,7 @@ class Link:
     def __init__(
         self,
         service: Callable[[], Any],
-        watch: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None,
+        watch: Callable[[str, tuple[Any, ...], str | None], Awaitable[None]] | None = None,
     ) -> None:
         self._service, self._watch = service, watch
         self.dead = False
@@ -46,7 +46,7 @@ class Link:
                 raise StoreUnavailable
             self._refuse(operation)
             if self._watch is not None:
-                await self._watch(operation, args)
+                await self._watch(operation, args, kwargs.get("etag"))
             executed = asyncio.get_running_loop().create_task(
                 self._execute(operation, args, kwargs, self.slow), context=_SERVICE_SIDE.copy()
             )

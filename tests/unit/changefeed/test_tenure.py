@@ -1,0 +1,87 @@
+"""
+One worker's writes of one lease: what a 412 means, and that nothing is written after a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.changefeed.tenure import Tenure, acquire
+from cosmos_outbox.errors import LeaseLost
+from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
+from tests.unit.changefeed.world import virtual_seconds, virtual_utcnow
+
+OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")
+
+
+class CountingLeases(MemoryLeases):
+    writes = 0
+
+    async def replace(self, document, *, etag):
+        self.writes += 1
+        return await super().replace(document, etag=etag)
+
+    async def stored(self) -> Lease:
+        return from_document(await self.read("p..0", "p..0"))
+
+    async def written_by_another(self, **changes: object) -> Lease:
+        lease = await self.stored()
+        return from_document(
+            await super().replace(lease.with_changes(now=virtual_utcnow(), **changes).raw, etag=lease.etag)
+        )
+
+
+async def owned() -> tuple[CountingLeases, Tenure]:
+    store = CountingLeases(now=virtual_seconds)
+    lease = new_lease("p", "0", FeedRange(min="", max="FF"))
+    stored = from_document(await store.create(lease.raw))
+    return store, await acquire(stored, store, OPTIONS, utcnow=virtual_utcnow)
+
+
+async def test_a_lease_that_another_took_is_lost_and_left_as_the_other_wrote_it():
+    store, tenure = await owned()
+    theirs = await store.written_by_another(owner="dotnet", continuation='"5"')
+    tenure.advance('"9"')
+    with pytest.raises(LeaseLost, match="dotnet"):
+        await tenure.save()
+    await tenure.release()
+
+    assert theirs == await store.stored()
+
+
+async def test_a_write_of_another_who_leaves_us_the_owner_is_no_loss_and_survives():
+    store, tenure = await owned()
+    await store.written_by_another(properties={**tenure.lease.properties, "theirs": "kept"})
+    tenure.advance('"9"')
+    await tenure.save()
+
+    found = await store.stored()
+    assert ("me", '"9"', "kept") == (found.owner, found.continuation, found.properties["theirs"])
+
+
+async def test_a_renewal_and_a_checkpoint_of_our_own_never_collide():
+    store, tenure = await owned()
+    keeping = asyncio.ensure_future(tenure.keep())
+    for number in range(2000):
+        tenure.advance(f'"{number}"')
+        await asyncio.sleep(0.05)
+    keeping.cancel()
+
+    spared = store.writes
+    assert await store.stored() == tenure.lease
+    assert 100 / 0.2 - 30 <= spared <= 100 / 0.2 + 10, "one write each checkpoint interval, and no repetition"
+
+
+async def test_nothing_is_sent_once_trust_has_run_out_even_if_the_lease_is_still_ours():
+    store, tenure = await owned()
+    before = store.writes
+    await asyncio.sleep(OPTIONS.trust_seconds)
+    with pytest.raises(LeaseLost):
+        await tenure.save()
+    await tenure.release()
+
+    assert before == store.writes
