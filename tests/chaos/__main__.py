@@ -56,6 +56,7 @@ def _described(options: ChaosOptions, outcome: Outcome) -> str:
     lines = [
         f"{audit.committed} events of {options.accounts} accounts were committed, {audit.delivered} delivered",
         f"{done[Kind.KILL]} killed, {done[Kind.FREEZE]} frozen, {done[Kind.DRAIN]} drained, {outcome.splits} splits",
+        f"{outcome.cuts} connections cut in the middle of a send",
         f"{outcome.resent} messages sent again and dropped by the broker's duplicate detection",
         f"commit to receive: p50 {audit.p50_ms} ms, p99 {audit.p99_ms} ms",
     ]

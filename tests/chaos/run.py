@@ -43,6 +43,9 @@ class ChaosOptions:
     most_partitions: int = 12
     accounts: int = 48
     commits_per_second: float = 60
+    cut_probability: float = (
+        0.04  # of a send: its connection is cut before the broker stored it; as often after that
+    )
     stalled_seconds: float = 90  # nothing arrived for so long: what is missing is lost
 
 
@@ -51,6 +54,7 @@ class Outcome:
     """
     The audit and what was done to the fleet.
 
+    cuts: connections that the broker cut in the middle of a send.
     resent: messages the broker's duplicate detection dropped; that is how a resend shall end.
     """
 
@@ -58,6 +62,7 @@ class Outcome:
     done: dict[Kind, int]
     splits: int
     resent: int
+    cuts: int
     problems: tuple[str, ...]
     seed: int
 
@@ -117,19 +122,34 @@ class _Run:
             lambda owners: set(owners.values()) == names,
             timeout_seconds=_BALANCE_SECONDS,
         )
+        await self._cut_connections()
         await self._disturb_under_load()
         problems = await self._until_delivered()
         problems += await self._until_taken_over()
         problems += await self._stop()
-        resent = (await self._ask("/servicebus/stats"))["topics"]["events"]["duplicates"]
+        stats = await self._ask("/servicebus/stats")
         return Outcome(
             audit=audit(self._committed, self._received),
             done=self._fleet.done,
             splits=self._splits,
-            resent=resent,
+            resent=stats["topics"]["events"]["duplicates"],
+            cuts=sum(fault["struck"] for fault in stats["faults"]),
             problems=(*self._fleet.problems, *problems),
             seed=self._options.seed,
         )
+
+    async def _cut_connections(self) -> None:
+        # Without this hardly a worker would be killed with something unsent in its hands: a send takes a millisecond.
+        for seed, action in enumerate(("drop-before-store", "drop-after-store"), start=self._options.seed):
+            rule = {
+                "action": action,
+                "entity": "events",
+                "probability": self._options.cut_probability,
+                "count": None,
+                "seed": seed,
+            }
+            async with self._control.post("/servicebus/faults", json=rule):
+                pass
 
     async def _disturb_under_load(self) -> None:
         options, stop = self._options, asyncio.Event()
