@@ -110,6 +110,12 @@ class ContainerContext:
         """
         return self._exclusive
 
+    def check(self) -> None:
+        """
+        Raise SharedUnitOfWork where another task is in the middle of a call.
+        """
+        self._exclusive.check()
+
     def find(self, entity_type: str, entity_id: str) -> Entity | None:
         """
         Return the tracked entity, or None.
@@ -125,7 +131,7 @@ class ContainerContext:
             IdentityConflict: another object with the same type and id is tracked.
             UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored.
         """
-        self._exclusive.check()
+        self.check()
         key = (entity.entity_type, entity.id)
         known = self._tracked.get(key)
         if known is None:
@@ -160,11 +166,7 @@ class ContainerContext:
     def clear(self) -> None:
         """
         Forget everything; nothing of it is written.
-
-        Raises:
-            SharedUnitOfWork: another task is in the middle of a call.
         """
-        self._exclusive.check()
         self._tracked.clear()
 
     def pending_commit(

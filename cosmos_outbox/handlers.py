@@ -83,14 +83,17 @@ class Dispatch(Generic[UnitT]):
         self._done: set[tuple[str, int]] = set()
         self._caused_by: dict[str, tuple[str, ...]] = {}  # event id -> actions of the events that led to it
 
-    async def run(self, pending: Callable[[], Iterable[DomainEvent]], unit: UnitT) -> None:
+    async def run(
+        self, pending: Callable[[], Iterable[DomainEvent]], unit: UnitT, *, max_raised: int
+    ) -> None:
         """
         Handle all pending events, and those that the handlers raise, until none is left.
 
         Raises:
-            EventHandlerCycle: an event led to itself again and again.
+            EventHandlerCycle: an event led to itself again and again, or the handlers raised more than `max_raised`.
         """
         known = {event.id for event in pending()}
+        most = len(known) + max_raised
         while (task := self._next(pending())) is not None:
             event, position = task
             chain = (*self._caused_by.get(event.id, ()), event.action)
@@ -106,6 +109,11 @@ class Dispatch(Generic[UnitT]):
                 if raised.id not in known:
                     known.add(raised.id)
                     self._caused_by[raised.id] = chain
+            if len(known) > most:
+                raise EventHandlerCycle(
+                    f"Event handlers raised more than {max_raised} events for one commit, the last of them by "
+                    + " -> ".join(chain)
+                )
 
     def _next(self, events: Iterable[DomainEvent]) -> tuple[DomainEvent, int] | None:
         return next(

@@ -19,7 +19,7 @@ from cosmos_outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.handlers import Dispatch, EventHandlers
 from cosmos_outbox.pending import PendingCommit
-from cosmos_outbox.ports import Store
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Store
 from cosmos_outbox.repository import Repository
 from cosmos_outbox.retries import RetryOptions
 
@@ -75,6 +75,7 @@ class UnitOfWork:
         self._dispatch: Dispatch[UnitOfWork] | None = None
         self._in_doubt: PendingCommit | None = None
         self._lost = False  # what is in doubt will stay so
+        self._committing = False
         self._tracer = tracer
 
     async def __aenter__(self) -> Self:
@@ -83,7 +84,10 @@ class UnitOfWork:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.rollback()
+        if error is None:
+            self.rollback()
+        else:
+            self._forget()  # also while another task commits: that is not worth hiding the error of the block
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
         """
@@ -94,7 +98,14 @@ class UnitOfWork:
     def rollback(self) -> None:
         """
         Forget all entities of this unit; read them anew to go on.
+
+        Raises:
+            SharedUnitOfWork: another task uses this unit of work right now.
         """
+        self._context.check()
+        self._forget()
+
+    def _forget(self) -> None:
         self._context.clear()
         self._dispatch = None
         self._in_doubt, self._lost = None, False
@@ -112,22 +123,30 @@ class UnitOfWork:
             SharedUnitOfWork: another task uses this unit of work right now.
         """
         with self._context.exclusively():
+            if self._committing:
+                raise UsageError(
+                    "An event handler called commit(); what it adds to the unit of work is committed anyway."
+                )
             if self._lost:
                 raise UsageError(
                     "The outcome of the last commit of this unit of work can never be found out; roll back, read the "
                     "entities anew and decide."
                 )
-            if self._in_doubt is None:
-                return await self._commit_pending() or Commit()
-            settled = await self._send(self._in_doubt)  # before anything newer, which may depend on it
-            newer = await self._commit_pending()
-            return settled if newer is None else settled.followed_by(newer)
+            self._committing = True
+            try:
+                if self._in_doubt is None:
+                    return await self._commit_pending() or Commit()
+                settled = await self._send(self._in_doubt)  # before anything newer, which may depend on it
+                newer = await self._commit_pending()
+                return settled if newer is None else settled.followed_by(newer)
+            finally:
+                self._committing = False
 
     async def _commit_pending(self) -> Commit | None:
         if self._handlers:
             if self._dispatch is None:
                 self._dispatch = self._handlers.start()
-            await self._dispatch.run(self._recorded_events, self)
+            await self._dispatch.run(self._recorded_events, self, max_raised=MAX_BATCH_OPERATIONS)
         if not self._context.has_changes:
             return None
         span = self._tracer.start_span("outbox.commit", kind=trace.SpanKind.CLIENT)

@@ -16,10 +16,13 @@ from cosmos_outbox import (
     PreconditionFailed,
     Repository,
     SharedUnitOfWork,
+    StoreUnavailable,
     UnitOfWork,
+    UsageError,
     correlated,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.handlers import MAX_CHAIN
 from tests.faulty_store import CommitFault, FaultyStore
 from tests.notes import Line, Note, NoteChanged, NoteDeleted, NoteEvent, NoteTagged, actions, events, stored
 
@@ -257,6 +260,96 @@ async def test_handlers_that_call_each_other_without_end_are_reported_with_their
         note.change("begin")
         with pytest.raises(EventHandlerCycle, match="NoteChanged -> NoteTagged -> NoteChanged"):
             await uow.commit()
+
+
+async def test_handlers_that_raise_ever_more_events_are_stopped_when_no_batch_could_hold_them(
+    container: MemoryContainer,
+):
+    outbox, calls = Outbox(container), 0
+
+    async def change_twice(event: NoteChanged, uow: UnitOfWork) -> None:
+        nonlocal calls
+        calls += 1
+        note = await uow.repository(Note).read(event.note_id)
+        note.change("x")
+        note.change("y")
+
+    outbox.on(NoteChanged, change_twice)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        note.change("begin")
+        with pytest.raises(EventHandlerCycle, match=r"more than 100 events .* NoteChanged -> NoteChanged"):
+            await uow.commit()
+    assert 51 == calls
+
+
+async def test_a_chain_of_sixteen_events_is_no_cycle_and_one_of_seventeen_is(container: MemoryContainer):
+    outbox, lengths = Outbox(container), [MAX_CHAIN, MAX_CHAIN + 1]
+
+    async def change(event: NoteChanged, uow: UnitOfWork) -> None:
+        if int(event.text) < length:
+            (await uow.repository(Note).read(event.note_id)).change(str(int(event.text) + 1))
+
+    outbox.on(NoteChanged, change)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        length = lengths[0]
+        note.change("1")
+        assert MAX_CHAIN == len((await uow.commit()).events)
+        length = lengths[1]
+        note.change("1")
+        with pytest.raises(EventHandlerCycle):
+            await uow.commit()
+
+
+async def test_a_handler_that_commits_is_told_that_it_must_not(container: MemoryContainer):
+    outbox = Outbox(container)
+
+    async def commit(event: NoteEvent, uow: UnitOfWork) -> None:
+        await uow.commit()
+
+    outbox.on(NoteEvent, commit)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note())
+        with pytest.raises(UsageError, match="handler called commit"):
+            await uow.commit()
+    assert () == container.documents()
+
+
+async def test_after_a_rollback_handlers_see_an_event_that_they_saw_before(container: MemoryContainer):
+    store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
+    outbox, seen = Outbox(store), []
+    outbox.on(NoteEvent, lambda event, uow: seen.append(event.id))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        with pytest.raises(StoreUnavailable):
+            await uow.commit()
+        uow.rollback()
+        store.commit_faults.clear()
+        uow.notes.create(note)
+        commit = await uow.commit()
+
+    assert [commit.events[0].id] * 2 == seen
+
+
+async def test_an_error_of_the_block_is_not_hidden_by_another_task_that_still_commits(
+    container: MemoryContainer,
+):
+    store = FaultyStore(container, [CommitFault.HANGING_AFTER])
+    committing: list[asyncio.Task[object]] = []
+
+    async def fails_beside_a_commit() -> None:
+        async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
+            uow.notes.create(Note())
+            committing.append(asyncio.create_task(uow.commit()))
+            await asyncio.sleep(0.01)
+            raise ValueError("the block's own")
+
+    with pytest.raises(ValueError, match="the block's own"):
+        await fails_beside_a_commit()
+    await committing[0]
 
 
 # What the world is told
