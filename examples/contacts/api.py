@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from pydantic import BaseModel
 
 from cosmos_outbox import Outbox, Store
@@ -34,7 +34,9 @@ from examples.contacts.service import Changed, ContactsUnitOfWork
 from examples.contacts.settings import Settings
 
 MAX_PAGE_SIZE = 100
-_ETAG = re.compile(r'\*|(?:W/)?"[^"]*"|[^\s,"]+')
+# Each alternative begins in its own way, so that no header makes the search go back and forth.
+_ETAG = re.compile(r'\*|(?:W/)?"[^"]*"|[^\s,"*][^\s,"]*')
+_ETAGS = re.compile(rf"\s*(?:{_ETAG.pattern})(?:\s*,\s*(?:{_ETAG.pattern}))*\s*")
 
 router = APIRouter(prefix="/api/contacts", tags=["contacts"])
 
@@ -111,8 +113,15 @@ def _known_etags(
 
 
 def _etags(header: str | None) -> list[str]:
+    if header is None:
+        return []
+    if not _ETAGS.fullmatch(header):
+        # read as "no condition" it would let a change through that the caller wanted to guard
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, "The header with etags is malformed; it must be * or a list of etags."
+        )
     # An unquoted etag, as some clients send it, means the quoted one.
-    tags = _ETAG.findall(header or "")
+    tags = _ETAG.findall(header)
     return [tag if tag == service.ANY_ETAG or tag.endswith('"') else f'"{tag}"' for tag in tags]
 
 

@@ -34,15 +34,31 @@ class _Body(BaseModel):
         return nested
 
 
+class NameBody(Name):
+    """
+    How a contact is called.
+    """
+
+    model_config = ConfigDict(extra="forbid")  # the domain's own keeps up with documents of newer programs
+
+
+class CompanyBody(Company):
+    """
+    Where a contact works.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class NewContact(_Body):
     """
     A contact to be added.
     """
 
-    name: Name
+    name: NameBody
     description: DescriptionText = ""
     email: EmailStr | None = None
-    company: Company = Field(default_factory=Company)
+    company: CompanyBody = Field(default_factory=CompanyBody)
 
 
 class NewName(_Body):
@@ -50,7 +66,7 @@ class NewName(_Body):
     How a contact is to be called.
     """
 
-    name: Name
+    name: NameBody
 
 
 class NewDescription(_Body):
@@ -74,7 +90,7 @@ class NewCompany(_Body):
     A contact's new company.
     """
 
-    company: Company
+    company: CompanyBody
 
 
 class ContactView(BaseModel):

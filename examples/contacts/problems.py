@@ -44,6 +44,18 @@ _STATUS: dict[type[OutboxError], HTTPStatus] = {
 }
 
 
+# What the library's errors say is for the program that calls it; these are for the program that calls the API.
+_DETAIL: dict[type[OutboxError], str] = {
+    CommitOutcomeUnknown: "It is not known whether the change was stored; read the contact to find out.",
+    Conflict: "There is already a contact with this id.",
+    InvalidRequest: "The request is not valid; a continuation token must be one that this API gave out.",
+    NotFound: "There is no such contact, or it was deleted.",
+    PreconditionFailed: "The contact was changed since it was read; read it again and repeat the change.",
+    StoreUnavailable: "The contacts cannot be reached at the moment, and nothing was changed; try again.",
+    TooManyRequests: "There are too many requests at the moment; try again after the time in Retry-After.",
+}
+
+
 class Problem(BaseModel):
     """
     What went wrong (RFC 9457).
@@ -119,8 +131,9 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
         headers["Retry-After"] = str(math.ceil(seconds))
     if isinstance(error, PreconditionFailed) and error.actual:
         headers["ETag"] = error.actual
-    # What the service or the SDK said may name hosts and keys; callers get the sentence of the error's class.
-    return _answer(request, status, " ".join((type(error).__doc__ or "").split()), headers=headers)
+    # What the service or the SDK said may name hosts and keys; callers get a sentence for the error's class.
+    detail = next((_DETAIL[kind] for kind in type(error).__mro__ if kind in _DETAIL), None)
+    return _answer(request, status, detail, headers=headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -188,6 +188,27 @@ async def test_if_match_may_name_several_etags_or_any(api: Client, form: str):
     assert 200 == answer.status
 
 
+@pytest.mark.parametrize("header", ["If-Match", "ETag"])
+@pytest.mark.parametrize("value", ["", ",", '"', '"a', '"a" "b"', '"a",', "*," * 5000 + '"'])
+async def test_a_malformed_condition_is_refused_instead_of_ignored(
+    api: Client, container: MemoryContainer, header: str, value: str
+):
+    location, _ = await created(api)
+    for answer in (
+        await api.put(f"{location}/description", json={"description": "x"}, headers={header: value}),
+        await api.delete(location, headers={header: value}),
+    ):
+        assert_problem(answer, 400)
+    assert ["ContactCreatedEvent"] == actions(container)
+
+
+async def test_if_match_decides_where_the_samples_header_is_there_too(api: Client):
+    location, etag = await created(api)
+    both = {"If-Match": '"old"', "ETag": etag}
+    assert_problem(await api.delete(location, headers=both), 412)
+    assert 204 == (await api.delete(location, headers={"If-Match": etag, "ETag": '"old"'})).status
+
+
 @pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}', "*"])
 async def test_a_copy_that_is_current_is_not_sent_again(api: Client, form: str):
     location, etag = await created(api)
@@ -251,6 +272,8 @@ async def test_the_list_is_paged_by_token_in_the_query_or_the_header(api: Client
         ([], "body"),
         ("text", "body"),
         (None, "body"),
+        (JANE | {"name": {"firstName": "A", "lastName": "B", "nickName": "C"}}, "name.nickName"),
+        (JANE | {"company": {"town": "Palo Alto"}}, "company.town"),
     ],
 )
 async def test_an_invalid_contact_is_refused_with_the_field_at_fault(
@@ -319,9 +342,10 @@ async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_s
     store.error = error
     async with served(create_app(store=store)) as api:
         answer = await api.post("/api/contacts", json=JANE)
-    assert_problem(answer, status)
+    problem = assert_problem(answer, status)
     assert retry_after == answer.headers.get("Retry-After")
     assert "sesame" not in answer.text
+    assert "unit of work" not in problem.get("detail", ""), "that is nothing callers of the API know of"
 
 
 async def test_passing_faults_of_reads_are_repeated(api: Client, store: FaultyStore):
