@@ -93,7 +93,7 @@ class _Sending:
             except (Conflict, NotFound, PreconditionFailed) as refusal:
                 if self._may_be_our_own(refusal) and await self._was_written(refusal):
                     return await self._written_earlier()
-                raise
+                raise await self._explained(refusal) from refusal.__cause__
             except (TooManyRequests, StoreUnavailable) as failure:
                 if _may_be_applied(failure):
                     self._in_doubt = True
@@ -110,6 +110,22 @@ class _Sending:
             etags={write.id: etag for write, etag in zip(self._commit.writes, result.etags, strict=True)},
             request_charge=result.request_charge,
             attempts=self._attempts,
+        )
+
+    async def _explained(self, refusal: StoreError) -> StoreError:
+        """
+        Return a refusal with the etag that the document has now, which the service does not tell.
+        """
+        if not isinstance(refusal, PreconditionFailed) or refusal.actual or refusal.document_id is None:
+            return refusal
+        try:
+            document = await self._deadline.attempt(
+                self._store.read, refusal.document_id, self._commit.partition_key
+            )
+        except StoreError:  # it was deleted since, or cannot be read; the refusal stands all the same
+            return refusal
+        return PreconditionFailed(
+            expected=refusal.expected, actual=document["_etag"], document_id=refusal.document_id
         )
 
     def _may_be_our_own(self, refusal: Conflict | NotFound | PreconditionFailed) -> bool:

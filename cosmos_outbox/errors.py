@@ -120,6 +120,8 @@ class NotFound(StoreError):
     """
 
     def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
+        if document_id is not None:
+            message = message or f"The document {document_id!r} does not exist (or its TTL has passed)."
         super().__init__(message)
         self.document_id = document_id
 
@@ -130,6 +132,10 @@ class Conflict(StoreError):
     """
 
     def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
+        if document_id is not None:
+            message = (
+                message or f"A document with the id {document_id!r} already exists in this partition key."
+            )
         super().__init__(message)
         self.document_id = document_id
 
@@ -147,6 +153,11 @@ class PreconditionFailed(StoreError):
         actual: str | None = None,
         document_id: str | None = None,
     ) -> None:
+        if document_id is not None:
+            message = message or (
+                f"The document {document_id!r} changed since it was read: its etag is "
+                f"{actual or 'another one'}, not {expected}; read it again and repeat the change."
+            )
         super().__init__(message)
         self.expected, self.actual, self.document_id = expected, actual, document_id
 

@@ -90,6 +90,7 @@ class Store(Protocol):
 
         Raises:
             NotFound, Conflict, PreconditionFailed: one write, named by `document_id`, could not be applied; none was.
+                What the document's etag is (`actual`) is None where the service does not say.
             RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
             TooManyRequests: throttled; none was applied.
             StoreUnavailable: the outcome is unknown (all or none were applied), unless `applied` is False.
@@ -100,7 +101,7 @@ class Store(Protocol):
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         """
-        Return a page of the documents of one type over all partition keys, ordered by id.
+        Return a page of the documents of one type over all partition keys, ordered by id, each document once.
 
         Documents whose `data.deleted` is true are left out unless `include_deleted`.
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.documents import Document, version_of
 from cosmos_outbox.entities import Entity
-from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed
+from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed, UsageError
 from cosmos_outbox.pending import Change
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, repeated
@@ -142,7 +142,13 @@ class Repository(Generic[EntityT]):
     ) -> EntityPage[EntityT]:
         """
         Return a page of all entities of this type, ordered by id, without those marked as deleted.
+
+        Raises:
+            UsageError: `page_size` is less than 1.
+            InvalidRequest: `continuation` is none that this library gave out.
         """
+        if page_size < 1:
+            raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
         with self._context.exclusively():
             page = await repeated(
                 lambda: self._store.query_type(

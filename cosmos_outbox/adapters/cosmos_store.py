@@ -5,6 +5,7 @@ CosmosStore: the Store port on one Cosmos DB container.
 from __future__ import annotations
 
 import base64
+import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,33 +79,55 @@ class CosmosStore:
             if isinstance(ours, RangeGone):
                 raise StoreUnavailable(applied=False) from error
             if isinstance(ours, PreconditionFailed):
-                ours.expected = next((write.etag for write in writes if write.id == ours.document_id), None)
+                expected = next((write.etag for write in writes if write.id == ours.document_id), None)
+                raise PreconditionFailed(expected=expected, document_id=ours.document_id) from error
             raise ours from error
 
     async def query_type(
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
-        # Paged by the last id, not by the SDK's token: the SDK has none for a sorted query over several partitions.
-        query = "SELECT * FROM c WHERE c.type = @type AND c.id > @after"
+        # Paged by the last id and, where a page ends among documents of one id, by their partition keys; not by the
+        # SDK's token, of which it has none for a sorted query over several partitions. Sorting by both at once would
+        # need a composite index, which containers that exist do not have.
+        after_id, after_key = _after(continuation)
+        known = {"@type": document_type, "@id": after_id}
+        condition = "c.type = @type"
         if not include_deleted:
-            query += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+            condition += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+        of_one_id = f"{condition} AND c.id = @id"
+        wanted = page_size + 1  # one more tells whether there are more
+        found: list[Document] = []
+        if after_key is not None:
+            rest = f"{of_one_id} AND c.partitionKey > @key ORDER BY c.partitionKey"
+            found = await self._query(rest, known | {"@key": after_key}, wanted)
+        if len(found) < wanted:
+            others = f"{condition} AND c.id > @id ORDER BY c.id"
+            found += await self._query(others, known, wanted - len(found))
+            if len(found) == wanted and found[-2]["id"] == (cut := found[-1]["id"]):
+                # The page ends among documents of one id, and which of them the service gave first is by chance.
+                found = [document for document in found if document["id"] != cut]
+                in_order = f"{of_one_id} ORDER BY c.partitionKey"
+                found += await self._query(in_order, known | {"@id": cut}, wanted - len(found))
+        page = tuple(found[:page_size])
+        return Page(
+            documents=page, continuation=_continuation(page[-1], found[-1]) if found[page_size:] else None
+        )
+
+    async def _query(self, condition: str, values: Mapping[str, str], limit: int) -> list[Document]:
         found: list[Document] = []
         async with translated():
             items = self._container.query_items(
-                query + " ORDER BY c.id",
+                f"SELECT * FROM c WHERE {condition}",  # noqa: S608 - made of constants, the values are parameters
                 parameters=[
-                    {"name": "@type", "value": document_type},
-                    {"name": "@after", "value": _after(continuation)},
+                    {"name": name, "value": value} for name, value in values.items() if name in condition
                 ],
-                max_item_count=page_size + 1,
+                max_item_count=limit,
             )
             async for document in items:
                 found.append(document)
-                if len(found) > page_size:
+                if len(found) == limit:
                     break
-        page = tuple(found[:page_size])
-        more = len(found) > page_size
-        return Page(documents=page, continuation=_continuation(page[-1]["id"]) if more else None)
+        return found
 
     async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         headers = _Headers()
@@ -205,20 +228,24 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
     return write.kind.value.lower(), arguments, {"if_match_etag": write.etag} if write.etag else {}
 
 
-def _continuation(last_id: str) -> str:
-    return base64.urlsafe_b64encode(last_id.encode()).decode()
+def _continuation(last: Document, following: Document) -> str:
+    place = [last["id"], last["partitionKey"]] if following["id"] == last["id"] else [last["id"]]
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
-def _after(continuation: str | None) -> str:
+def _after(continuation: str | None) -> tuple[str, str | None]:
     if continuation is None:
-        return ""
+        return "", None
     try:
-        last_id = base64.b64decode(continuation.encode(), altchars=b"-_", validate=True).decode()
+        place = json.loads(base64.b64decode(continuation.encode(), altchars=b"-_", validate=True))
     except ValueError:
-        last_id = ""
-    if not last_id:
-        raise InvalidRequest("The continuation token is not one that this library gave out.")
-    return last_id
+        place = None
+    match place:
+        case [str(last_id)]:
+            return last_id, None
+        case [str(last_id), str(last_key)]:
+            return last_id, last_key
+    raise InvalidRequest("The continuation token is not one that this library gave out.")
 
 
 def _progress(session_token: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cosmos_outbox import Outbox
 from cosmos_outbox.errors import (
     Conflict,
     InvalidRequest,
@@ -23,6 +24,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
 from tests.contracts.backends import BACKENDS, opened
+from tests.notes import Note
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -225,6 +227,57 @@ async def test_all_documents_of_a_type_are_paged_by_id_without_the_deleted_ones(
     alive = [document_id for n, document_id in enumerate(ids) if n != 4]
     assert [alive[0:2], alive[2:4], alive[4:6]] == await all_pages(include_deleted=False)
     assert [ids[0:2], ids[2:4], ids[4:6], ids[6:7]] == await all_pages(include_deleted=True)
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 4])
+async def test_documents_of_one_id_in_many_partition_keys_are_all_paged_once(store: Store, page_size: int):
+    written = [("a", "x"), *(("b", key) for key in ("k", "n", "l", "m", "0")), ("c", "y"), ("c", "x")]
+    for document_id, key in written:
+        await store.commit(key, [create(document_id, key=key)])
+
+    found: list[tuple[str, str]] = []
+    continuation = None
+    while True:
+        page = await store.query_type(
+            "thing", page_size=page_size, continuation=continuation, include_deleted=True
+        )
+        found += [(document["id"], document["partitionKey"]) for document in page.documents]
+        assert len(page.documents) <= page_size
+        if (continuation := page.continuation) is None:
+            break
+
+    assert ["a", *"bbbbb", "c", "c"] == [document_id for document_id, _ in found]
+    assert sorted(written) == sorted(found)
+
+
+async def test_a_refused_commit_names_the_document_and_both_etags(store: Store):
+    outbox = Outbox(store)
+    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as theirs:
+        theirs.repository(Note).create(note := Note(id="n"))
+        await theirs.commit()
+        (await mine.repository(Note).read("n")).change("mine")
+        note.change("theirs")
+        await theirs.commit()
+        expected = (await mine.repository(Note).read("n")).etag
+        with pytest.raises(PreconditionFailed) as caught:
+            await mine.commit()
+
+    error = caught.value
+    assert ("n", expected, note.etag) == (error.document_id, error.expected, error.actual)
+    for named in ("'n'", expected, note.etag):
+        assert str(named) in str(error)
+
+
+async def test_a_refused_creation_names_the_document(store: Store):
+    outbox = Outbox(store)
+    for refused in (False, True):
+        async with outbox.unit_of_work() as uow:
+            uow.repository(Note).create(Note(id="taken"))
+            if refused:
+                with pytest.raises(Conflict, match="'taken'"):
+                    await uow.commit()
+            else:
+                await uow.commit()
 
 
 async def test_no_documents_of_a_type_are_one_empty_page(store: Store):

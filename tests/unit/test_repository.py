@@ -148,6 +148,13 @@ async def test_reads_are_repeated_until_the_deadline():
             await uow.repository(Note).read(note.id)
 
 
+@pytest.mark.parametrize("page_size", [0, -1])
+async def test_a_page_of_less_than_one_is_refused(page_size: int):
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="page_size"):
+            await uow.repository(Note).read_all(page_size)
+
+
 async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
     container = MemoryContainer()
     await written(container, Note(id="n", text="kept"))

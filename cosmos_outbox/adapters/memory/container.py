@@ -117,7 +117,7 @@ class MemoryContainer:
         await asyncio.sleep(0)
         if continuation is not None and not continuation.startswith(_AFTER):
             raise InvalidRequest("The continuation token is not one that this container gave out.")
-        after = None if continuation is None else continuation.removeprefix(_AFTER)
+        after = None if continuation is None else tuple(json.loads(continuation.removeprefix(_AFTER)))
         found = sorted(
             (
                 document
@@ -125,13 +125,13 @@ class MemoryContainer:
                 for document in self._visible(partition)
                 if document.get("type") == document_type
                 and (include_deleted or not _data_of(document).get("deleted"))
-                and (after is None or document["id"] > after)
+                and (after is None or _place(document) > after)
             ),
-            key=lambda document: str(document["id"]),
+            key=_place,
         )
         page = tuple(dict(document) for document in found[:page_size])
         more = len(found) > page_size
-        return Page(documents=page, continuation=f"{_AFTER}{page[-1]['id']}" if more else None)
+        return Page(documents=page, continuation=_AFTER + json.dumps(_place(page[-1])) if more else None)
 
     # ChangeFeed
 
@@ -256,6 +256,10 @@ def effective_partition_key(partition_key: str) -> str:
     """
     digest = hashlib.blake2b(partition_key.encode(), digest_size=16).digest()
     return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
+
+
+def _place(document: Document) -> tuple[str, str]:
+    return str(document["id"]), str(document["partitionKey"])
 
 
 def _data_of(document: Document) -> Mapping[str, Any]:
