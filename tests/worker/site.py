@@ -38,6 +38,7 @@ class WorkerProcess:
     """
 
     process: Process
+    following: asyncio.Task[None] = field(init=False)
     lines: list[str] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -67,6 +68,7 @@ class WorkerProcess:
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(20):
+            await self.following  # all that it said, before its end is told
             return await self.process.wait()
 
     @property
@@ -110,13 +112,13 @@ class Site:
             stderr=PIPE,
         )
         worker = WorkerProcess(process)
-        following = asyncio.create_task(worker.follow())
+        worker.following = asyncio.create_task(worker.follow())
 
         async def end() -> None:
             if process.returncode is None:
                 process.kill()
             await process.wait()
-            await following
+            await worker.following
             process._transport.close()  # type: ignore[attr-defined] # or its stdout is closed by the garbage collector
 
         self.stack.push_async_callback(end)

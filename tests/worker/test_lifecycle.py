@@ -102,6 +102,17 @@ async def test_a_missing_container_exits_2_and_names_it(site):
     assert "'nowhere' does not exist" in worker.output
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [(400, 1, "worker.crashed InvalidRequest"), (403, 2, "lacks a data-plane role")],
+)
+async def test_a_refusal_that_lasts_ends_the_worker_with_the_cause(site, status, code, said):
+    site.cosmos.faults.add({"operation": "query", "container": "leases", "status": status})
+    worker = await site.start_worker()
+    assert code == await worker.exit_code()
+    assert said in worker.output
+
+
 async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
