@@ -12,6 +12,9 @@ every event of the page, or the parked store holds it, and only then does the pr
     parking    holds the events of a partition key whose next event can never be sent        (parking.py)
     release    the operator's side of it: look, send what is held, drop                       (release.py)
 
+    around the publisher:  routing (which topics), cloudevents (in which form)   (routing.py, cloudevents.py)
+    around the handler:    ttl (what may die unsent), retention (what is deleted once sent)  (ttl.py, retention.py)
+
 A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane; many keys share
 one, and one batch carries the messages of many keys. A page takes as many lanes as it fills batches, and the next page
 may put a key on another lane, for nothing of a page is under way when it is done. Leases begin on different lanes.
