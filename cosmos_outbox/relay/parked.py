@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import NotFound, PreconditionFailed
+from cosmos_outbox.errors import NotFound
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
 
 INDEX_ID = "outbox.keys"
@@ -168,12 +169,9 @@ async def key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
         return _key(await store.read(KEY_ID, partition_key))
     except NotFound:
         # A read may be behind, a write is not: only that nothing can be deleted proves that nothing is there.
-        nothing = Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)
-        try:
-            await store.commit(partition_key, [nothing])
-        except NotFound:
-            return None
-        raise PreconditionFailed(document_id=KEY_ID) from None
+        with suppress(NotFound):
+            await store.commit(partition_key, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
+        return None
 
 
 async def events_in(store: ParkedStore, partition_key: str) -> tuple[ParkedEvent, ...]:

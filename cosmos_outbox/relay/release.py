@@ -168,7 +168,7 @@ class ParkedKeys:
                     if rejection is not None:
                         failure = await self._stop_at(partition_key, claim, due[passed], rejection)
                         return Released(sent=sent, failure=failure)
-        except (PublishError, StoreError):
+        except OutboxError:
             await self._give_up_claim(partition_key, claim)
             raise
 

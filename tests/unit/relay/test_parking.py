@@ -34,9 +34,10 @@ from cosmos_outbox.instrumentation import (
     Record,
 )
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import CommitResult, Write
+from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.relay import ParkedKeys, Parking, Relay
-from cosmos_outbox.relay.parked import EventStatus, KeyState
+from cosmos_outbox.relay.parked import NO_ETAG, EventStatus, KeyState, held_id
+from tests.simulation.relay import Link, Service, Session
 from tests.unit.relay.factories import batch, entity, event
 
 ResultT = TypeVar("ResultT")
@@ -563,3 +564,113 @@ async def test_a_release_can_be_given_the_messages_that_the_relays_make() -> Non
     operator = ParkedKeys(world.store, world.broker.publisher(), message_of=lambda stored: made)
     await operator.release("b")
     assert made == world.broker.accepted[-1]
+
+
+async def test_a_key_whose_events_are_all_dropped_is_handed_back_by_a_release() -> None:
+    world = await parked(later=1)
+    for event_id in ("b/2", "b/3"):
+        await world.operator.drop("b", event_id, reason="of no use")
+    with pytest.raises(KeyNotParked, match="no event to edit"):
+        await world.operator.release("b", edited={})
+    released = await world.operator.release("b")
+    assert (0, True) == (released.sent, released.handed_back)
+    await world.relay(batch(event("b", 4)))
+    assert ["b/1", "b/4"] == world.ids
+
+
+@pytest.mark.parametrize("lost", range(4))
+async def test_an_answer_that_is_lost_while_a_release_stops_changes_nothing(lost: int) -> None:
+    world = await parked(later=3)
+    world.reject("b/4")
+    answers = iter(range(100))
+    world.counted.after = lambda operation, key: (
+        StoreUnavailable() if operation == "commit" and next(answers) == lost else None
+    )
+    released = await world.operator.release("b")
+    assert (2, "b/4") == (released.sent, released.failure and released.failure.event_id)
+    assert ["b/4", "b/5"] == await world.held("b")
+    assert KeyState.PARKED is (await world.operator.list())[0].state
+
+
+async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_handed_back() -> None:
+    """
+    The operator has seen an empty queue, and the relay appends before the key is deleted.
+    """
+    world = await parked()
+    world.reject()
+    late = iter([event("b", 5)])
+    appending = False
+
+    class AtTheLastMoment(MemoryParked):
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            nonlocal appending
+            hands_back = writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG
+            if hands_back and not appending and (document := next(late, None)) is not None:
+                appending = True
+                await world.relay(batch(document))
+            return await world.store.commit(partition_key, writes)
+
+    store = AtTheLastMoment()
+    store._container = world.store._container
+    released = await ParkedKeys(store, world.broker.publisher(lanes=1)).release("b")
+    assert appending
+    assert 4 == released.sent
+    await world.relay(batch(event("b", 6)))
+    assert [f"b/{number}" for number in range(1, 7)] == world.ids
+
+
+async def test_an_event_behind_a_hand_back_is_sent_by_the_relay() -> None:
+    """
+    The relay has seen a parked key, and the operator hands it back before the relay appends.
+    """
+    world = await parked()
+    world.reject()
+    releasing = False
+
+    class AtTheLastMoment(MemoryParked):
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            nonlocal releasing
+            if any(write.kind is WriteKind.CREATE for write in writes) and not releasing:
+                releasing = True
+                await world.operator.release("b")
+            return await world.store.commit(partition_key, writes)
+
+    store = AtTheLastMoment()
+    store._container = world.store._container
+    relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
+    await relay(batch(event("b", 5), event("b", 6)))
+    assert releasing
+    assert [f"b/{number}" for number in range(1, 7)] == world.ids
+    assert () == await world.operator.list()
+
+
+async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
+    world = await parked(later=0)
+    document = next(document for document in world.store.documents() if document["id"] == "event.b/2")
+    damaged = {**document, "event": {**document["event"], "type": "note"}}
+    await world.store.commit("b", [Write(kind=WriteKind.REPLACE, id="event.b/2", document=damaged)])
+    with pytest.raises(UsageError, match="drop it"):
+        await world.operator.release("b")
+    await world.operator.drop("b", "b/2", reason="damaged")
+    assert (await world.operator.release("b")).handed_back
+
+
+def test_an_event_id_too_long_for_another_one_beside_it_is_hashed() -> None:
+    assert "event.abc" == held_id("abc")
+    assert len(held_id("ж" * 600)) < 100
+    assert held_id("ж" * 600) != held_id("ж" * 601)
+
+
+async def test_a_release_whose_list_is_behind_waits_for_what_it_lacks() -> None:
+    broker, service = MemoryBroker(), Service()
+    broker.rejects = lambda message: message.message_id == "b/2"
+    relay = Relay(broker.publisher(), parking=Parking(Session(service, Link())), notify=lambda record: None)
+    await relay(batch(event("b", 2), event("b", 3)))
+    await asyncio.sleep(10)
+    await relay(batch(event("b", 4)))
+    broker.rejects = lambda message: False
+    operator = ParkedKeys(Session(service, Link(behind=0.5)), broker.publisher())
+    released = await operator.release("b", edited={"state": "mended"})
+    assert 3 == released.sent
+    assert asyncio.get_running_loop().time() >= 10.5
+    assert ["b/2", "b/3", "b/4"] == [message.message_id for message in broker.accepted]
