@@ -4,6 +4,8 @@ Commands beside a worker that runs: it is seen, doctor finds nothing wrong, and 
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 import time
@@ -51,3 +53,15 @@ def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
         process.terminate()
         assert 0 == process.wait()
     assert {"free"} == {lease["state"] for lease in outbox.json("leases", "list")}
+
+
+def test_watch_looks_again_and_again_until_ctrl_c(outbox: Local):
+    outbox.run("bootstrap")
+    command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1", "--json"]
+    with subprocess.Popen(command, env=outbox.environment, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own program
+        assert process.stdout is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert 130 == process.wait()
+    assert [["0", "1"]] * 3 == [[lease["range"] for lease in look["leases"]] for look in looks]
