@@ -4,7 +4,6 @@ Release: the operator's side of the parked store; look at parked keys, send what
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,14 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.documents import StoredEvent
 from cosmos_outbox.errors import (
     KeyNotParked,
     MessageRejected,
     NotFound,
     OutboxError,
     PreconditionFailed,
-    PublishError,
     ReleaseInProgress,
     StoreError,
     UsageError,
@@ -40,12 +38,11 @@ from cosmos_outbox.relay.parked import (
 )
 from cosmos_outbox.relay.parked_index import ParkedIndex, until_applied
 from cosmos_outbox.relay.parking import utcnow
+from cosmos_outbox.relay.queue import closings, send_in_order
 from cosmos_outbox.retries import Deadline, RetryOptions
 
 _ROUNDS_BEFORE_CLOSING = 2  # then the relays are asked to wait, or a busy key would be chased for ever
 _CHUNK = 50  # events sent before they are taken off the queue
-_PUBLISH_ATTEMPTS = 5
-_LANE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,31 +248,7 @@ class ParkedKeys:
     async def _send(
         self, publisher: Publisher, due: Sequence[ParkedEvent]
     ) -> tuple[int, MessageRejected | None]:
-        """
-        Send events until one is rejected; return how many places of the queue are done, and the rejection.
-        """
-        held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
-        messages = [self._message(due[place]) for place in held]
-        sent, attempt, size = 0, 0, len(messages)
-        while sent < len(messages):
-            chunk = messages[sent : sent + size]
-            try:
-                await publisher.publish(_LANE, chunk)
-            except PublishError as error:
-                sent += error.accepted
-                attempt = 1 if error.accepted else attempt + 1
-                if isinstance(error, MessageRejected):
-                    if len(chunk) - error.accepted == 1:
-                        return held[sent], error
-                    size = 1  # which of them it is, only one at a time tells
-                elif not error.retriable or attempt >= _PUBLISH_ATTEMPTS:
-                    raise
-                else:
-                    delay = self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
-                    await asyncio.sleep(delay)
-            else:
-                sent, attempt = sent + len(chunk), 0
-        return len(due), None
+        return await send_in_order(publisher, due, message_of=self._message_of, backoff=self._backoff)
 
     async def _take_off(
         self, partition_key: str, claim: str, passed: Sequence[ParkedEvent], state: KeyState
@@ -291,7 +264,9 @@ class ParkedKeys:
                 held=key.held - sum(event.status is EventStatus.HELD for event in passed),
                 failure=None,
             )
-            await self._commit(deadline, partition_key, [changed.write(), *self._closings(passed)])
+            await self._commit(
+                deadline, partition_key, [changed.write(), *closings(passed, now=self._utcnow())]
+            )
 
         await until_applied(step, self._retry)
 
@@ -315,16 +290,6 @@ class ParkedKeys:
 
         await until_applied(step, self._retry)
         return failure
-
-    def _closings(self, gone: Sequence[ParkedEvent]) -> Sequence[Write]:
-        writes = []
-        now = self._utcnow().isoformat()
-        for event in gone:
-            if event.status is EventStatus.HELD and event.original is not None:
-                writes.append(replace(event, status=EventStatus.SENT, closed_at=now).write())
-            elif event.status is EventStatus.HELD:
-                writes.append(event.deletion())
-        return writes
 
     async def _hand_back(self, partition_key: str, claim: str) -> bool:
         """
@@ -397,9 +362,3 @@ class ParkedKeys:
             raise ReleaseInProgress(
                 f"Somebody releases partition key {key.partition_key!r}; wait for them, or take over if they are gone."
             )
-
-    def _message(self, parked: ParkedEvent) -> OutboundMessage:
-        event = stored_event(parked.event)
-        if event is None:
-            raise UsageError(f"Event {parked.event_id!r} in the parked store is none any more; drop it.")
-        return self._message_of(event)
