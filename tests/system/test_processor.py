@@ -183,7 +183,7 @@ async def test_a_worker_frozen_past_expiry_writes_nothing_when_it_wakes(tmp_path
         assert "Traceback" not in world.log("a")
 
 
-async def test_splits_under_load_lose_nothing_and_keep_the_order(tmp_path: Path):
+async def test_splits_and_a_merge_under_load_lose_nothing_and_keep_the_order(tmp_path: Path):
     async with a_world(tmp_path) as world:
         await world.start("a")
         await world.start("b")
@@ -193,11 +193,15 @@ async def test_splits_under_load_lose_nothing_and_keep_the_order(tmp_path: Path)
             group.create_task(world.write(500))
             for range_id, arrived in (("0", 50), ("2", 150), ("3", 250)):
                 await until(lambda arrived=arrived: len(world.arrivals()) > arrived)
-                await world.control("POST", "/cosmos/split", range=range_id, completing=3, **where)
+                split = await world.control("POST", "/cosmos/split", range=range_id, completing=3, **where)
+            await until(lambda: len(world.arrivals()) > 350)
+            await world.control("POST", "/cosmos/merge", ranges=split["children"], completing=3, **where)
         await until(world.all_arrived)
 
         async def only_children_are_left() -> bool:
-            return len(await world.leases()) == RANGES + 3
+            tokens = (await world.leases()).keys()
+            # Both that were merged live on as version 1 leases, named by their bounds.
+            return len(tokens) == RANGES + 3 and sum("-" in token for token in tokens) == 2
 
         await until(only_children_are_left)
         assert [] == world.out_of_order()
