@@ -73,8 +73,11 @@ class Pump:
         try:
             yield ahead
         finally:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            if not ahead.done():
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+            elif not ahead.cancelled():
+                ahead.exception()  # seen, although the handler failed before anybody waited for it
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
         """
