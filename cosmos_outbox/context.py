@@ -180,7 +180,7 @@ class ContainerContext:
         """
         pending = [tracked for tracked in self._tracked.values() if tracked.pending]
         partition_key = pending[0].entity.partition_key
-        for tracked in pending:
+        for tracked in pending[1:]:
             if tracked.entity.partition_key != partition_key:
                 raise MixedPartitionKeys(partition_key, tracked.entity.partition_key)
         return pending_commit(
@@ -226,12 +226,13 @@ def _check_known(entity: Entity, change: Change) -> None:
 
 def _pending_entity(tracked: Tracked) -> PendingEntity:
     entity, change = tracked.entity, tracked.change
+    version = entity.version + 1
     if change is Change.NONE:
-        change = Change.CREATE if entity.is_new else Change.UPDATE
+        change = Change.UPDATE if version > 1 else Change.CREATE
     return PendingEntity(
         entity=entity,
         change=change,
-        version=entity.version + 1,
+        version=version,
         taken=entity.take_events(),
         revision=tracked.revision,
     )

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _correlation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.correlation_id", default=None)
@@ -35,17 +34,17 @@ def correlated(*, correlation_id: str | None = None, causation_id: str | None = 
             variable.reset(token)
 
 
-def current_correlation() -> dict[str, str]:
+def current_correlation(*, traced: bool = True) -> dict[str, str]:
     """
     Return what a commit stores in the `meta` of its events: the ids of this task and the current span's W3C context.
 
-    What there is none of is left out.
+    What there is none of is left out; `traced` is False where the caller knows that there is no span.
     """
     found: dict[str, str] = {}
     if (correlation_id := _correlation_id.get()) is not None:
         found["correlationId"] = correlation_id
     if (causation_id := _causation_id.get()) is not None:
         found["causationId"] = causation_id
-    if trace.get_current_span() is not trace.INVALID_SPAN:
+    if traced:
         _propagator.inject(found)  # traceparent, and tracestate where there is one
     return found

@@ -151,9 +151,9 @@ class UnitOfWork:
             return None
         span = self._tracer.start_span("outbox.commit", kind=trace.SpanKind.CLIENT)
         if not span.is_recording():  # so the current span stays the caller's
-            return await self._send(self._pending())
+            return await self._send(self._pending(traced=span is not trace.INVALID_SPAN))
         with trace.use_span(span, end_on_exit=True):
-            pending = self._pending()
+            pending = self._pending(traced=True)
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
@@ -166,9 +166,11 @@ class UnitOfWork:
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit
 
-    def _pending(self) -> PendingCommit:
+    def _pending(self, *, traced: bool) -> PendingCommit:
         published = self._handlers.published(self._recorded_events()) if self._handlers.maps else {}
-        return self._context.pending_commit(correlation=current_correlation(), published=published)
+        return self._context.pending_commit(
+            correlation=current_correlation(traced=traced), published=published
+        )
 
     async def _send(self, pending: PendingCommit) -> Commit:
         was_in_doubt, self._in_doubt = self._in_doubt is pending, pending

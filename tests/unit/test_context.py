@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, UsageError
 from cosmos_outbox.context import ContainerContext
-from cosmos_outbox.pending import Change, PendingCommit
-from cosmos_outbox.ports import MAX_BATCH_BYTES, WriteKind
+from cosmos_outbox.pending import Change, PendingCommit, _exactly, _roughly
+from cosmos_outbox.ports import MAX_BATCH_BYTES, Write, WriteKind
 from tests.notes import Line, Note, Remark
 
 
@@ -201,3 +201,30 @@ def test_the_size_is_no_less_than_what_is_sent(texts: list[str]):
         for write in commit.writes
     ]
     assert commit.size_bytes >= len(json.dumps(body, separators=(",", ":")))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_the_quick_measure_of_a_document_is_never_less_than_the_exact_one(value: object):
+    write = Write(kind=WriteKind.REPLACE, id="é", document={"data": value}, etag='"1"')
+    assert _roughly([write]) >= _exactly([write])
+
+
+def test_what_only_the_exact_measure_can_take_is_measured_by_it():
+    class Text(str):
+        __slots__ = ()
+
+    write = Write(kind=WriteKind.CREATE, id="x", document={"data": Text("x")})
+    assert _roughly([write]) == _exactly([write])
+
+
+def test_a_commit_below_the_limit_is_not_refused_because_the_quick_measure_is_above_it():
+    context = ContainerContext()
+    context.track(Line(book="b", text="x" * (MAX_BATCH_BYTES - 1000)), Change.CREATE)
+    assert pending(context).size_bytes <= MAX_BATCH_BYTES
