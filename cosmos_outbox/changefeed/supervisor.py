@@ -69,7 +69,7 @@ async def supervise(
     except* LeaseLost as lost:
         reason, error = CloseReason.LOST, lost.exceptions[0]
     except* RangeGone:
-        reason = CloseReason.RANGE_GONE
+        reason, tenure.replacing = CloseReason.RANGE_GONE, True
     if reason is CloseReason.RANGE_GONE:
         error = await _split(tenure, feed_range, feed, store)
     notify(LeaseClosed(lease=tenure.lease.id, owner=options.instance_name, reason=reason, error=error))

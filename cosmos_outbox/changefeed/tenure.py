@@ -47,6 +47,9 @@ class Tenure:
         self.number = next(_numbers)
         self.drain = asyncio.Event()
         self.wanted = False
+        self.replacing = (
+            False  # the range is gone: no work is done any more, others may own its children already
+        )
         self._store = store
         self._options = options
         self._notify = notify

@@ -331,7 +331,9 @@ class Simulation:
             (name, tenure.lease.id, tenure.lease.range)
             for name, worker in self.workers.items()
             for tenure, _ in worker.processor._running.values()
-            if tenure.trusted_until > now and tenure.lease.id.startswith(f"{self.prefix}..")
+            if not tenure.replacing
+            and tenure.trusted_until > now
+            and tenure.lease.id.startswith(f"{self.prefix}..")
         ]
         for i, (name, lease, covered) in enumerate(trusted):
             for other_name, other_lease, other in trusted[i + 1 :]:
