@@ -12,18 +12,21 @@ from types import TracebackType
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import IdentityConflict, MixedPartitionKeys, SharedUnitOfWork, UsageError
 from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.identifiers import check_id
 from cosmos_outbox.pending import Change, PendingCommit, PendingEntity, pending_commit
 
 
 @dataclass(slots=True)
 class Tracked:
     """
-    An entity and what will happen to it; `revision` counts what was asked for.
+    An entity and what will happen to it.
     """
 
     entity: Entity
     change: Change
-    revision: int = 0
+    revision: int = 0  # counts what was asked for
+    stored_under: str | None = None  # the partition key of the document, where there is one
+    outdated: bool = False  # a commit was refused because of what somebody else wrote
 
     @property
     def pending(self) -> bool:
@@ -118,10 +121,10 @@ class ContainerContext:
 
     def find(self, entity_type: str, entity_id: str) -> Entity | None:
         """
-        Return the tracked entity, or None.
+        Return the tracked entity, or None; also None for one that has to be read anew, see `mark_refused`.
         """
         tracked = self._tracked.get((entity_type, entity_id))
-        return None if tracked is None else tracked.entity
+        return None if tracked is None or tracked.outdated else tracked.entity
 
     def track(self, entity: Entity, change: Change = Change.NONE) -> None:
         """
@@ -134,9 +137,10 @@ class ContainerContext:
         self.check()
         key = (entity.entity_type, entity.id)
         known = self._tracked.get(key)
-        if known is None:
-            _check_known(entity, change)
-            self._tracked[key] = Tracked(entity, change)
+        if known is None or (known.outdated and known.entity is not entity):
+            _check_new(entity, change)
+            stored_under = None if entity.is_new else entity.partition_key
+            self._tracked[key] = Tracked(entity, change, stored_under=stored_under)
             return
         if known.entity is not entity:
             raise IdentityConflict(
@@ -177,12 +181,19 @@ class ContainerContext:
 
         Raises:
             MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
+            UsageError: a stored entity has another partition key than before.
         """
         pending = [tracked for tracked in self._tracked.values() if tracked.pending]
         partition_key = pending[0].entity.partition_key
-        for tracked in pending[1:]:
-            if tracked.entity.partition_key != partition_key:
-                raise MixedPartitionKeys(partition_key, tracked.entity.partition_key)
+        for tracked in pending:
+            entity, key = tracked.entity, tracked.entity.partition_key
+            if tracked.stored_under not in (None, key):
+                raise UsageError(
+                    f"The partition key of {entity.entity_type} {entity.id!r} was {tracked.stored_under!r} and is now "
+                    f"{key!r}; a stored document cannot change it. Delete the entity and create another one."
+                )
+            if key != partition_key:
+                raise MixedPartitionKeys(partition_key, key)
         return pending_commit(
             [_pending_entity(tracked) for tracked in pending],
             partition_key=partition_key,
@@ -206,6 +217,18 @@ class ContainerContext:
                 del self._tracked[key]
             else:
                 tracked.settle(part)
+                tracked.stored_under = commit.partition_key
+
+    def mark_refused(self, commit: PendingCommit, document_id: str | None) -> None:
+        """
+        Take note that a commit was refused because of a document: the next `read` fetches it anew.
+
+        Until then the entity is still to be written, as everything else of the commit.
+        """
+        for part in commit.entities:
+            tracked = self._tracked.get((part.entity.entity_type, part.entity.id))
+            if tracked is not None and tracked.entity is part.entity and part.entity.id == document_id:
+                tracked.outdated = True
 
 
 def _current_task() -> asyncio.Task[object] | None:
@@ -215,7 +238,8 @@ def _current_task() -> asyncio.Task[object] | None:
         return None
 
 
-def _check_known(entity: Entity, change: Change) -> None:
+def _check_new(entity: Entity, change: Change) -> None:
+    check_id(entity.id)
     if change is Change.UPDATE and entity.is_new:
         # It would be a replacement under no etag, of whatever is stored under that id.
         raise UsageError(

@@ -5,7 +5,7 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -32,6 +32,11 @@ class _Progress:
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
     stored: Mapping[str, Any] | None = None
+
+
+_RESERVED = frozenset(
+    {"version", "etag", "stored", "is_new", "events", "has_events", "partition_key", "entity_type"}
+)
 
 
 class Entity(BaseModel):
@@ -61,6 +66,11 @@ class Entity(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        if taken := _RESERVED & cls.model_fields.keys():
+            raise TypeError(
+                f"{cls.__name__} cannot have a field named {min(taken)!r}: that is what {Entity.__name__} calls "
+                "something else. Give the field another name, and an alias where the document needs this one."
+            )
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
 
@@ -79,6 +89,22 @@ class Entity(BaseModel):
         entity = cls.model_validate(data)
         entity.mark_committed(version=version, etag=etag, taken=TakenEvents(), stored=stored)
         return entity
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        state = self._state
+        # each records its own events from now on
+        copied._progress = replace(state, recorded=list(state.recorded))  # noqa: SLF001 - an object of this class
+        return copied
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """
+        Return a copy with events of its own; under another id it is a new entity.
+        """
+        copied = super().model_copy(update=update, deep=deep)
+        if copied.id != self.id:
+            copied._progress = _Progress()  # noqa: SLF001 - an object of this class
+        return copied
 
     @property
     def partition_key(self) -> str:

@@ -13,6 +13,8 @@ from pydantic.alias_generators import to_camel
 from cosmos_outbox.identifiers import new_id
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
+_MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+_RESERVED = frozenset({"action", "schema_version", "ttl", "coalesce"})
 
 
 class DomainEvent(BaseModel):
@@ -40,8 +42,18 @@ class DomainEvent(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        if taken := _RESERVED & cls.model_fields.keys():
+            raise TypeError(
+                f"{cls.__name__} cannot have a field named {min(taken)!r}: that says something about all events of the "
+                "type. Declare it as a ClassVar, or give the field another name."
+            )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
+        if not cls.action or cls.schema_version < 1 or not _MIN_TTL <= cls.ttl <= _MAX_TTL:
+            raise TypeError(
+                f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
+                f"{_MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
+            )
         _register(cls)
 
     def payload(self) -> dict[str, Any]:

@@ -1,14 +1,19 @@
 """
-Random UUIDs for events, entities and commits, made in bulk: asking the system for randomness once each costs more
-than all else that a small event needs.
+The ids of documents: which ones Cosmos DB takes, and random UUIDs, made in bulk because asking the system for
+randomness once each costs more than all else that a small event needs.
 """
 
 from __future__ import annotations
 
 import os
 
+from cosmos_outbox.errors import UsageError
+
 _AT_ONCE = 128
 _VARIANTS = "89ab" * 4
+_FORBIDDEN = frozenset("/\\?#")
+_MAX_BYTES = 1023
+_SHOWN = 100
 _ready: list[str] = []
 
 # A child process would hand out the ids that its parent hands out too.
@@ -26,6 +31,25 @@ def new_id() -> str:
         made = [_formatted(digits[start : start + 32]) for start in range(0, len(digits), 32)]
         _ready.extend(made[1:])
         return made[0]
+
+
+def check_id(document_id: str) -> None:
+    """
+    Check that Cosmos DB takes an id and gives the document out again.
+
+    Raises:
+        UsageError: it does not.
+    """
+    try:
+        length = len(document_id.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        length = 0
+    # The four characters are accepted by the service, but they break the URL by which a document is addressed.
+    if not 1 <= length <= _MAX_BYTES or not _FORBIDDEN.isdisjoint(document_id):
+        raise UsageError(
+            f"{document_id[:_SHOWN]!r} cannot be the id of a document: it needs 1 to {_MAX_BYTES} bytes of valid text "
+            "without any of / \\ ? #."
+        )
 
 
 def _formatted(h: str) -> str:

@@ -11,6 +11,7 @@ from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.documents import Document, version_of
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed, UsageError
+from cosmos_outbox.identifiers import check_id
 from cosmos_outbox.pending import Change
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, repeated
@@ -81,12 +82,14 @@ class Repository(Generic[EntityT]):
             include_deleted: also return what is marked as deleted.
 
         Raises:
+            UsageError: no document can have this id.
             NotFound: there is none, or it is marked as deleted.
             NotModified: see `if_none_match`.
         """
         with self._context.exclusively():
             entity = self._context.find(self._type.entity_type, entity_id)
             if entity is None:
+                check_id(entity_id)
                 document = await repeated(
                     lambda: self._store.read(
                         entity_id, partition_key or entity_id, if_none_match=if_none_match

@@ -15,7 +15,14 @@ from cosmos_outbox.commits import WrittenCommit, send
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.entities import Entity
-from cosmos_outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
+from cosmos_outbox.errors import (
+    CommitOutcomeUnknown,
+    Conflict,
+    NotFound,
+    OutboxError,
+    PreconditionFailed,
+    UsageError,
+)
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.handlers import Dispatch, EventHandlers
 from cosmos_outbox.pending import PendingCommit
@@ -115,7 +122,9 @@ class UnitOfWork:
         Write all pending entities and their events in one request, and return when they are known to be stored.
 
         Raises:
-            Conflict, NotFound, PreconditionFailed: somebody else was first; nothing was written.
+            Conflict, NotFound, PreconditionFailed: somebody else was first; nothing was written. Everything is still
+                pending, but `read` now fetches that entity anew, in place of the object that was refused. To begin
+                from scratch, `rollback()`.
             MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
             CommitOutcomeUnknown: the answer was lost and could not be found out; commit again to find out. Where the
@@ -179,8 +188,10 @@ class UnitOfWork:
         except CommitOutcomeUnknown as unknown:
             self._lost = unknown.final
             raise
-        except OutboxError:
+        except OutboxError as refusal:
             self._in_doubt = None  # it is known not to be written
+            if isinstance(refusal, (Conflict, NotFound, PreconditionFailed)):
+                self._context.mark_refused(pending, refusal.document_id)
             raise
         # Whatever else is raised, a cancellation or a fault of a library, may come after it was written.
         self._in_doubt = None

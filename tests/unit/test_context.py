@@ -228,3 +228,29 @@ def test_a_commit_below_the_limit_is_not_refused_because_the_quick_measure_is_ab
     context = ContainerContext()
     context.track(Line(book="b", text="x" * (MAX_BATCH_BYTES - 1000)), Change.CREATE)
     assert pending(context).size_bytes <= MAX_BATCH_BYTES
+
+
+def test_an_entity_whose_id_no_document_can_have_is_refused():
+    with pytest.raises(UsageError, match="'a/b'"):
+        ContainerContext().track(Line(id="a/b", book="b"), Change.CREATE)
+
+
+def test_a_stored_entity_cannot_move_to_another_partition_key_and_a_new_one_can():
+    context, line = ContainerContext(), Line(id="l", book="first")
+    context.track(line, Change.CREATE)
+    line.book = "second"
+    context.mark_written(pending(context), {"l": '"1"'})
+
+    context.track(line, Change.UPDATE)
+    line.book = "third"
+    with pytest.raises(UsageError, match="'second' and is now 'third'"):
+        pending(context)
+
+
+def test_an_entity_that_was_read_cannot_move_to_another_partition_key():
+    context, line = ContainerContext(), committed(Line(id="l", book="first"))
+    context.track(line)
+    line.book = "second"
+    context.track(line, Change.UPDATE)
+    with pytest.raises(UsageError, match="'first' and is now 'second'"):
+        pending(context)

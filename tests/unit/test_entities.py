@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from pydantic import ValidationError
 
@@ -108,3 +110,24 @@ def test_the_id_cannot_change_and_values_are_checked_when_set():
         note.id = "other"
     with pytest.raises(ValidationError):
         note.text = 3
+
+
+@pytest.mark.parametrize("name", ["version", "etag", "events", "partition_key"])
+def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic warns of it too
+        with pytest.raises(TypeError, match=f"named '{name}'"):
+            type("Hiding", (Entity,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+def test_a_copy_records_its_own_events_and_under_another_id_is_new():
+    note = Note(id="a")
+    note.mark_committed(version=3, etag='"3"', taken=note.take_events())
+    same, other, deep = note.model_copy(), note.model_copy(update={"id": "b"}), note.model_copy(deep=True)
+    for copied in (same, other, deep):
+        copied.change("x")
+
+    assert () == note.events
+    assert [(3, '"3"'), (0, None), (3, '"3"')] == [(c.version, c.etag) for c in (same, other, deep)]
+    note.mark_committed(version=4, etag='"4"', taken=note.take_events())
+    assert [3, 0, 3] == [copied.version for copied in (same, other, deep)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -77,3 +78,20 @@ def test_two_types_of_one_name_are_refused_with_both_named():
             action = "seat.freed"
 
     assert SeatFreed is event_type_named("seat.freed")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"action": ""}, {"schema_version": 0}, {"ttl": timedelta(0)}, {"ttl": timedelta(days=30000)}],
+)
+def test_a_type_that_could_not_be_stored_or_read_is_refused_where_it_is_defined(wrong: dict[str, object]):
+    with pytest.raises(TypeError, match="Impossible needs"):
+        type("Impossible", (DomainEvent,), {**wrong, "__module__": __name__})
+
+
+@pytest.mark.parametrize("name", ["action", "ttl", "coalesce", "schema_version"])
+def test_a_field_that_would_hide_what_is_said_of_the_type_is_refused(name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic warns of it too
+        with pytest.raises(TypeError, match=f"named '{name}'"):
+            type("Hiding", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})

@@ -3,7 +3,10 @@ from __future__ import annotations
 import os
 import uuid
 
-from cosmos_outbox.identifiers import new_id
+import pytest
+
+from cosmos_outbox import UsageError
+from cosmos_outbox.identifiers import check_id, new_id
 
 
 def test_an_id_is_a_random_uuid_in_its_usual_form():
@@ -27,3 +30,14 @@ def test_a_child_process_makes_other_ids_than_its_parent():
     assert new_id() != os.read(reading, 36).decode()
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("bad", ["", "a/b", "a\\b", "a?b", "a#b", "\ud800", "x" * 1024, "é" * 512])
+def test_what_cosmos_db_or_its_sdk_cannot_take_is_refused_as_an_id(bad: str):
+    with pytest.raises(UsageError, match="cannot be the id"):
+        check_id(bad)
+
+
+@pytest.mark.parametrize("good", ["x", "é" * 511, "a b", "a.b-c_d:e", "✓"])
+def test_any_other_text_is_an_id(good: str):
+    check_id(good)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cosmos_outbox import (
+    Conflict,
     NotFound,
     NotModified,
     Outbox,
@@ -164,3 +165,46 @@ async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
         await uow.commit()
 
     assert ["kept"] == [document["data"]["text"] for document in stored(container, "note")]
+
+
+async def test_after_a_refused_commit_reading_again_and_repeating_the_change_succeeds():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        attempts = 0
+        for text in ("first", "second"):
+            note = await uow.repository(Note).read("n")
+            note.change(text)
+            if not attempts:
+                async with Outbox(container).unit_of_work() as other:
+                    (await other.repository(Note).read("n")).change("theirs")
+                    await other.commit()
+            attempts += 1
+            try:
+                await uow.commit()
+                break
+            except PreconditionFailed:
+                continue
+
+    assert (2, 3) == (attempts, note.version)
+    assert ["NoteWritten", "NoteChanged", "NoteChanged"] == actions(container)
+
+
+async def test_what_was_refused_is_still_pending_until_it_is_read_again():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n", text="mine"))
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                await uow.commit()
+        assert "" == (await uow.repository(Note).read("n")).text
+        assert 0 == (await uow.commit()).operations
+
+
+async def test_an_id_that_no_document_can_have_is_not_asked_for():
+    store = FaultyStore(MemoryContainer())
+    async with Outbox(store).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="'a/b'"):
+            await uow.repository(Note).read("a/b")
+    assert 0 == store.reads
