@@ -4,6 +4,7 @@ What AMQP values survive, and what is refused.
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import pytest
@@ -163,3 +164,13 @@ def test_the_wire_form_is_the_one_of_the_specification():
     assert b"\xe0\x02\x00\x40" == encode(Array())
     token = uuid.UUID("12345678-1234-5678-1234-567812345678")
     assert b"\xf0\x00\x00\x00\x15\x00\x00\x00\x01\x98" + token.bytes == encode(Array([token]))
+
+
+@pytest.mark.parametrize("described", [b"", b"\x00\x53\x70"], ids=["plain", "described"])
+@pytest.mark.parametrize("constructor", range(256))
+def test_an_array_cannot_declare_more_elements_than_its_bytes_can_hold(constructor: int, described: bytes):
+    body = described + bytes([constructor])
+    array = b"\xf0" + struct.pack(">II", 4 + len(body) + 8, 100_000_000) + body + bytes(8)
+
+    with pytest.raises(DecodeError):
+        decode(array)
