@@ -113,7 +113,8 @@ def _fixed(width: int, read: Callable[[bytes, int], tuple[Any, ...]], kind: Call
 def _opaque(code: int, width: int) -> Decoder:
     def read(data: bytes, position: int) -> tuple[Any, int]:
         end = position + width
-        if end > len(data):  # a slice would be short and silent: an array could then declare 2^32 elements of nothing
+        # A slice would be short and silent: an array could then declare 2^32 elements of nothing.
+        if end > len(data):
             raise DecodeError("an AMQP value ends beyond the data")
         return Opaque(bytes((code,)) + data[position:end]), end
 
