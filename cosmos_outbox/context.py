@@ -138,9 +138,11 @@ class ContainerContext:
         key = (entity.entity_type, entity.id)
         known = self._tracked.get(key)
         if known is None or (known.outdated and known.entity is not entity):
-            _check_new(entity, change)
-            stored_under = None if entity.is_new else entity.partition_key
-            self._tracked[key] = Tracked(entity, change, stored_under=stored_under)
+            if entity.is_new:
+                _check_new(entity, change)
+                self._tracked[key] = Tracked(entity, change)
+            else:
+                self._tracked[key] = Tracked(entity, change, stored_under=entity.partition_key)
             return
         if known.entity is not entity:
             raise IdentityConflict(
@@ -240,7 +242,7 @@ def _current_task() -> asyncio.Task[object] | None:
 
 def _check_new(entity: Entity, change: Change) -> None:
     check_id(entity.id)
-    if change is Change.UPDATE and entity.is_new:
+    if change is Change.UPDATE:
         # It would be a replacement under no etag, of whatever is stored under that id.
         raise UsageError(
             f"{entity.entity_type} {entity.id!r} cannot be updated: it was neither read nor created. Read it first and "
