@@ -5,7 +5,7 @@ ContainerContext: the entities of one unit of work, tracked by identity, and wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -152,12 +152,11 @@ class ContainerContext:
         if change is not Change.NONE:
             known.merge(change)
 
-    @property
-    def has_changes(self) -> bool:
+    def changed(self) -> list[Tracked]:
         """
-        Say whether a commit would write anything.
+        Return what a commit would write, in the order it was first seen.
         """
-        return any(tracked.pending for tracked in self._tracked.values())
+        return [tracked for tracked in self._tracked.values() if tracked.pending]
 
     def tracked(self) -> tuple[Entity, ...]:
         """
@@ -176,16 +175,19 @@ class ContainerContext:
         self._tracked.clear()
 
     def pending_commit(
-        self, *, correlation: Mapping[str, str], published: Mapping[str, DomainEvent | None]
+        self,
+        pending: Sequence[Tracked],
+        *,
+        correlation: Mapping[str, str],
+        published: Mapping[str, DomainEvent | None],
     ) -> PendingCommit:
         """
-        Return what a commit has to write; something has to, see `has_changes`.
+        Return what a commit of these, at least one, writes.
 
         Raises:
             MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
             UsageError: a stored entity has another partition key than before.
         """
-        pending = [tracked for tracked in self._tracked.values() if tracked.pending]
         partition_key = pending[0].entity.partition_key
         for tracked in pending:
             entity, key = tracked.entity, tracked.entity.partition_key

@@ -17,7 +17,8 @@ from cosmos_outbox.events import DomainEvent
 EVENT_TYPE = "domainEvent"
 KEPT_FOREVER = -1
 TRAIL_LENGTH = 8
-_SET_BY_THE_SERVICE = frozenset({"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"})
+_SET_BY_THE_SERVICE = {"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"}
+_OURS = frozenset({"id", "partitionKey", "type", "data", "ttl", "version", *_SET_BY_THE_SERVICE})
 
 Document = dict[str, Any]
 
@@ -63,9 +64,8 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
     }
     stored = entity.stored
     if stored is not None:
-        for name, value in stored.items():
-            if name not in document and name not in _SET_BY_THE_SERVICE:
-                document[name] = value
+        for name in stored.keys() - _OURS:
+            document[name] = stored[name]
         kept, data = stored.get("data"), document["data"]
         if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
             document["data"] = {**kept, **data}

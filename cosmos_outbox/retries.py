@@ -59,9 +59,9 @@ class Deadline:
         Raises:
             StoreUnavailable: no answer came in time; the outcome is unknown.
         """
-        seconds = min(self._options.attempt_seconds, self._ends_at - self._loop.time())
+        ends_at = min(self._loop.time() + self._options.attempt_seconds, self._ends_at)
         try:
-            async with asyncio.timeout(max(0.0, seconds)):
+            async with asyncio.timeout_at(ends_at):
                 return await call(*args, **kwargs)
         except TimeoutError as error:
             raise StoreUnavailable("Cosmos DB did not answer in time.") from error

@@ -12,7 +12,7 @@ from typing import Self, TypeVar, overload
 from opentelemetry import trace
 
 from cosmos_outbox.commits import WrittenCommit, send
-from cosmos_outbox.context import ContainerContext
+from cosmos_outbox.context import ContainerContext, Tracked
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import (
@@ -156,13 +156,14 @@ class UnitOfWork:
             if self._dispatch is None:
                 self._dispatch = self._handlers.start()
             await self._dispatch.run(self._recorded_events, self, max_raised=MAX_BATCH_OPERATIONS)
-        if not self._context.has_changes:
+        changed = self._context.changed()
+        if not changed:
             return None
         span = self._tracer.start_span("outbox.commit", kind=trace.SpanKind.CLIENT)
         if not span.is_recording():  # so the current span stays the caller's
-            return await self._send(self._pending(traced=span is not trace.INVALID_SPAN))
+            return await self._send(self._pending(changed, traced=span is not trace.INVALID_SPAN))
         with trace.use_span(span, end_on_exit=True):
-            pending = self._pending(traced=True)
+            pending = self._pending(changed, traced=True)
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
@@ -175,10 +176,10 @@ class UnitOfWork:
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit
 
-    def _pending(self, *, traced: bool) -> PendingCommit:
+    def _pending(self, changed: list[Tracked], *, traced: bool) -> PendingCommit:
         published = self._handlers.published(self._recorded_events()) if self._handlers.maps else {}
         return self._context.pending_commit(
-            correlation=current_correlation(traced=traced), published=published
+            changed, correlation=current_correlation(traced=traced), published=published
         )
 
     async def _send(self, pending: PendingCommit) -> Commit:

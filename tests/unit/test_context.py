@@ -14,11 +14,11 @@ from tests.notes import Line, Note, Remark
 
 
 def pending(context: ContainerContext) -> PendingCommit:
-    return context.pending_commit(correlation={}, published={})
+    return context.pending_commit(context.changed(), correlation={}, published={})
 
 
 def kinds(context: ContainerContext) -> list[tuple[str, str]]:
-    if not context.has_changes:
+    if not context.changed():
         return []
     return [(write.kind.value, write.id) for write in pending(context).writes]
 
