@@ -254,3 +254,13 @@ def test_an_entity_that_was_read_cannot_move_to_another_partition_key():
     context.track(line, Change.UPDATE)
     with pytest.raises(UsageError, match="'first' and is now 'second'"):
         pending(context)
+
+
+def test_events_too_short_lived_to_prove_anything_leave_the_proof_to_the_entity():
+    for change, marker_is_an_event in ((Note.glance, False), (lambda note: note.change("x"), True)):
+        context, note = ContainerContext(), committed(Note(id="n"))
+        context.track(note)
+        change(note)
+        commit = pending(context)
+        assert marker_is_an_event == (commit.marker in commit.event_ids)
+        assert marker_is_an_event == ("meta" not in commit.entity_writes[0].document)
