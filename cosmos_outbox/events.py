@@ -21,6 +21,9 @@ class DomainEvent(BaseModel):
     """
     Base of all events: immutable, with an id that stays the same through every retry and resend.
 
+    The id becomes the message's id, by which the topic drops duplicates over all partition keys: leave it to its
+    default, or make it unique in the whole container.
+
     Subclasses may set, as class variables:
 
     action          the name consumers see as the message's subject; default: the class name.

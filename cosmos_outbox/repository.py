@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.documents import Document, version_of
 from cosmos_outbox.entities import Entity
-from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed, UsageError
+from cosmos_outbox.errors import IdentityConflict, NotFound, NotModified, PreconditionFailed, UsageError
 from cosmos_outbox.identifiers import check_id
 from cosmos_outbox.pending import Change
 from cosmos_outbox.ports import Store
@@ -83,11 +83,17 @@ class Repository(Generic[EntityT]):
 
         Raises:
             UsageError: no document can have this id.
+            IdentityConflict: the one of this id that is tracked lies in another partition key.
             NotFound: there is none, or it is marked as deleted.
             NotModified: see `if_none_match`.
         """
         with self._context.exclusively():
             entity = self._context.find(self._type.entity_type, entity_id)
+            if entity is not None and partition_key not in (None, entity.partition_key):
+                raise IdentityConflict(
+                    f"This unit of work holds {self._type.entity_type} {entity_id!r} of partition key "
+                    f"{entity.partition_key!r}; read the one of {partition_key!r} in another."
+                )
             if entity is None:
                 check_id(entity_id)
                 document = await repeated(

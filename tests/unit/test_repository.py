@@ -4,6 +4,7 @@ import pytest
 
 from cosmos_outbox import (
     Conflict,
+    IdentityConflict,
     NotFound,
     NotModified,
     Outbox,
@@ -116,6 +117,18 @@ async def test_an_entity_that_knows_no_soft_delete_is_deleted_for_good():
         await uow.repository(Line).delete(line.id, partition_key="b")
         await uow.commit()
     assert () == container.documents()
+
+
+async def test_an_entity_of_another_partition_key_is_never_taken_for_the_one_that_was_asked_for():
+    container = MemoryContainer()
+    for book in ("a", "b"):
+        async with Outbox(container).unit_of_work() as uow:
+            uow.repository(Line).create(Line(id="1", book=book, text=book))
+            await uow.commit()
+    async with Outbox(container).unit_of_work() as uow:
+        assert "a" == (await uow.repository(Line).read("1", partition_key="a")).text
+        with pytest.raises(IdentityConflict, match="'a'"):
+            await uow.repository(Line).read("1", partition_key="b")
 
 
 async def test_all_entities_are_read_page_by_page_without_the_deleted_and_untracked():
