@@ -91,8 +91,13 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 ),
             )
         )
-        feed = CosmosChangeFeed(
-            database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
+        # The processor's feed is its own: describing a container that was created again makes a feed read the new one,
+        # and only the processor may decide from where.
+        feed, watched = (
+            CosmosChangeFeed(
+                database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
+            )
+            for _ in range(2)
         )
         leases = CosmosLeases(database.get_container_client(settings.lease_container))
         vitals = Vitals(
@@ -139,7 +144,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             vitals=vitals,
             watch=lambda: watch(
                 settings.processor_name,
-                feed=feed,
+                feed=watched,
                 leases=leases,
                 parked=parked,
                 every=timedelta(seconds=settings.lag_seconds),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
+from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, StoreError
 from cosmos_outbox.leases import FeedRange, Lease, format_timestamp, from_document, new_lease, parse_timestamp
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, PhysicalRange, StartFrom
 
@@ -46,11 +46,13 @@ async def bootstrap(
             await _break_if_stale(prefix, store)
             await asyncio.sleep(look_again.total_seconds())
             continue
-        await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
-        with suppress(Conflict):
-            await store.create(marker)
-        with suppress(NotFound, PreconditionFailed):
-            await store.delete(held["id"], _routing(held), etag=held["_etag"])
+        try:
+            await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
+            with suppress(Conflict):
+                await store.create(marker)
+        finally:  # also after a fault: whoever tries again need not wait until the lock expires
+            with suppress(StoreError):
+                await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return
     repaired = await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
     for lease in repaired:

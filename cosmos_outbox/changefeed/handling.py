@@ -43,8 +43,10 @@ async def handle(
             attempt += 1
             try:
                 await handler(batch)
+                raise_if_cancelled()
                 break
             except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
+                raise_if_cancelled()
                 progress.failed(error)
                 delay = options.backoff.delay(attempt)
                 notify(PageFailed(lease=lease, attempt=attempt, delay_seconds=delay, error=error))
@@ -59,6 +61,15 @@ async def handle(
     progress.moved(loop.time(), lag=lag)
     notify(PageHandled(lease=lease, changes=len(page.documents), seconds=loop.time() - started, lag=lag))
     return True
+
+
+def raise_if_cancelled() -> None:
+    """
+    Raise the cancellation that a handler, or a library below it, kept to itself: nothing more may be done.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _taken_over(

@@ -277,7 +277,7 @@ class ChangeFeedProcessor:
             )
         finally:
             del self._running[tenure.lease.id]
-        if reason is CloseReason.RANGE_GONE:
+        if reason is CloseReason.REPLACED:
             self._wake.set()
 
     async def _range_of(self, lease: Lease) -> FeedRange:

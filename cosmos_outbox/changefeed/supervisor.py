@@ -5,6 +5,7 @@ Supervisor: the life of one owned lease; the keeping of the lease and the work o
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import StrEnum
 
 from cosmos_outbox.changefeed.options import ProcessorOptions
@@ -26,6 +27,7 @@ class CloseReason(StrEnum):
     STOPPED = "stopped"  # the worker stops; the lease is released
     HANDED_OVER = "handed over"  # another worker asked for it; the lease is released
     LOST = "lost"  # somebody else owns it, or trust ran out; nothing more was written
+    REPLACED = "replaced"  # as RANGE_GONE, and the leases of the new ranges are there to be taken
     RANGE_GONE = "range gone"  # replaced by leases of the new ranges
 
 
@@ -60,20 +62,27 @@ async def supervise(
         notify=notify,
     )
     error: BaseException | None = None
+    replacing = False
     try:
         if replaced:
             raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
         await _share_fate(tenure, pump, lease=tenure.lease.id, grace=options.grace_period.total_seconds())
-        await tenure.release()
+        await _released(tenure, options)
         reason = CloseReason.HANDED_OVER if tenure.wanted else CloseReason.STOPPED
     except* LeaseLost as lost:
         reason, error = CloseReason.LOST, lost.exceptions[0]
     except* RangeGone:
         reason, tenure.replacing = CloseReason.RANGE_GONE, True
     if reason is CloseReason.RANGE_GONE:
-        error = await _split(tenure, feed_range, feed, store)
+        error, replacing = await _split(tenure, feed_range, feed, store)
     notify(LeaseClosed(lease=tenure.lease.id, owner=options.instance_name, reason=reason, error=error))
-    return reason
+    return CloseReason.REPLACED if replacing else reason
+
+
+async def _released(tenure: Tenure, options: ProcessorOptions) -> None:
+    with suppress(TimeoutError):  # the store does not answer: the lease expires by itself
+        async with asyncio.timeout(max(1.0, options.grace_period.total_seconds() / 2)):
+            await tenure.release()
 
 
 async def _share_fate(tenure: Tenure, pump: Pump, *, lease: str, grace: float) -> None:
@@ -89,9 +98,9 @@ async def _share_fate(tenure: Tenure, pump: Pump, *, lease: str, grace: float) -
 
 async def _split(
     tenure: Tenure, feed_range: FeedRange, feed: ChangeFeed, store: LeaseStore
-) -> Exception | None:
+) -> tuple[Exception | None, bool]:
     """
-    Put the children in place; where that fails, the parent is released or expires and its next owner tries again.
+    Put the children in place and return True with no error; where that fails, the parent is released or expires and its next owner tries again.
     """
     try:
         async with asyncio.timeout_at(tenure.trusted_until):
@@ -103,9 +112,9 @@ async def _split(
             children = children_of(tenure.lease, feed_range, physical, others=others, partitioned_by_id=by_id)
             if children is None:
                 await tenure.release()
-            else:
-                await replace_lease(tenure.lease, children, store)
-    except (LeaseLost, StoreError, TimeoutError) as error:
+                return None, False
+            await replace_lease(tenure.lease, children, store)
+    except (LeaseLost, RangeGone, StoreError, TimeoutError) as error:  # RangeGone: split again meanwhile
         await tenure.release()
-        return error
-    return None
+        return error, False
+    return None, True

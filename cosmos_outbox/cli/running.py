@@ -5,6 +5,7 @@ Running: an asynchronous command inside Typer; an error of the library is one se
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,7 +18,7 @@ from cosmos_outbox.errors import ConfigurationError, OutboxError
 
 Parameters = ParamSpec("Parameters")
 
-FAILED, MISCONFIGURED = 1, 2
+FAILED, MISCONFIGURED, INTERRUPTED = 1, 2, 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -46,15 +47,40 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
 
     @wraps(function)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        async def awaited() -> None:
-            await function(*args, **kwargs)
-
         try:
-            asyncio.run(awaited())
+            interrupted = asyncio.run(_until_interrupted(function(*args, **kwargs)))
         except OutboxError as error:
             sys.stderr.write(f"{error}\n")
             raise typer.Exit(MISCONFIGURED if isinstance(error, ConfigurationError) else FAILED) from None
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+            interrupted = True
+        if interrupted:
+            raise typer.Exit(INTERRUPTED)
 
     return run
+
+
+async def _until_interrupted(work: Awaitable[None]) -> bool:
+    """
+    Await the work; return True where Ctrl-C ended it.
+    """
+    loop = asyncio.get_running_loop()
+    working = asyncio.ensure_future(work)
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        # Again and again: a library below may lose a cancellation, as asyncio.wait_for of Python 3.11 does.
+        if not working.done():
+            working.cancel()
+            loop.call_later(0.2, interrupt)
+
+    if sys.platform != "win32":  # its loop takes no handlers; there the default one has to do
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        await working
+    except asyncio.CancelledError:
+        if not interrupted:
+            raise
+    return interrupted
