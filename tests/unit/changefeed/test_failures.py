@@ -142,24 +142,3 @@ async def test_a_stop_during_an_outage_ends_within_the_grace_period():
 
     assert asyncio.get_running_loop().time() - before <= 20
     assert {"nobody": 1} == await world.owners()
-
-
-async def test_a_handler_that_keeps_a_cancellation_to_itself_does_not_work_on_after_a_stop():
-    world = World()
-    calls = 0
-
-    async def deaf(batch: ChangeBatch) -> None:
-        nonlocal calls
-        calls += 1
-        try:
-            await asyncio.sleep(10_000)
-        except asyncio.CancelledError:
-            raise RuntimeError("not now") from None
-
-    await world.write_many(1)
-    world.start("a", handler=deaf, grace_period=timedelta(seconds=5))
-    await world.until(lambda: calls == 1)
-    await asyncio.wait_for(world.stop("a"), 60)
-
-    assert 1 == calls
-    assert {"nobody": 1} == await world.owners()
