@@ -63,12 +63,19 @@ async def handle(
     return True
 
 
+def is_cancelled() -> bool:
+    """
+    Say whether this task was cancelled, also where something below it kept the cancellation to itself.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def raise_if_cancelled() -> None:
     """
     Raise the cancellation that a handler, or a library below it, kept to itself: nothing more may be done.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if is_cancelled():
         raise asyncio.CancelledError
 
 

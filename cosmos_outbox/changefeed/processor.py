@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap
+from cosmos_outbox.changefeed.handling import raise_if_cancelled
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.splits import half_replaced
@@ -44,14 +45,6 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 def _utcnow() -> datetime:
     return datetime.now(UTC)
-
-
-def _cancelled() -> bool:
-    """
-    Say whether this task was cancelled although an error came out of its task group, which hides the cancellation.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Error | None:
@@ -150,8 +143,7 @@ class ChangeFeedProcessor:
                     # Nothing is saved for the old container any more; its leases have other ids than the new ones.
                     owner, error = self._options.instance_name, replaced.exceptions[0]
                     self._notify(MonitoredContainerReplaced(owner=owner, error=error))
-                if _cancelled():
-                    raise asyncio.CancelledError
+                raise_if_cancelled()  # a task group hides that where an error comes out of it
 
     async def _process(self) -> None:
         """

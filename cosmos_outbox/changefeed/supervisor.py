@@ -27,8 +27,8 @@ class CloseReason(StrEnum):
     STOPPED = "stopped"  # the worker stops; the lease is released
     HANDED_OVER = "handed over"  # another worker asked for it; the lease is released
     LOST = "lost"  # somebody else owns it, or trust ran out; nothing more was written
-    REPLACED = "replaced"  # as RANGE_GONE, and the leases of the new ranges are there to be taken
-    RANGE_GONE = "range gone"  # replaced by leases of the new ranges
+    RANGE_GONE = "range gone"  # the range was split or merged
+    REPLACED = "replaced"  # the same, and the leases of the new ranges can be taken
 
 
 async def supervise(
