@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import json
+import os
 import signal
 import sys
 import urllib.error
@@ -24,6 +26,10 @@ from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
 
 _HOST = "127.0.0.1"
+CONTROL_PORT = (
+    8971  # of the first emulators of a machine, so that `split` and the others find them without --control
+)
+_CONTROL_VARIABLE = "EMULATORS_CONTROL"
 _ANSWER_TIMEOUT_S = 30
 _EPILOG = """\
 The Service Bus configuration is JSON: {"topics": [{"name": "events", "dedup_window_s": 600,
@@ -62,12 +68,18 @@ async def serve(options: argparse.Namespace) -> None:
             clock=clock,
             servicebus_latency_s=options.servicebus_latency_ms / 1000,
             host=_HOST,
-            port=options.control_port,
+            port=CONTROL_PORT if options.control_port is None else options.control_port,
         )
         for server in (cosmos, servicebus, control):
             try:
                 await stack.enter_async_context(server)
             except OSError as error:
+                if server is control and options.control_port is None and error.errno == errno.EADDRINUSE:
+                    control.port = (
+                        0  # other emulators run here; these are steered at the address that is printed
+                    )
+                    await stack.enter_async_context(control)
+                    continue
                 raise UsageError(
                     f"{type(server).__name__} cannot listen on {_HOST}:{server.port}: {error}"
                 ) from error
@@ -137,7 +149,8 @@ def run_command(options: argparse.Namespace) -> str:
         if options.clear:
             return command(options.control, path, None, method="DELETE")
         return command(options.control, path, _rule(options.rule))
-    where = {"database": options.database, "container": options.container, "completing": options.completing}
+    named = {"database": options.database, "container": options.container}
+    where = {**{key: name for key, name in named.items() if name}, "completing": options.completing}
     if options.command == "split":
         return command(options.control, "/cosmos/split", {**where, "range": options.range[0]})
     return command(options.control, "/cosmos/merge", {**where, "ranges": options.range})
@@ -157,8 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m emulators", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG)
-    for name in ("cosmos", "servicebus", "control"):
+    for name in ("cosmos", "servicebus"):
         start.add_argument(f"--{name}-port", type=_port, default=0, help="default: a free one")
+    start.add_argument("--control-port", type=_port, help=f"default: {CONTROL_PORT}, or a free one")
     start.add_argument(
         "--partitions", type=_count, default=1, help="of each new container, at least (default 1)"
     )
@@ -173,8 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     merge = commands.add_parser("merge", help="merge two neighbouring partition key ranges")
     merge.add_argument("--range", required=True, nargs=2, metavar="ID")
     for change in (split, merge):
-        change.add_argument("--database", required=True)
-        change.add_argument("--container", required=True)
+        change.add_argument("--database")
+        change.add_argument("--container", help="default: the one container whose change feed was read")
         change.add_argument(
             "--completing", type=int, default=0, help="so many requests to the old range get 410/1007 first"
         )
@@ -184,7 +198,10 @@ def _parser() -> argparse.ArgumentParser:
     fault.add_argument("--clear", action="store_true")
     for steering in (split, merge, fault):
         steering.add_argument(
-            "--control", required=True, metavar="URL", help="the control address that serve printed"
+            "--control",
+            default=os.environ.get(_CONTROL_VARIABLE, f"http://{_HOST}:{CONTROL_PORT}"),
+            metavar="URL",
+            help=f"the control address that serve printed (default: ${_CONTROL_VARIABLE}, or port {CONTROL_PORT})",
         )
     return parser
 

@@ -7,7 +7,7 @@ A mistake in a request is answered with a problem document (RFC 9457) whose `det
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -100,7 +100,20 @@ class ControlServer:
         return {"child": self._container(fields).merge(first, second, completing=int(completing))}
 
     def _container(self, fields: Fields) -> Container:
-        return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
+        """
+        Return the container that is named, or else the one whose change feed was read.
+        """
+        if "database" in fields or "container" in fields:
+            return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
+        read = [container for container in self._containers() if container.change_feed_reads]
+        if len(read) != 1:
+            paths = ", ".join(container.path for container in read) or "none"
+            raise ValueError(f"name the database and the container; change feeds were read of: {paths}")
+        return read[0]
+
+    def _containers(self) -> Iterator[Container]:
+        for database in self._cosmos.account.databases.values():
+            yield from database.containers.values()
 
     def _advance(self, fields: Fields) -> Any:
         self._clock.advance(_number(fields, "advance_s"))
@@ -129,8 +142,7 @@ class ControlServer:
                         for part in container.partitions
                     ],
                 }
-                for database in account.databases.values()
-                for container in database.containers.values()
+                for container in self._containers()
             },
         }
 

@@ -46,6 +46,7 @@ class Container:
             for index, (low, high) in enumerate(partition_key.even_ranges(partitions))
         ]
         self.generation = 1
+        self.change_feed_reads = 0
         self._next_range = partitions
         self._completing: dict[str, int] = {}
         self._keys: dict[str, LogicalKey] = {}

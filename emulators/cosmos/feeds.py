@@ -87,6 +87,7 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     partitions, window = _scope(container, request.headers)
     if len(partitions) > 1:
         raise bad_request("A change feed request must address one partition key range.")
+    container.change_feed_reads += 1
     partition = partitions[0]
     partition.purge(now)
     limit = whole_number(request.headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)

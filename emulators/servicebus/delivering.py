@@ -10,13 +10,12 @@ from emulators.servicebus.channel import SERIAL, LinkEnd, vendor
 from emulators.servicebus.conditions import AmqpError, Condition
 from emulators.servicebus.decoding import DecodeError
 from emulators.servicebus.encoding import encode
-from emulators.servicebus.entry import Entry
+from emulators.servicebus.entry import Entry, Session
 from emulators.servicebus.faults import On
 from emulators.servicebus.injection import suffer
 from emulators.servicebus.performatives import ACCEPTED, Code, performative, rejected, transfer_frames
 from emulators.servicebus.primitives import Described, Long, UInt
 from emulators.servicebus.queue import Outcome, Queue
-from emulators.servicebus.sessions import Session
 from emulators.servicebus.timers import Timer
 
 SESSION_FILTER = vendor("session-filter")

@@ -1,18 +1,16 @@
 """
-One message in one queue: its place, its lock and how often it was delivered.
+One message in one queue, with its place, its lock and how often it was delivered; the session it belongs to; who receives.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from emulators.servicebus.conditions import AmqpError
 from emulators.servicebus.message import Message, encode_delivery
-
-if TYPE_CHECKING:  # sessions.py builds on entries
-    from emulators.servicebus.sessions import Session
+from emulators.servicebus.timers import Timer
 
 ACTIVE, DEFERRED = 0, 1
 
@@ -73,6 +71,24 @@ class Entry:
             locked_until=self.locked_until,
             state=self.state,
         )
+
+
+class Session:
+    """
+    Mutable as an entry is; the sessions of its queue are the only writer.
+    """
+
+    __slots__ = ("id", "locked", "locked_until", "owner", "ready", "state", "state_changed_at", "timer")
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.ready: deque[Entry] = deque()
+        self.locked: dict[bytes, Entry] = {}
+        self.owner: Receiver | None = None
+        self.locked_until = 0.0
+        self.timer: Timer | None = None
+        self.state: bytes | None = None
+        self.state_changed_at = 0.0
 
 
 def _sequence(entry: Entry) -> int:

@@ -13,13 +13,13 @@ from emulators.servicebus.broker import Broker
 from emulators.servicebus.channel import Wire
 from emulators.servicebus.conditions import AmqpError, Condition, entity_not_found
 from emulators.servicebus.decoding import DecodeError
-from emulators.servicebus.entry import Entry
+from emulators.servicebus.entry import Entry, Session
 from emulators.servicebus.message import Message, parse_message, to_timestamp
 from emulators.servicebus.primitives import Array, Int, Long, Symbol
 from emulators.servicebus.queue import Outcome, Queue
 from emulators.servicebus.requests import Reply, Request
 from emulators.servicebus.sas import InvalidToken, entity_path, verify
-from emulators.servicebus.sessions import Session, Sessions
+from emulators.servicebus.sessions import Sessions
 from emulators.servicebus.topic import Subscription, Topic
 
 MANAGEMENT = "$management"

@@ -12,9 +12,9 @@ from random import Random
 
 from emulators.servicebus.conditions import AmqpError, Condition
 from emulators.servicebus.config import QueueConfig
-from emulators.servicebus.entry import ACTIVE, DEFERRED, Entry, Receiver, put_in_order
+from emulators.servicebus.entry import ACTIVE, DEFERRED, Entry, Receiver, Session, put_in_order
 from emulators.servicebus.message import Message, with_application_properties
-from emulators.servicebus.sessions import Session, Sessions
+from emulators.servicebus.sessions import Sessions
 from emulators.servicebus.timers import Timers
 
 _LOCK_LOST = (
@@ -67,6 +67,10 @@ class Queue:
     @property
     def active(self) -> int:
         return len(self.entries)
+
+    @property
+    def lock_s(self) -> float:
+        return self.config.lock_s
 
     # Storing
 
@@ -150,7 +154,7 @@ class Queue:
             entry.locked_until = session.locked_until
             session.locked[token] = entry
             return
-        entry.locked_until = now + self.config.lock_s
+        entry.locked_until = now + self.lock_s
         heapq.heappush(self._lock_expiry, (entry.locked_until, token))
         if not self._lock_timer_set:
             self._lock_timer_set = True
@@ -178,7 +182,7 @@ class Queue:
             raise AmqpError(
                 Condition.NOT_ALLOWED, "The lock of a message in a session is renewed with its session."
             )
-        entry.locked_until = self._timers.now() + self.config.lock_s
+        entry.locked_until = self._timers.now() + self.lock_s
         return entry.locked_until
 
     def _held(self, token: bytes) -> Entry:

@@ -5,28 +5,24 @@ The sessions of one queue: who holds which, which one is next, and what state ea
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from emulators.servicebus.conditions import AmqpError, Condition
-from emulators.servicebus.entry import Entry, Receiver, put_in_order
-from emulators.servicebus.timers import Timer, Timers
-
-if TYPE_CHECKING:  # a queue owns its sessions
-    from emulators.servicebus.queue import Queue
+from emulators.servicebus.entry import Entry, Receiver, Session, put_in_order
+from emulators.servicebus.timers import Timers
 
 
-class Session:
-    __slots__ = ("id", "locked", "locked_until", "owner", "ready", "state", "state_changed_at", "timer")
+class Delivery(Protocol):
+    """
+    What sessions need of their queue.
+    """
 
-    def __init__(self, session_id: str) -> None:
-        self.id = session_id
-        self.ready: deque[Entry] = deque()
-        self.locked: dict[bytes, Entry] = {}
-        self.owner: Receiver | None = None
-        self.locked_until = 0.0
-        self.timer: Timer | None = None
-        self.state: bytes | None = None
-        self.state_changed_at = 0.0
+    @property
+    def lock_s(self) -> float: ...
+
+    def pump(self, receiver: Receiver, session: Session | None = None) -> None: ...
+
+    def unlock(self, entry: Entry, *, counted: bool) -> None: ...
 
 
 class Sessions:
@@ -34,7 +30,7 @@ class Sessions:
     A session exists while it has messages, state or a holder; at most one receiver holds it.
     """
 
-    def __init__(self, queue: Queue, timers: Timers) -> None:
+    def __init__(self, queue: Delivery, timers: Timers) -> None:
         self._queue = queue
         self._timers = timers
         self._sessions: dict[str, Session] = {}
@@ -107,7 +103,7 @@ class Sessions:
 
     def _hold(self, session: Session, receiver: Receiver) -> Session:
         session.owner = receiver
-        session.locked_until = self._timers.now() + self._queue.config.lock_s
+        session.locked_until = self._timers.now() + self._queue.lock_s
         session.timer = self._timers.at(session.locked_until, lambda: self._expire(session))
         self._held[id(receiver)] = session
         return session
@@ -172,7 +168,7 @@ class Sessions:
         return session
 
     def renew(self, session: Session) -> float:
-        session.locked_until = self._timers.now() + self._queue.config.lock_s
+        session.locked_until = self._timers.now() + self._queue.lock_s
         for entry in session.locked.values():
             entry.locked_until = session.locked_until
         return session.locked_until

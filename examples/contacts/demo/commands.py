@@ -100,5 +100,9 @@ Create a contact; its event is printed here when the subscriber receives it:
          "company": {{"companyName": "Engines", "street": "Main Street", "houseNumber": "1",
                      "postalCode": "12345", "city": "London", "country": "UK"}}}}'
 
+Split a range of the container; no event may get lost, and none may come out of order:
+
+  {sys.executable} -m emulators split --range 0 --control {stack.control}
+
 Ctrl-C stops everything.
 """

@@ -81,7 +81,8 @@ async def commands_steer(control, container):
         (["--cosmos-latency-ms", "-1"], "latency"),
         (["--config", "/does/not/exist"], "/does/not/exist"),
         (["explode"], "explode"),
-        (["split", "--range", "0"], "--database"),
+        (["split"], "--range"),
+        (["split", "--range", "0", "--control", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["fault", "--control", "http://127.0.0.1:1"], "JSON"),
         (["fault", "{}", "--control", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["fault", "{}", "--control", "file:///etc/passwd"], "http://"),
@@ -91,6 +92,32 @@ async def test_a_mistake_is_one_line_and_status_2(arguments, named):
     status, out, error = await run(*arguments)
     assert (2, "", 1) == (status, out, len(error.splitlines()))
     assert named in error
+
+
+async def test_a_split_needs_no_more_than_a_range_where_one_change_feed_is_read(monkeypatch):
+    async with controlled() as (cosmos, url, _):
+        monkeypatch.setenv("EMULATORS_CONTROL", url)
+        cosmos.account.create_container("d", {"id": "leases", "partitionKey": {"paths": ["/id"]}})
+        status, _, error = await run("split", "--range", "0")
+        assert (2, True) == (status, error.endswith("read of: none"))
+        async with CosmosClient.from_connection_string(cosmos.connection_string) as client:
+            containers = [
+                client.get_database_client("d").get_container_client(name) for name in ("c", "leases")
+            ]
+            assert [] == [change async for change in containers[0].query_items_change_feed()]
+            assert (0, '{"children": ["1", "2"]}', "") == await run("split", "--range", "0")
+            assert [] == [change async for change in containers[1].query_items_change_feed()]
+            status, _, error = await run("split", "--range", "1")
+            assert (2, True) == (status, error.endswith("read of: dbs/d/colls/c, dbs/d/colls/leases"))
+
+
+async def test_a_second_pair_of_emulators_is_steered_at_another_address():
+    processes = [await start("--json"), await start("--json")]
+    controls = [json.loads(await process.stdout.readline())["control"] for process in processes]
+    assert len(set(controls)) == 2
+    for process in processes:
+        process.terminate()
+        assert 0 == await process.wait()
 
 
 async def test_a_taken_port_is_one_line_and_status_2():
