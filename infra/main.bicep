@@ -71,6 +71,16 @@ param workerReplicas int = 2
 @description('Receives the alerts; without it they only show in the portal.')
 param alertEmail string = ''
 
+@description('Object ids of who may run the command line: it sends again, releases parked keys and resets leases.')
+param operatorPrincipalIds array = []
+
+@allowed([
+  'Group'
+  'ServicePrincipal'
+  'User'
+])
+param operatorPrincipalType string = 'Group'
+
 var token = toLower(uniqueString(subscription().id, environmentName, location))
 var tags = {
   'azd-env-name': environmentName
@@ -151,6 +161,7 @@ module cosmosRoles 'modules/cosmos-roles.bicep' = {
     workerPrincipalId: identities.outputs.workerPrincipalId
     kedaPrincipalId: identities.outputs.kedaPrincipalId
     withKeda: !onContainerApps
+    operatorPrincipalIds: operatorPrincipalIds
   }
 }
 
@@ -167,6 +178,8 @@ module serviceBus 'modules/servicebus.bicep' = {
     subscriptionName: subscriptionName
     senderPrincipalId: identities.outputs.workerPrincipalId
     receiverPrincipalId: identities.outputs.subscriberPrincipalId
+    operatorPrincipalIds: operatorPrincipalIds
+    operatorPrincipalType: operatorPrincipalType
     workspaceId: monitoring.outputs.workspaceId
   }
 }
@@ -273,6 +286,7 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
     databaseName: databaseName
     dataContainerName: dataContainerName
     leaseContainerName: leaseContainerName
+    parkedContainerName: parkedContainerName
     processorName: processorName
     serviceBusNamespace: serviceBus.outputs.fullyQualifiedNamespace
     topicName: topicName

@@ -186,7 +186,7 @@ def _permissions(resources: Resources) -> Iterator[Finding]:
 
 _ANY_GRANT = "Grant the identity the role that the operation needs."
 _GRANTS = {
-    "read the change feed": "Grant readMetadata, readChangeFeed and executeQuery on the data container.",
+    "read the change feed": "Grant readMetadata and readChangeFeed on the data container.",
     "create leases": "Grant items/create on the lease container.",
     "replace leases": "Grant items/replace on the lease container.",
     "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",

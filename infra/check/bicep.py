@@ -20,6 +20,7 @@ _PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bicep.language()))
 _BUILT_IN = frozenset(
     {
         "allowed",
+        "batchSize",
         "minValue",
         "maxValue",
         "minLength",

@@ -78,6 +78,8 @@ def _settings(name: str, program: str, service: dict[str, Any]) -> Iterator[str]
         yield f"{name}: {variable} is no setting of the {program}"
     for variable in sorted(required_by(program) - given):
         yield f"{name}: {variable} is required"
+    if program == "worker" and "OUTBOX_PARKED_CONTAINER" not in given:
+        yield "worker: without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
 
 
 def _grace(worker: dict[str, Any]) -> Iterator[str]:

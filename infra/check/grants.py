@@ -22,6 +22,7 @@ _ROLES = {
 _GRANTS = {
     ("Service Bus Data Sender", "senderPrincipalId", f"{_BUS}/topics"),
     ("Service Bus Data Receiver", "receiverPrincipalId", f"{_BUS}/topics/subscriptions"),
+    ("Service Bus Data Sender", "operatorPrincipalId", f"{_BUS}/topics"),
     ("AcrPull", "principalId", "Microsoft.ContainerRegistry/registries"),
     ("Monitoring Metrics Publisher", "principalId", "Microsoft.Insights/components"),
 }
@@ -34,6 +35,9 @@ _DOCUMENT_RIGHTS = {
     ("workerPrincipalId", "dataContainerName"): _READ_FEED,
     ("workerPrincipalId", "leaseContainerName"): _WRITE,
     ("workerPrincipalId", "parkedContainerName"): _WRITE,
+    ("operatorPrincipalId", "dataContainerName"): _READ_FEED,
+    ("operatorPrincipalId", "leaseContainerName"): _WRITE,
+    ("operatorPrincipalId", "parkedContainerName"): _WRITE,
     ("kedaPrincipalId", "dataContainerName"): _READ_FEED,
     ("kedaPrincipalId", "leaseContainerName"): _READ,
 }
@@ -51,8 +55,10 @@ def roles_are_narrow(templates: Sequence[Template]) -> Iterator[str]:
         principal = str(assignment.body.at("properties", "principalId"))
         if (name, principal, types.get(scope)) not in _GRANTS:
             yield f"{where(template, assignment)} {principal} gets {name} on {types.get(scope, scope)}"
-        if assignment.body.at("properties", "principalType") != "ServicePrincipal":
-            yield f"{where(template, assignment)} principalType must be ServicePrincipal"
+        # People are the only principals that are no service.
+        expected = "operatorPrincipalType" if principal == "operatorPrincipalId" else "ServicePrincipal"
+        if str(assignment.body.at("properties", "principalType")) != expected:
+            yield f"{where(template, assignment)} principalType must be {expected}"
 
 
 def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:

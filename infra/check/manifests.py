@@ -105,6 +105,8 @@ def _deployment(deployment: dict[str, Any], settings: dict[str, str]) -> Iterato
         yield f"Deployment: {name} is no setting of the worker"
     for name in sorted(required_by("worker") - names):
         yield f"Deployment: {name} is required by the worker"
+    if "OUTBOX_PARKED_CONTAINER" not in names:
+        yield "Deployment: without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
     if any("CONNECTION_STRING" in name for name in names):
         yield "Deployment: pods sign in with their identity, not with a connection string"
     if "replicas" in deployment["spec"]:

@@ -152,6 +152,8 @@ def apps_are_wired(templates: Sequence[Template]) -> Iterator[str]:
             yield f"{where(template, app)} {name} is no setting of the {program}"
         for name in sorted(required_by(program) - ours):
             yield f"{where(template, app)} {name} is required by the {program}"
+        if program == "worker" and "OUTBOX_PARKED_CONTAINER" not in ours:
+            yield f"{where(template, app)} without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
         if str(environment.get("AZURE_CLIENT_ID", {}).get("value")) != "identityClientId":
             yield f"{where(template, app)} AZURE_CLIENT_ID must name the app's own identity"
         if app.body.at("identity", "type") != "UserAssigned":

@@ -59,6 +59,7 @@ def main() -> int:
             database=os.environ["OUTBOX_COSMOS_DATABASE"],
             data=os.environ["OUTBOX_COSMOS_CONTAINER"],
             leases=os.environ["OUTBOX_LEASE_CONTAINER"],
+            parked=os.environ["OUTBOX_PARKED_CONTAINER"],
         )
     )
     return 0

@@ -11,6 +11,9 @@ param kedaPrincipalId string
 @description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
 param withKeda bool
 
+@description('They release parked keys, replay events and reset leases; a group is enough.')
+param operatorPrincipalIds array
+
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
 var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
 var items = '${containers}/items'
@@ -164,3 +167,45 @@ resource kedaOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@
     scope: '${account.id}/dbs/${databaseName}/colls/${leaseContainerName}'
   }
 }
+
+@batchSize(1)
+resource operatorOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in operatorPrincipalIds: {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, dataContainerName, 'feed')
+  dependsOn: [
+    kedaOnLeases
+  ]
+  properties: {
+    principalId: operatorPrincipalId
+    roleDefinitionId: feedReader.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${dataContainerName}'
+  }
+}]
+
+@batchSize(1)
+resource operatorOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in operatorPrincipalIds: {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, leaseContainerName, 'write')
+  dependsOn: [
+    operatorOnData
+  ]
+  properties: {
+    principalId: operatorPrincipalId
+    roleDefinitionId: documentWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${leaseContainerName}'
+  }
+}]
+
+@batchSize(1)
+resource operatorOnParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in operatorPrincipalIds: {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, parkedContainerName, 'write')
+  dependsOn: [
+    operatorOnLeases
+  ]
+  properties: {
+    principalId: operatorPrincipalId
+    roleDefinitionId: documentWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${parkedContainerName}'
+  }
+}]

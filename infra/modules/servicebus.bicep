@@ -22,6 +22,8 @@ param topicName string
 param subscriptionName string
 param senderPrincipalId string
 param receiverPrincipalId string
+param operatorPrincipalIds array
+param operatorPrincipalType string
 param workspaceId string
 
 var senderRole = '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
@@ -82,6 +84,17 @@ resource sender 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', senderRole)
   }
 }
+
+// What is replayed, or released after it was parked, is sent by whoever runs the command.
+resource operatorSenders 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for operatorPrincipalId in operatorPrincipalIds: {
+  name: guid(topic.id, operatorPrincipalId, senderRole)
+  scope: topic
+  properties: {
+    principalId: operatorPrincipalId
+    principalType: operatorPrincipalType
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', senderRole)
+  }
+}]
 
 resource receiver 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   name: guid(consumer.id, receiverPrincipalId, receiverRole)

@@ -16,6 +16,7 @@ param cosmosEndpoint string
 param databaseName string
 param dataContainerName string
 param leaseContainerName string
+param parkedContainerName string
 param processorName string
 param serviceBusNamespace string
 param topicName string
@@ -82,6 +83,10 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
             {
               name: 'OUTBOX_LEASE_CONTAINER'
               value: leaseContainerName
+            }
+            {
+              name: 'OUTBOX_PARKED_CONTAINER'
+              value: parkedContainerName
             }
             {
               name: 'OUTBOX_SERVICEBUS_NAMESPACE'
