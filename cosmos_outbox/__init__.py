@@ -7,7 +7,7 @@ from __future__ import annotations
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.correlation import correlated
 from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.entities import Entity
+from cosmos_outbox.entities import Entity, SoftDeletable
 from cosmos_outbox.errors import (
     AccessDenied,
     BatchTooLarge,
@@ -42,7 +42,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.ports import Store
-from cosmos_outbox.repository import EntityPage, Repository, SoftDeletable
+from cosmos_outbox.repository import EntityPage, Repository
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.unit_of_work import Commit, Outbox, UnitOfWork
 

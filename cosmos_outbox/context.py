@@ -12,7 +12,7 @@ from types import TracebackType
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import IdentityConflict, MixedPartitionKeys, SharedUnitOfWork, UsageError
 from cosmos_outbox.events import DomainEvent
-from cosmos_outbox.identifiers import check_id
+from cosmos_outbox.identifiers import check_id, check_partition_key
 from cosmos_outbox.pending import Change, PendingCommit, PendingEntity, pending_commit
 
 
@@ -126,6 +126,13 @@ class ContainerContext:
         tracked = self._tracked.get((entity_type, entity_id))
         return None if tracked is None or tracked.outdated else tracked.entity
 
+    def deletes(self, entity: Entity) -> bool:
+        """
+        Say whether the next commit deletes a tracked entity for good.
+        """
+        tracked = self._tracked.get((entity.entity_type, entity.id))
+        return tracked is not None and tracked.entity is entity and tracked.change is Change.DELETE
+
     def track(self, entity: Entity, change: Change = Change.NONE) -> None:
         """
         Track an entity, merging with what was to be done with it before.
@@ -186,9 +193,10 @@ class ContainerContext:
 
         Raises:
             MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
-            UsageError: a stored entity has another partition key than before.
+            UsageError: a stored entity has another partition key than before, or none that Cosmos DB takes.
         """
         partition_key = pending[0].entity.partition_key
+        check_partition_key(partition_key)
         for tracked in pending:
             entity, key = tracked.entity, tracked.entity.partition_key
             if tracked.stored_under not in (None, key):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
@@ -44,7 +44,8 @@ class Entity(BaseModel):
     Base of all entities: a pydantic model whose methods change its state and call `self.record(SomeEvent(...))`.
 
     Subclasses set `entity_type` (the stored `type`), may override `partition_key` (default: the id) and
-    `created_event`, which makes a new entity raise that event alone, with the state it has at commit.
+    `created_event`, which makes a new entity raise that event alone, with the state it has at commit; where it is
+    marked as deleted by then, what it recorded follows.
     """
 
     model_config = ConfigDict(
@@ -189,7 +190,9 @@ class Entity(BaseModel):
                 update={"id": progress.created.id, "created_at": progress.created.created_at}
             )
         progress.created = created
-        return TakenEvents(events=(created,), settled=settled)
+        # Told only of its creation, the world would go on believing that it exists.
+        followed_by = progress.recorded if is_deleted(self) else ()
+        return TakenEvents(events=(created, *followed_by), settled=settled)
 
     def mark_committed(
         self,
@@ -205,3 +208,25 @@ class Entity(BaseModel):
         progress = self._state
         progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
         progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
+
+
+@runtime_checkable
+class SoftDeletable(Protocol):
+    """
+    An entity that is marked as deleted and stays in the store; `delete` records the event that says so.
+    """
+
+    deleted: bool
+
+    def delete(self) -> None:
+        """
+        Mark the entity as deleted.
+        """
+        ...
+
+
+def is_deleted(entity: Entity) -> bool:
+    """
+    Say whether an entity is marked as deleted.
+    """
+    return isinstance(entity, SoftDeletable) and entity.deleted

@@ -1,6 +1,6 @@
 """
-The ids of documents: which ones Cosmos DB takes, and random UUIDs, made in bulk because asking the system for
-randomness once each costs more than all else that a small event needs.
+What names a document: which ids and partition keys Cosmos DB takes, and random UUIDs, made in bulk because asking the
+system for randomness once each costs more than all else that a small event needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from cosmos_outbox.errors import UsageError
 _AT_ONCE = 128
 _VARIANTS = "89ab" * 4
 _FORBIDDEN = frozenset("/\\?#")
-_MAX_BYTES = 1023
+_MAX_ID_BYTES = 1023
+_MAX_KEY_BYTES = 2048
 _SHOWN = 100
 _ready: list[str] = []
 
@@ -40,16 +41,36 @@ def check_id(document_id: str) -> None:
     Raises:
         UsageError: it does not.
     """
-    try:
-        length = len(document_id.encode())
-    except UnicodeEncodeError:  # half of a surrogate pair
-        length = 0
     # The four characters are accepted by the service, but they break the URL by which a document is addressed.
-    if not 1 <= length <= _MAX_BYTES or not _FORBIDDEN.isdisjoint(document_id):
+    if not 1 <= _bytes_of(document_id) <= _MAX_ID_BYTES or not _FORBIDDEN.isdisjoint(document_id):
         raise UsageError(
-            f"{document_id[:_SHOWN]!r} cannot be the id of a document: it needs 1 to {_MAX_BYTES} bytes of valid text "
+            f"{_shown(document_id)} cannot be the id of a document: it needs 1 to {_MAX_ID_BYTES} bytes of valid text "
             "without any of / \\ ? #."
         )
+
+
+def check_partition_key(partition_key: str) -> None:
+    """
+    Check that Cosmos DB takes a partition key and Service Bus can name a session after it.
+
+    Raises:
+        UsageError: it does not, or it cannot.
+    """
+    if not 1 <= _bytes_of(partition_key) <= _MAX_KEY_BYTES:
+        raise UsageError(
+            f"{_shown(partition_key)} cannot be a partition key: it needs 1 to {_MAX_KEY_BYTES} bytes of valid text."
+        )
+
+
+def _bytes_of(text: object) -> int:
+    try:
+        return len(text.encode()) if isinstance(text, str) else 0
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return 0
+
+
+def _shown(value: object) -> str:
+    return repr(value[:_SHOWN] if isinstance(value, str) else value)
 
 
 def _formatted(h: str) -> str:

@@ -17,7 +17,7 @@ from cosmos_outbox.documents import entity_document, event_document, origin_of
 from cosmos_outbox.entities import Entity, TakenEvents
 from cosmos_outbox.errors import BatchTooLarge, IdentityConflict
 from cosmos_outbox.events import DomainEvent
-from cosmos_outbox.identifiers import new_id
+from cosmos_outbox.identifiers import check_id, new_id
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
 
 # An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
@@ -98,6 +98,7 @@ def pending_commit(
 
     Raises:
         IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
+        UsageError: an event has an id that no document can have.
     """
     commit_id = new_id()
     events: list[DomainEvent] = []
@@ -108,6 +109,7 @@ def pending_commit(
             event = published.get(recorded.id, recorded)
             if event is None:
                 continue
+            check_id(event.id)
             document = event_document(event, partition_key=partition_key, origin=origin, sequence=len(events))
             events.append(event)
             writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))

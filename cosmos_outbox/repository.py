@@ -5,34 +5,19 @@ Repository: typed access to the entities of one type inside a unit of work.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.documents import Document, version_of
-from cosmos_outbox.entities import Entity
+from cosmos_outbox.entities import Entity, SoftDeletable, is_deleted
 from cosmos_outbox.errors import IdentityConflict, NotFound, NotModified, PreconditionFailed, UsageError
-from cosmos_outbox.identifiers import check_id
+from cosmos_outbox.identifiers import check_id, check_partition_key
 from cosmos_outbox.pending import Change
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, repeated
 
 EntityT = TypeVar("EntityT", bound=Entity)
 DEFAULT_PAGE_SIZE = 10
-
-
-@runtime_checkable
-class SoftDeletable(Protocol):
-    """
-    An entity that is marked as deleted and stays in the store; `delete` records the event that says so.
-    """
-
-    deleted: bool
-
-    def delete(self) -> None:
-        """
-        Mark the entity as deleted.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +64,12 @@ class Repository(Generic[EntityT]):
             entity_id: its id.
             partition_key: Defaults to the id.
             if_none_match: an etag; raise NotModified while the entity still has it.
-            include_deleted: also return what is marked as deleted.
+            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
 
         Raises:
-            UsageError: no document can have this id.
+            UsageError: no document can have this id, or this partition key.
             IdentityConflict: the one of this id that is tracked lies in another partition key.
-            NotFound: there is none, or it is marked as deleted.
+            NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
         """
         with self._context.exclusively():
@@ -95,20 +80,20 @@ class Repository(Generic[EntityT]):
                     f"{entity.partition_key!r}; read the one of {partition_key!r} in another."
                 )
             if entity is None:
+                key = entity_id if partition_key is None else partition_key
                 check_id(entity_id)
+                check_partition_key(key)
                 document = await repeated(
-                    lambda: self._store.read(
-                        entity_id, partition_key or entity_id, if_none_match=if_none_match
-                    ),
-                    self._options,
+                    lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
                 )
                 if document.get("type") != self._type.entity_type:
                     raise NotFound(document_id=entity_id)
                 entity = self._restored(document)
-            elif if_none_match is not None and entity.etag == if_none_match:
-                raise NotModified(etag=if_none_match)
-            if not isinstance(entity, self._type) or (_is_deleted(entity) and not include_deleted):
+            gone = is_deleted(entity) or self._context.deletes(entity)
+            if not isinstance(entity, self._type) or (gone and not include_deleted):
                 raise NotFound(f"There is no {self._type.entity_type} {entity_id!r}.", document_id=entity_id)
+            if if_none_match is not None and entity.etag == if_none_match:
+                raise NotModified(etag=if_none_match)
             self._context.track(entity)
             return entity
 
@@ -137,7 +122,7 @@ class Repository(Generic[EntityT]):
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
             _check_etag(entity, etag)
             soft = isinstance(entity, SoftDeletable)
-            if soft and not _is_deleted(entity):
+            if soft and not is_deleted(entity):
                 entity.delete()  # type: ignore[attr-defined] # SoftDeletable, checked above
             self._context.track(entity, Change.DELETE if hard or not soft else Change.UPDATE)
             return entity
@@ -176,10 +161,6 @@ class Repository(Generic[EntityT]):
     def _restored(self, document: Document) -> EntityT:
         data: dict[str, Any] = document["data"]
         return self._type.restore(data, version=version_of(document), etag=document["_etag"], stored=document)
-
-
-def _is_deleted(entity: Entity) -> bool:
-    return isinstance(entity, SoftDeletable) and entity.deleted
 
 
 def _check_etag(entity: Entity, etag: str | None) -> None:

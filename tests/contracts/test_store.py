@@ -21,10 +21,12 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     RequestTooLarge,
     StoreError,
+    UsageError,
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
 from tests.contracts.backends import BACKENDS, opened
-from tests.notes import Note
+from tests.faulty_store import FaultyStore
+from tests.notes import Line, Note
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -278,6 +280,29 @@ async def test_a_refused_creation_names_the_document(store: Store):
                     await uow.commit()
             else:
                 await uow.commit()
+
+
+@pytest.mark.parametrize("key", ["", "\ud800", "é" * 1024 + "x", 5], ids=["empty", "half", "long", "number"])
+async def test_a_partition_key_that_cosmos_db_does_not_take_is_refused_before_anything_is_sent(
+    store: Store, key: str
+):
+    watched = FaultyStore(store)
+    async with Outbox(watched).unit_of_work() as uow:
+        uow.repository(Line).create(Line.model_construct(id="l", book=key))
+        with pytest.raises(UsageError, match="cannot be a partition key"):
+            await uow.commit()
+        uow.rollback()
+        with pytest.raises(UsageError, match="cannot be a partition key"):
+            await uow.repository(Line).read("l", partition_key=key)
+    assert (0, 0) == (watched.commits, watched.reads)
+
+
+async def test_a_long_partition_key_is_taken(store: Store):
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(id="l", book="é" * 1000))
+        await uow.commit()
+        uow.rollback()
+        assert line.etag == (await uow.repository(Line).read("l", partition_key=line.book)).etag
 
 
 async def test_no_documents_of_a_type_are_one_empty_page(store: Store):

@@ -10,7 +10,7 @@ from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, U
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.pending import Change, PendingCommit, _exactly, _roughly
 from cosmos_outbox.ports import MAX_BATCH_BYTES, Write, WriteKind
-from tests.notes import Line, Note, Remark
+from tests.notes import Line, Note, NoteDeleted, Remark
 
 
 def pending(context: ContainerContext) -> PendingCommit:
@@ -233,6 +233,14 @@ def test_a_commit_below_the_limit_is_not_refused_because_the_quick_measure_is_ab
 def test_an_entity_whose_id_no_document_can_have_is_refused():
     with pytest.raises(UsageError, match="'a/b'"):
         ContainerContext().track(Line(id="a/b", book="b"), Change.CREATE)
+
+
+def test_an_event_whose_id_no_document_can_have_is_refused():
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    note.record(NoteDeleted(id="a/b", note_id="n"))
+    with pytest.raises(UsageError, match="'a/b'"):
+        pending(context)
 
 
 def test_a_stored_entity_cannot_move_to_another_partition_key_and_a_new_one_can():

@@ -22,6 +22,16 @@ def test_a_new_entity_raises_only_its_created_event_with_the_state_it_has_at_las
     assert [("NoteWritten", "second")] == [(event.action, event.text) for event in note.events]
 
 
+def test_a_new_entity_that_is_deleted_by_then_says_so_after_its_created_event():
+    note = Note(text="first")
+    note.change("second")
+    note.delete()
+    assert ["NoteWritten", "NoteChanged", "NoteDeleted"] == [event.action for event in note.events]
+
+    note.deleted = False
+    assert ["NoteWritten"] == [event.action for event in note.events]
+
+
 def test_the_created_event_keeps_its_id_and_time_however_often_it_is_asked_for():
     note = Note(text="first")
     (before,) = note.events

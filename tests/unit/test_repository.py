@@ -119,6 +119,53 @@ async def test_an_entity_that_knows_no_soft_delete_is_deleted_for_good():
     assert () == container.documents()
 
 
+async def test_what_is_created_and_softly_deleted_in_one_commit_is_stored_as_deleted_and_told_as_such():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.repository(Note).delete(note.id)
+        await uow.commit()
+        assert ((), 1) == (note.events, note.version)
+        assert 0 == (await uow.commit()).operations
+
+    assert [True] == [document["data"]["deleted"] for document in stored(container, "note")]
+    assert ["NoteWritten", "NoteDeleted"] == actions(container)
+
+
+async def test_what_is_created_and_deleted_for_good_in_one_commit_never_was():
+    store = FaultyStore(MemoryContainer())
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.repository(Note).delete(note.id, hard=True)
+        assert 0 == (await uow.commit()).operations
+    assert 0 == store.commits
+
+
+async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.create(Line(id="l", book="b"))
+        await uow.commit()
+        await lines.delete("l", partition_key="b")
+        with pytest.raises(NotFound):
+            await lines.read("l", partition_key="b")
+        with pytest.raises(NotFound):
+            await lines.delete("l", partition_key="b")
+        await lines.delete("l", partition_key="b", hard=True)
+        await uow.commit()
+    assert () == container.documents()
+
+
+async def test_what_this_unit_of_work_deletes_is_not_found_rather_than_not_modified():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        await uow.repository(Note).delete(note.id)
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read(note.id, if_none_match=note.etag)
+
+
 async def test_an_entity_of_another_partition_key_is_never_taken_for_the_one_that_was_asked_for():
     container = MemoryContainer()
     for book in ("a", "b"):
