@@ -1,0 +1,164 @@
+"""
+The store on Cosmos DB reads what it wrote, by the session token of its batches, which the SDK forgets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox import Conflict, StoreUnavailable
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.ports import Write, WriteKind
+from emulators.cosmos.faults import FaultRule, Faults
+from emulators.cosmos.protocol import RequestKind
+from emulators.cosmos.server import CosmosServer
+
+pytestmark = pytest.mark.looptime(False)
+
+
+class Watched:
+    """
+    A container of the SDK that notes the session tokens of reads, and holds back the answer to a batch when asked to.
+    """
+
+    def __init__(self, container: Any) -> None:
+        self._container = container
+        self.asked_with: list[str | None] = []
+        self.held_back: asyncio.Event | None = None
+        self.executed = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def read_item(self, *args: Any, **options: Any) -> Any:
+        self.asked_with.append(options.get("session_token"))
+        return await self._container.read_item(*args, **options)
+
+    async def execute_item_batch(self, *args: Any, response_hook: Any) -> Any:
+        held_back, self.held_back = self.held_back, None
+        seen: list[Any] = []
+        answer = await self._container.execute_item_batch(
+            *args, response_hook=lambda headers, _: seen.append(dict(headers))
+        )
+        if held_back is not None:
+            self.executed.set()
+            await held_back.wait()
+        response_hook(seen[-1], answer)
+        return answer
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[CosmosStore, Watched, Faults]]:
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("d")
+        watched = Watched(await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1))
+        yield CosmosStore(watched), watched, server.faults  # type: ignore[arg-type] # it looks like one
+
+
+def creations(*ids: str) -> list[Write]:
+    return [Write(kind=WriteKind.CREATE, id=name, document={"id": name, "partitionKey": "k"}) for name in ids]
+
+
+async def test_a_read_asks_for_the_state_after_the_last_batch_of_its_key():
+    async with opened() as (store, watched, _):
+        tokens = [(await store.commit("k", creations(f"a{n}", f"b{n}"))).session_token for n in range(2)]
+        await store.read("a0", "k")
+        assert tokens[0] != tokens[1]
+        assert tokens[1:] == watched.asked_with
+
+
+async def test_an_answer_that_was_overtaken_does_not_take_back_what_is_known():
+    async with opened() as (store, watched, _):
+        watched.held_back = release = asyncio.Event()
+        overtaken = asyncio.create_task(store.commit("k", creations("a", "b")))
+        await watched.executed.wait()
+        newest = (await store.commit("k", creations("c", "d"))).session_token
+        release.set()
+        assert newest != (await overtaken).session_token
+
+        await store.read("c", "k")
+        assert [newest] == watched.asked_with
+
+
+async def test_a_refused_batch_tells_how_far_to_read_to_see_why():
+    async with opened() as (store, watched, _):
+        known = (await store.commit("k", creations("a", "b"))).session_token
+        reader = CosmosStore(watched)  # type: ignore[arg-type] # it looks like one
+        with pytest.raises(Conflict):
+            await reader.commit("k", creations("new", "a"))
+        await reader.read("a", "k")
+        assert [known] == watched.asked_with
+
+
+async def test_a_session_that_no_replica_catches_up_with_is_dropped():
+    async with opened() as (store, watched, faults):
+        token = (await store.commit("k", creations("a", "b"))).session_token
+        faults.add(FaultRule(operation=RequestKind.READ, status=404, substatus=1002))
+        with pytest.raises(StoreUnavailable):
+            await store.read("a", "k")
+        faults.clear()
+        assert "a" == (await store.read("a", "k"))["id"]
+        assert [token, None] == watched.asked_with
+
+
+async def test_a_query_that_no_replica_catches_up_with_is_unavailable_for_a_moment():
+    async with opened() as (store, _, faults):
+        await store.commit("k", creations("a", "b"))
+        await store.read("a", "k")
+        faults.add(FaultRule(operation=RequestKind.QUERY, status=404, substatus=1002))
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await store.query_type("thing", page_size=1, continuation=None, include_deleted=True)
+
+
+async def test_any_other_failure_of_a_read_leaves_the_session_as_it_is():
+    async with opened() as (store, watched, faults):
+        token = (await store.commit("k", creations("a", "b"))).session_token
+        faults.add(FaultRule(operation=RequestKind.READ, status=503))
+        with pytest.raises(StoreUnavailable):
+            await store.read("a", "k")
+        faults.clear()
+        await store.read("a", "k")
+        assert [token, token] == watched.asked_with
+
+
+@pytest.mark.parametrize("operation", [RequestKind.BATCH, RequestKind.READ])
+async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_was_done(
+    operation: RequestKind,
+):
+    async with opened() as (store, _, faults):
+        await store.commit("k", creations("a", "b"))
+        faults.add(FaultRule(operation=operation, status=410, substatus=1002))
+        request = (
+            store.read("a", "k") if operation is RequestKind.READ else store.commit("k", creations("c", "d"))
+        )
+        with pytest.raises(StoreUnavailable) as caught:
+            await request
+        assert caught.value.applied is False
+
+
+async def test_the_sessions_of_the_keys_used_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cosmos_outbox.adapters.cosmos_store._REMEMBERED_SESSIONS", 2)
+    async with opened() as (store, watched, _):
+        for key in ("a", "b", "a", "c"):
+            name = f"{key}{len(watched.asked_with)}"
+            await store.commit(key, [_creation(name, key), _creation(name + "x", key)])
+            await store.read(name, key)
+        watched.asked_with.clear()
+        for key, name in (("a", "a0"), ("b", "b1"), ("c", "c3")):
+            await store.read(name, key)
+        assert [True, False, True] == [token is not None for token in watched.asked_with]
+
+
+def _creation(name: str, key: str) -> Write:
+    return Write(kind=WriteKind.CREATE, id=name, document={"id": name, "partitionKey": key})
