@@ -81,9 +81,10 @@ lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
 
 lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and the tools of check-infra again
 	$(PY) -m pip install --quiet uv
-	for image in worker:worker api:example; do .venv/bin/uv pip compile pyproject.toml --extra $${image#*:} \
-		--constraint requirements-dev.txt --universal --python-version 3.11 --generate-hashes --no-header \
-		--no-annotate --quiet --output-file infra/docker/requirements-$${image%:*}.txt || exit 1; done
+	for image in worker:"--extra worker --extra azure-monitor" api:"--extra example"; do \
+		.venv/bin/uv pip compile pyproject.toml $${image#*:} --constraint requirements-dev.txt --universal \
+		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+		--output-file infra/docker/requirements-$${image%%:*}.txt || exit 1; done
 	echo hatchling | .venv/bin/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet --output-file infra/docker/requirements-build.txt
 	.venv/bin/uv pip compile --group infra --universal --python-version 3.11 --upgrade --generate-hashes --no-header \

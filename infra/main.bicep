@@ -261,7 +261,6 @@ module api 'modules/api.bicep' = {
     cosmosEndpoint: cosmos.outputs.endpoint
     databaseName: databaseName
     dataContainerName: dataContainerName
-    applicationInsightsName: monitoring.outputs.applicationInsightsName
   }
 }
 

@@ -57,10 +57,15 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
     """
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
-            opened_telemetry(topic=settings.topic, instance=settings.instance_name, environ=os.environ)
+            opened_telemetry(
+                topic=settings.topic,
+                instance=settings.instance_name,
+                environ=os.environ,
+                sign_in=settings.signs_in,
+            )
         )
         credential = None
-        if settings.cosmos_connection_string is None or settings.servicebus_connection_string is None:
+        if settings.signs_in:
             credential = await stack.enter_async_context(DefaultAzureCredential())
         cosmos_secret, bus_secret = settings.cosmos_connection_string, settings.servicebus_connection_string
         cosmos = await stack.enter_async_context(

@@ -217,6 +217,13 @@ class Settings(BaseSettings):
         default="json", description="One JSON object a line, or plain text."
     )
 
+    @property
+    def signs_in(self) -> bool:
+        """
+        Whether some service is reached with the default Azure credential.
+        """
+        return self.cosmos_connection_string is None or self.servicebus_connection_string is None
+
 
 def load() -> Settings:
     """

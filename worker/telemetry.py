@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -17,10 +17,10 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cosmos_outbox.instrumentation import (
@@ -37,6 +37,7 @@ from cosmos_outbox.instrumentation import (
     Record,
     level_of,
 )
+from worker.azure_monitor import VARIABLE, opened_azure_monitor
 from worker.vitals import Snapshot
 
 _SERVICE = "cosmos-outbox-worker"
@@ -245,14 +246,23 @@ class OpenedTelemetry:
 
 @contextmanager
 def opened_telemetry(
-    *, topic: str, instance: str, environ: Mapping[str, str], export_every_seconds: float | None = None
+    *,
+    topic: str,
+    instance: str,
+    environ: Mapping[str, str],
+    sign_in: bool = False,
+    export_every_seconds: float | None = None,
 ) -> Iterator[OpenedTelemetry]:
     """
     Set telemetry up for as long as the block lasts; what is left is exported at its end.
 
     Metrics are always there for Prometheus. Spans and metrics also go out by OTLP over HTTP where one of the standard
     variables `OTEL_EXPORTER_OTLP_ENDPOINT`, `…_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT` says where to; all other
-    `OTEL_…` variables count as the OpenTelemetry SDK documents them.
+    `OTEL_…` variables count as the OpenTelemetry SDK documents them. They go to Azure Monitor where
+    `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` says whether with the default Azure credential.
+
+    Raises:
+        ConfigurationError: Azure Monitor is asked for, and its exporter cannot be used.
     """
     resource = Resource.create(
         {"service.instance.id": instance}
@@ -260,18 +270,35 @@ def opened_telemetry(
     )
     general = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     registry = CollectorRegistry()
-    readers: list[MetricReader] = [PrometheusMetricReader(registry=registry)]
+    every = None if export_every_seconds is None else export_every_seconds * 1000
+    metric_exporters: list[MetricExporter] = []
+    span_exporters: list[SpanExporter] = []
     if general or environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
-        every = None if export_every_seconds is None else export_every_seconds * 1000
-        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=every))
-    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
-    tracers: TracerProvider | None = None
+        metric_exporters.append(OTLPMetricExporter())
     if general or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        span_exporters.append(OTLPSpanExporter())
+    with ExitStack() as stack:
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    try:
-        yield OpenedTelemetry(Telemetry(meters, topic=topic), tracers or trace.NoOpTracerProvider(), registry)
-    finally:
-        if tracers is not None:
-            tracers.shutdown()
-        meters.shutdown(timeout_millis=_EXPORT_SECONDS * 1000)
+        stack.callback(tracers.shutdown)
+        if connection_string := environ.get(VARIABLE):
+            azure = stack.enter_context(
+                opened_azure_monitor(connection_string, sign_in=sign_in, tracer_provider=tracers)
+            )
+            metric_exporters.append(azure.metrics)
+            span_exporters.append(azure.spans)
+        for span_exporter in span_exporters:
+            tracers.add_span_processor(BatchSpanProcessor(span_exporter))
+        readers = [
+            PrometheusMetricReader(registry=registry),
+            *(
+                PeriodicExportingMetricReader(exporter, export_interval_millis=every)
+                for exporter in metric_exporters
+            ),
+        ]
+        meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        stack.callback(meters.shutdown, timeout_millis=_EXPORT_SECONDS * 1000)
+        yield OpenedTelemetry(
+            Telemetry(meters, topic=topic),
+            tracers if span_exporters else trace.NoOpTracerProvider(),
+            registry,
+        )

@@ -12,13 +12,8 @@ param external bool
 param cosmosEndpoint string
 param databaseName string
 param dataContainerName string
-param applicationInsightsName string
 
 var placeholder = empty(image)
-
-resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing = {
-  name: applicationInsightsName
-}
 
 resource api 'Microsoft.App/containerApps@2025-01-01' = {
   name: 'api'
@@ -76,11 +71,6 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
             {
               name: 'OUTBOX_COSMOS_CONTAINER'
               value: dataContainerName
-            }
-            // Says where to send telemetry; local authentication is off there, so it opens nothing.
-            {
-              name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
-              value: applicationInsights.properties.ConnectionString
             }
           ]
           probes: placeholder ? [] : [
