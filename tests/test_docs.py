@@ -1,30 +1,60 @@
 """
-Every Python block of the documentation runs.
+The documentation is true: its blocks run, its pages can be followed, its links lead somewhere.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-BLOCKS = [
-    pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    for number, block in enumerate(
-        re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
-    )
-]
+from tests.cli.local import Local, emulators, provisioned
+from tests.local_outbox import fill
+from tests.pages import PAGES, ROOT, Block, blocks_of, follow, is_followed
+
+pytestmark = pytest.mark.looptime(False)
+
+BLOCKS = {page.relative_to(ROOT): blocks_of(page.read_text()) for page in PAGES}
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_the_block_runs_without_a_warning(block: str):
+@pytest.mark.parametrize("page", BLOCKS, ids=str)
+def test_every_block_says_what_becomes_of_it(page: Path):
+    assert [] == [f"{page}:{block.line}: {block.mistake}" for block in BLOCKS[page] if block.mistake]
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("```\nmake demo\n```\n", 1),
+        ("```bash\nmake demo\n```\n", 1),
+        ("```console\n$ make demo\n```\n", 1),
+        ("```sh no-run\nazd up\n```\n", 1),
+        ("```sh no-run\n# Needs an Azure subscription.\nazd up\n```\n", 0),
+        ("```sh\nmake demo\n```\n", 0),
+        ("```python change.py\n```\n", 0),
+    ],
+)
+def test_a_block_that_is_neither_run_nor_excused_is_a_mistake(text: str, mistakes: int):
+    assert mistakes == sum(block.mistake is not None for block in blocks_of(text))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=f"{page}:{block.line}")
+        for page, blocks in BLOCKS.items()
+        for block in blocks
+        if block.info == "python"
+    ],
+)
+def test_a_python_block_runs_without_a_warning(block: Block):
     run = subprocess.run(  # noqa: S603 - our own documentation
-        [sys.executable, "-W", "error", "-c", block],
+        [sys.executable, "-W", "error", "-c", block.text],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -35,29 +65,92 @@ def test_the_block_runs_without_a_warning(block: str):
     assert (0, "") == (run.returncode, run.stderr)
 
 
-LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)[^)]*\)")
+FOLLOWED = [page for page, blocks in BLOCKS.items() if is_followed(blocks)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Local]:
+    with emulators() as local:
+        yield local
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", [page for page in FOLLOWED if "how-to" in page.parts], ids=str)
+def test_an_operator_can_follow_the_page(page: Path, running: Local, tmp_path: Path):
+    """
+    How-to pages expect what their reader has: an outbox in use, and the environment that names it.
+    """
+    announced = {"cosmos": running.cosmos, "servicebus": running.servicebus, "control": running.control}
+    local = provisioned(announced, page.stem)
+    fill(local)
+
+    assert [] == follow(BLOCKS[page], tmp_path, local.environment | {"OUTBOX_PARKED_CONTAINER": "parked"})
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", [page for page in FOLLOWED if "how-to" not in page.parts], ids=str)
+def test_a_newcomer_can_follow_the_page(page: Path, tmp_path: Path):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+
+    assert [] == follow(BLOCKS[page], tmp_path, clean)
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("page", "mistakes"),
     [
-        p.relative_to(ROOT)
-        for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("emulators/**/*.md"))
+        ("```python a.py\nprint(1)\n```\n```sh\npython a.py\n```\n```text output\n1\n```\n", 0),
+        ("```python a.py\nprint(2)\n```\n```sh\npython a.py\n```\n```text output\n1\n```\n", 1),
+        ("```sh\ntrue\n```\n```sh\npython missing.py\n```\n```sh\ntrue\n```\n", 1),
+        ("```sh\nsleep 100 > log 2>&1 &\n```\n", 0),
     ],
-    ids=str,
+    ids=["as it says", "another output", "a command that fails", "something left running"],
 )
-def test_links_inside_the_repository_lead_somewhere(path: Path):
-    targets = LINK.findall((ROOT / path).read_text())
+def test_following_a_page_finds_what_it_does_not_say(page: str, mistakes: int, tmp_path: Path):
+    assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))
 
-    assert [] == [target for target in targets if not (ROOT / path.parent / target).exists()]
+
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?[^)]*\)")
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", BLOCKS, ids=str)
+def test_links_inside_the_repository_lead_somewhere(page: Path):
+    here = ROOT / page
+    text = re.sub(r"^```.*?^```$", "", here.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lost = []
+    for target, anchor in LINK.findall(text):
+        there = here.parent / target if target else here
+        if not there.exists() or (anchor and anchor not in anchors_of(there)):
+            lost.append(target + anchor)
+
+    assert [] == lost
 
 
 def test_every_file_that_the_readme_names_exists():
     named = set(
         re.findall(
-            r"`((?:cosmos_outbox|worker|emulators|examples|docs|tests)/[\w/.]*)`",
+            r"`((?:cosmos_outbox|worker|emulators|examples|docs|tests|infra)/[\w/.-]*)`",
             (ROOT / "README.md").read_text(),
         )
     )
 
     assert [] == sorted(name for name in named if not (ROOT / name).exists())
+
+
+def test_every_page_of_the_docs_can_be_reached_from_the_readme():
+    reached, due = set(), [ROOT / "README.md"]
+    while due:
+        page = due.pop()
+        if page in reached or page.suffix != ".md" or not page.exists():
+            continue
+        reached.add(page)
+        due += [(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text()) if target]
+    docs = {
+        page for page in PAGES if "docs" in page.relative_to(ROOT).parts and "decisions" not in page.parts
+    }
+
+    assert set() == {str(page.relative_to(ROOT)) for page in docs - reached}
