@@ -97,6 +97,11 @@ class Telemetry:
         self._alarms = meter.create_counter(
             "outbox.alarms", unit="{alarm}", description="Records of the severity ERROR, by what happened."
         )
+        self._warnings = meter.create_counter(
+            "outbox.warnings",
+            unit="{warning}",
+            description="Records of the severity WARNING, by what happened.",
+        )
         self._held = meter.create_counter(
             "outbox.events.held",
             unit="{event}",
@@ -124,8 +129,11 @@ class Telemetry:
         """
         Count a record.
         """
-        if level_of(record) >= logging.ERROR:
-            self._alarms.add(1, {"outbox.alarm": type(record).__name__})
+        level, name = level_of(record), type(record).__name__
+        if level >= logging.ERROR:
+            self._alarms.add(1, {"outbox.alarm": name})
+        elif level >= logging.WARNING:
+            self._warnings.add(1, {"outbox.warning": name})
         counting = self._counted.get(type(record))
         if counting is not None:
             counting(record)

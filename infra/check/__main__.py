@@ -48,8 +48,10 @@ def main() -> int:
 
 
 def _dashboards() -> bool | None:
-    asked = _told(queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py"))
-    drawn = dashboards.problems(INFRA / "observability", [ROOT / "worker/telemetry.py"])
+    telemetry = [ROOT / "worker/telemetry.py"]
+    measured = dashboards.metrics_of(telemetry)
+    asked = _told(queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py", measured))
+    drawn = dashboards.problems(INFRA / "observability", telemetry)
     if drawn is None:
         sys.stdout.write("NOT VERIFIED: there is no dashboard and no alert rule yet\n")
         return None if not asked else False

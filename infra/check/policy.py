@@ -35,6 +35,9 @@ _ALERTED = {
     "NormalizedRUConsumption",
 }
 
+# Of the worker itself: each a query in infra/queries.
+_ASKED = {"event-rejected", "events-late", "lease-halted", "parked-keys", "ttl-headroom", "worker-silent"}
+
 
 def violations(templates: Sequence[Template]) -> list[str]:
     """
@@ -184,12 +187,15 @@ def worker_stays_up(templates: Sequence[Template]) -> Iterator[str]:
 
 def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
     """
-    There is an alert for each way in which the platform tells of trouble, and somebody who gets it.
+    There is an alert for each way in which the platform or the worker tells of trouble, and somebody who gets it.
     """
     text = "\n".join(t.source for t in templates if any(t.of_type("Microsoft.Insights/metricAlerts")))
     for metric in sorted(_ALERTED):
         if f"'{metric}'" not in text:
             yield f"no alert on {metric}"
+    for name in sorted(_ASKED):
+        if f"loadTextContent('../queries/{name}.kql')" not in text:
+            yield f"no alert by the query {name}"
     for resource_type in ("Microsoft.Insights/metricAlerts", "Microsoft.Insights/scheduledQueryRules"):
         for template, alert in created(templates, resource_type):
             if (

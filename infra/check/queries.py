@@ -1,5 +1,5 @@
 """
-Whether the alerts' Kusto queries parse, read columns that exist, and look for events that the worker really logs.
+Whether the alerts' Kusto queries parse, read columns that exist, and look for what the worker really logs and measures.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import ast
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from antlr4 import InputStream  # type: ignore[import-untyped] # has no types
@@ -33,19 +33,24 @@ _TABLES = {
 _OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 
 
-def problems(directory: Path, instrumentation: Path) -> list[str]:
+def problems(directory: Path, instrumentation: Path, metrics: Set[str]) -> list[str]:
     """
     Return one line a mistake in any query of a directory.
+
+    Args:
+        directory: with the queries.
+        instrumentation: the source of what is logged.
+        metrics: the names of what is measured, as Prometheus spells them.
     """
     events = logged_events(instrumentation)
     return [
         f"{path.name}: {problem}"
         for path in sorted(directory.glob("*.kql"))
-        for problem in judge(path.read_text(encoding="utf-8"), events)
+        for problem in judge(path.read_text(encoding="utf-8"), events, metrics)
     ]
 
 
-def judge(query: str, events: dict[str, set[str]]) -> Iterator[str]:
+def judge(query: str, events: dict[str, set[str]], metrics: Set[str]) -> Iterator[str]:
     """
     Yield what is wrong with one query.
     """
@@ -67,6 +72,9 @@ def judge(query: str, events: dict[str, set[str]]) -> Iterator[str]:
     fields = set(re.findall(r"\bentry\.(\w+)", code))
     for name in sorted(set(names) - known - fields):
         yield f"{name!r} is no column of {table}"
+    for metric in re.findall(r"\bName\s*==\s*'([^']+)'", code):
+        if metric.replace(".", "_") not in metrics:
+            yield f"the worker measures no {metric!r}"
     for event in re.findall(r"entry\.event\)?\s*==\s*'(\w+)'", code):
         if event not in events:
             yield f"the worker logs no {event!r}"

@@ -92,6 +92,30 @@ var logAlerts = [
     severity: 1
   }
   {
+    name: 'events-late'
+    description: 'An event waits for more than five minutes to be sent.'
+    query: loadTextContent('../queries/events-late.kql')
+    severity: 1
+  }
+  {
+    name: 'parked-keys'
+    description: 'Partition keys are parked: look at them with `cosmos-outbox parked list`.'
+    query: loadTextContent('../queries/parked-keys.kql')
+    severity: 1
+  }
+  {
+    name: 'ttl-headroom'
+    description: 'In less than two days Cosmos DB deletes an event that is not sent.'
+    query: loadTextContent('../queries/ttl-headroom.kql')
+    severity: 0
+  }
+  {
+    name: 'worker-silent'
+    description: 'No worker reports anything.'
+    query: loadTextContent('../queries/worker-silent.kql')
+    severity: 1
+  }
+  {
     name: 'worker-failing'
     description: 'The platform cannot keep a worker alive.'
     query: loadTextContent('../queries/worker-failing.kql')

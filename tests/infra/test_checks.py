@@ -135,6 +135,7 @@ def test_a_parameter_file_with_an_unknown_or_without_a_required_parameter_is_fou
         ("worker.bicep", "path: '/readyz'", "path: '/livez'", "is probed at"),
         ("worker.bicep", "      registries", "      ingress: {\n        external: true\n      }\n      registries", "no ingress"),
         ("alerts.bicep", "'DeadletteredMessages'", "'ActiveMessages'", "no alert on DeadletteredMessages"),
+        ("alerts.bicep", "queries/parked-keys.kql", "queries/lease-halted.kql", "no alert by the query parked-keys"),
         ("alerts.bicep", "        people.id\n", "", "tells nobody"),
         ("identities.bicep", "  tags: tags\n", "", "has no tags"),
     ],
@@ -245,35 +246,40 @@ def test_a_selector_that_meets_no_pod_is_found():
     assert ["PodDisruptionBudget: selects no pod of the Deployment"] == manifests.judge(documents)
 
 
+EVENTS = queries.logged_events(ROOT / "cosmos_outbox/instrumentation.py")
+METRICS = dashboards.metrics_of([ROOT / "worker/telemetry.py"])
+
+
 def test_the_queries_as_they_are_have_no_problem():
-    assert [] == queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py")
+    found = queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py", METRICS)
+    assert [] == found
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("file", "old", "new", "said"),
     [
-        ("| where ContainerAppName", "| were ContainerAppName", "syntax"),
-        ("ContainerAppName ==", "AppName ==", "'AppName' is no column"),
-        ("ContainerAppConsoleLogs", "ConsoleLogs", "no schema here describes"),
-        ("'LeaseHalted'", "'LeaseStopped'", "the worker logs no 'LeaseStopped'"),
-        ("entry.lease", "entry.leases", "LeaseHalted has no field 'leases'"),
+        ("lease-halted", "| where ContainerAppName", "| were ContainerAppName", "syntax"),
+        ("lease-halted", "ContainerAppName ==", "AppName ==", "'AppName' is no column"),
+        ("lease-halted", "ContainerAppConsoleLogs", "ConsoleLogs", "no schema here describes"),
+        ("lease-halted", "'LeaseHalted'", "'LeaseStopped'", "the worker logs no 'LeaseStopped'"),
+        ("lease-halted", "entry.lease", "entry.leases", "LeaseHalted has no field 'leases'"),
+        ("parked-keys", "max(Sum)", "max(Value)", "'Value' is no column"),
+        ("parked-keys", "outbox.parked.keys", "outbox.keys.parked", "measures no 'outbox.keys.parked'"),
     ],
 )
-def test_a_planted_mistake_in_a_query_is_found(old: str, new: str, said: str):
-    query = (INFRA / "queries/lease-halted.kql").read_text()
+def test_a_planted_mistake_in_a_query_is_found(file: str, old: str, new: str, said: str):
+    query = (INFRA / f"queries/{file}.kql").read_text()
     assert old in query, f"{old!r} is not in the query: the test plants nothing"
-    events = queries.logged_events(ROOT / "cosmos_outbox/instrumentation.py")
-    found = list(queries.judge(query.replace(old, new), events))
+    found = list(queries.judge(query.replace(old, new), EVENTS, METRICS))
     assert any(said in problem for problem in found), found
 
 
 def test_an_expression_that_does_not_parse_or_reads_what_nobody_makes_is_found():
-    metrics = dashboards.metrics_of([ROOT / "worker/telemetry.py"])
     assert [] == list(
-        dashboards.judge("sum by (instance) (rate(outbox_lease_moves_total[$__rate_interval]))", metrics)
+        dashboards.judge("sum by (instance) (rate(outbox_lease_moves_total[$__rate_interval]))", METRICS)
     )
-    assert 1 == len(list(dashboards.judge("sum(rate(outbox_lease_moves_total[5m])", metrics)))
-    assert 1 == len(list(dashboards.judge("max(outbox_lease_lag) / max(outbox_lease_length)", metrics)))
+    assert 1 == len(list(dashboards.judge("sum(rate(outbox_lease_moves_total[5m])", METRICS)))
+    assert 1 == len(list(dashboards.judge("max(outbox_lease_lag) / max(outbox_lease_length)", METRICS)))
     assert [] == dashboards.problems(INFRA / "observability", [ROOT / "worker/telemetry.py"])
 
 

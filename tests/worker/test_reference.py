@@ -4,11 +4,15 @@ The reference pages on settings and metrics say what the code says; `UPDATE_REFE
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,31 +26,34 @@ from worker.telemetry import Telemetry, opened_telemetry
 from worker.vitals import Identity, ParkedSeen, Vitals
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
-BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
-ERROR = ValueError("no")
-RECORDS = (
-    instrumentation.LeaseAcquired(lease="l", owner="o", previous_owner=None),
-    instrumentation.LeaseClosed(lease="l", owner="o", reason="stopped"),
-    instrumentation.PageHandled(lease="l", changes=3, seconds=0.1, lag=0),
-    instrumentation.PageFailed(lease="l", attempt=1, delay_seconds=1, error=ERROR),
-    instrumentation.MessagesPublished(lane=0, messages=3, seconds=0.1),
-    instrumentation.PublishFailed(lane=0, attempt=1, delay_seconds=1, error=ERROR),
-    instrumentation.EventsHeld(lease="l", partition_key="k", events=2),
-    instrumentation.EventsDeleted(partition_key="k", events=2),
-    instrumentation.EventRejected(lane=0, event_id="e", partition_key="k", error=ERROR),
-)
-ALARM = instrumentation.LeaseHalted(lease="l", attempts=1, error=ERROR)
+# Why nothing counts what is neither a warning nor an alarm.
+UNCOUNTED = {
+    instrumentation.LeaseCheckpointed: "progress is `outbox.lease.lag`",
+    instrumentation.KeyResumed: "`outbox.parked.keys` falls",
+}
+_EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
 
 
-def is_generated(page: str, text: str) -> None:
+def example(kind: type) -> instrumentation.Record:
+    """
+    Return a record of a kind, with something in every field.
+    """
+    return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
+
+
+RECORDS = tuple(map(example, get_args(instrumentation.Record)))
+
+
+def is_generated(page: str, text: str, *, part: str = "") -> None:
     path = PAGES / page
+    begin, end = (f"<!-- generated: {part}{' ' if part else ''}{edge} -->" for edge in ("begin", "end"))
     stored = path.read_text()
-    before, found, rest = stored.partition(BEGIN)
-    generated, closed, after = rest.partition(END)
+    before, found, rest = stored.partition(begin)
+    generated, closed, after = rest.partition(end)
     assert found
     assert closed
     if os.environ.get("UPDATE_REFERENCE"):
-        path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
     else:
         assert text == generated.strip("\n"), f"{page} is old; run this test with UPDATE_REFERENCE=1"
 
@@ -86,7 +93,7 @@ def used(telemetry: Telemetry) -> None:
     vitals.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = vitals.snapshot()
     telemetry.charged(2.5)
-    for record in (*RECORDS, ALARM):
+    for record in RECORDS:
         telemetry(record)
 
 
@@ -117,7 +124,39 @@ async def test_the_page_on_metrics_names_them_all():
     is_generated("metrics.md", "\n".join(heads + rows))
 
 
-def test_every_record_that_is_counted_is_among_those_tested():
-    provider = MeterProvider(shutdown_on_exit=False)
-    assert {*map(type, RECORDS), type(ALARM)} == set(Telemetry(provider, topic="events")._counted)
+def counted_by(record: instrumentation.Record) -> list[str]:
+    """
+    Return the names of the metrics that a record changes.
+    """
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    Telemetry(provider, topic="events")(record)
+    data = reader.get_metrics_data()
     provider.shutdown()
+    scopes = [scope for one in (data.resource_metrics if data else ()) for scope in one.scope_metrics]
+    return sorted(metric.name for scope in scopes for metric in scope.metrics)
+
+
+def record_rows() -> Iterator[str]:
+    for record in sorted(RECORDS, key=lambda record: type(record).__name__):
+        kind, level = type(record), logging.getLevelName(instrumentation.level_of(record))
+        names = ", ".join(f"`{name}`" for name in counted_by(record)) or f"none: {UNCOUNTED[kind]}"
+        sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).removeprefix("ALARM: ")
+        yield f"| `{kind.__name__}` | {level} | {names} | {sentence[0].upper()}{sentence[1:]} |"
+
+
+def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
+    rows = ["| Record | Severity | Counted by | Meaning |", "|---|---|---|---|", *record_rows()]
+    is_generated("metrics.md", "\n".join(rows), part="records")
+
+
+def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
+    assert set(UNCOUNTED) == {type(record) for record in RECORDS if not counted_by(record)}
+
+
+def test_every_record_reaches_the_log_under_its_name(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, logger="cosmos_outbox")
+    for record in RECORDS:
+        instrumentation.log_hook(record)
+    logged = [(line.levelno, line.__dict__["event"]) for line in caplog.records]
+    assert [(instrumentation.level_of(one), type(one).__name__) for one in RECORDS] == logged
