@@ -25,6 +25,8 @@ BLOCKS = {page.relative_to(ROOT): blocks_of(page.read_text()) for page in PAGES}
 @pytest.mark.parametrize("page", BLOCKS, ids=str)
 def test_every_block_says_what_becomes_of_it(page: Path):
     assert [] == [f"{page}:{block.line}: {block.mistake}" for block in BLOCKS[page] if block.mistake]
+    # These would not be seen as blocks at all.
+    assert [] == re.findall(r"^(?:[ \t]+```|[ \t]*~~~).*", (ROOT / page).read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(
