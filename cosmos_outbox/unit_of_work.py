@@ -34,6 +34,14 @@ EntityT = TypeVar("EntityT", bound=Entity)
 EventT = TypeVar("EventT", bound=DomainEvent)
 UnitT = TypeVar("UnitT", bound="UnitOfWork")
 
+_SPAN = "outbox.commit"
+# OpenTelemetry's "create" of messages, whose destination only the worker knows; so the span has its operation's name.
+_CREATE = {
+    "messaging.system": "servicebus",
+    "messaging.operation.type": "create",
+    "messaging.operation.name": _SPAN,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
@@ -159,7 +167,7 @@ class UnitOfWork:
         changed = self._context.changed()
         if not changed:
             return None
-        span = self._tracer.start_span("outbox.commit", kind=trace.SpanKind.CLIENT)
+        span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
         if not span.is_recording():  # so the current span stays the caller's
             return await self._send(self._pending(changed, traced=span is not trace.INVALID_SPAN))
         with trace.use_span(span, end_on_exit=True):
@@ -171,7 +179,13 @@ class UnitOfWork:
                     "db.operation.batch.size": len(pending.writes),
                 }
             )
-            commit = await self._send(pending)
+            if pending.events:
+                span.set_attributes(_CREATE)
+            try:
+                commit = await self._send(pending)
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__name__)
+                raise
             span.set_attribute("azure.cosmosdb.operation.request_charge", commit.request_charge)
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit

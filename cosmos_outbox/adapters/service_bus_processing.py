@@ -41,6 +41,7 @@ def processing(
     creator = context_of(properties)
     created_by = trace.get_current_span(creator).get_span_context()
     tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+    correlation_id = properties.get("correlation-id")
     attributes: dict[str, AttributeValue] = {
         "messaging.system": "servicebus",
         "messaging.operation.type": "process",
@@ -50,6 +51,8 @@ def processing(
         "messaging.message.id": message.message_id or "",
         "messaging.servicebus.message.delivery_count": message.delivery_count or 0,
     }
+    if correlation_id:
+        attributes["messaging.message.conversation_id"] = correlation_id
     with (
         tracer.start_as_current_span(
             f"process {topic}",
@@ -58,9 +61,13 @@ def processing(
             attributes=attributes,
             links=[Link(created_by)] if created_by.is_valid else (),
         ) as span,
-        correlated(correlation_id=properties.get("correlation-id"), causation_id=message.message_id),
+        correlated(correlation_id=correlation_id, causation_id=message.message_id),
     ):
-        yield span
+        try:
+            yield span
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__name__)
+            raise
 
 
 def _text(value: Any) -> Any:

@@ -27,6 +27,7 @@ from examples.contacts.demo.stack import StackOptions
 from examples.contacts.provision import provision as do_provision
 from examples.contacts.settings import Settings
 from examples.contacts.subscriber import load_settings, run_until_stopped
+from examples.contacts.telemetry import exporting
 
 app = typer.Typer(
     help="The contacts example: an API whose changes arrive as ordered messages.",
@@ -101,7 +102,8 @@ def api(
     # After its own clean stop uvicorn raises the signal again; without this the exit code would say "killed".
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = uvicorn.Server(uvicorn.Config(application, access_log=False, log_config=None))
-    server.run(sockets=[listener])
+    with exporting("contacts-api"):
+        server.run(sockets=[listener])
 
 
 @app.command()
@@ -115,7 +117,9 @@ def subscriber(
     Receive sessions from the topic's subscription until SIGTERM.
     """
     _log_to_stderr()
-    asyncio.run(run_until_stopped(load_settings(), record))
+    settings = load_settings()
+    with exporting("contacts-subscriber"):
+        asyncio.run(run_until_stopped(settings, record))
 
 
 @app.command()

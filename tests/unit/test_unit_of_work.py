@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -421,8 +422,11 @@ async def test_a_commit_is_a_span_with_its_cost_and_its_events_point_to_it(
 
     span, *others = exporter.get_finished_spans()
     assert [] == others, "a commit of nothing is no span"
-    assert "outbox.commit" == span.name
+    assert ("outbox.commit", trace.SpanKind.PRODUCER) == (span.name, span.kind)
     assert {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "create",
+        "messaging.operation.name": "outbox.commit",
         "outbox.commit.id": commit.id,
         "outbox.events": 1,
         "outbox.commit.attempts": 2,
@@ -431,3 +435,20 @@ async def test_a_commit_is_a_span_with_its_cost_and_its_events_point_to_it(
     } == dict(span.attributes or {})
     traceparent = events(container)[0]["meta"]["traceparent"].split("-")
     assert [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"] == traceparent[1:3]
+
+
+async def test_the_span_of_a_refused_commit_names_the_error(container: MemoryContainer):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with Outbox(container).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        await uow.commit()
+    async with Outbox(container, tracer_provider=provider).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        with pytest.raises(Conflict):
+            await uow.commit()
+    (span,) = exporter.get_finished_spans()
+    assert ("Conflict", trace.StatusCode.ERROR) == (
+        (span.attributes or {})["error.type"],
+        span.status.status_code,
+    )

@@ -32,12 +32,17 @@ class Receiver:
         self.spans: list[Span] = []
         self.metrics: dict[str, Any] = {}
         self.resources: list[dict[str, Any]] = []
+        self.services: dict[bytes, str] = {}  # by the id of a span, who told it
         self._news = asyncio.Event()
 
     def take_spans(self, body: bytes) -> bytes:
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            told = [span for scope in resource.scope_spans for span in scope.spans]
             self.resources.append(values(resource.resource.attributes))
-            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+            self.services |= dict.fromkeys(
+                (span.span_id for span in told), self.resources[-1]["service.name"]
+            )
+            self.spans += told
         self._news.set()
         return ExportTraceServiceResponse().SerializeToString()
 

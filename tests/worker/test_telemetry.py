@@ -8,12 +8,16 @@ import asyncio
 import gc
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -24,6 +28,8 @@ from cosmos_outbox.adapters.service_bus_processing import processing
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.errors import BrokerUnavailable
 from cosmos_outbox.messages import OutboundMessage
+from examples.contacts.demo.processes import Children
+from examples.contacts.demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.worker.otlp import receiving, values
@@ -34,6 +40,20 @@ pytestmark = [
     # The SDK forgets to close its socket when a link ends; the garbage collector does it.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+
+CONTACT = {
+    "name": {"firstName": "Ada", "lastName": "Lovelace"},
+    "description": "first",
+    "email": "ada@example.com",
+    "company": {
+        "companyName": "Engines",
+        "street": "Main Street",
+        "houseNumber": "1",
+        "postalCode": "12345",
+        "city": "London",
+        "country": "UK",
+    },
+}
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +118,61 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert "worker-1" == worker_resource["service.instance.id"]
     (point,) = receiver.metrics["messaging.client.sent.messages"].sum.data_points
     assert 3 == point.as_int
+
+
+async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_the_subscriber(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with receiving() as receiver, Children(tmp_path) as children:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        trace_id, request_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+        async with (
+            open_stack(children, tmp_path, StackOptions(partitions=1, workers=1)) as stack,
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{stack.api_url}/api/contacts",
+                json=CONTACT,
+                headers={"traceparent": f"00-{trace_id}-{request_id}-01"},
+            ) as response,
+        ):
+            assert 201 == response.status
+            await receiver.until(lambda: bool(receiver.named("process events")))
+            await receiver.until(lambda: bool(receiver.named("send events")))
+            await receiver.until(lambda: bool(receiver.named("outbox.commit")))
+    (created,), (sent,), (processed,) = (
+        receiver.named(name) for name in ("outbox.commit", "send events", "process events")
+    )
+    assert ["contacts-api", "cosmos-outbox-worker", "contacts-subscriber"] == [
+        receiver.services[span.span_id] for span in (created, sent, processed)
+    ]
+    assert (trace_id, request_id) == (created.trace_id.hex(), created.parent_span_id.hex())
+    assert [(created.trace_id, created.span_id)] == [(link.trace_id, link.span_id) for link in sent.links]
+    assert (created.trace_id, created.span_id) == (processed.trace_id, processed.parent_span_id)
+    kinds = (Span.SPAN_KIND_PRODUCER, Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_CONSUMER)
+    types = ("create", "send", "process")
+    for span, kind, operation in zip((created, sent, processed), kinds, types, strict=True):
+        found = values(span.attributes)
+        assert (kind, operation, "servicebus") == (
+            span.kind, found["messaging.operation.type"], found["messaging.system"],
+        )  # fmt: skip
+    assert values(processed.attributes)["messaging.message.conversation_id"]
+
+
+async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    message = SimpleNamespace(application_properties={}, message_id="m", delivery_count=0)
+    with (
+        pytest.raises(ZeroDivisionError),
+        processing(message, topic="t", subscription="s", tracer_provider=provider),  # type: ignore[arg-type] # all it reads
+    ):
+        _ = 1 / 0
+    (span,) = exporter.get_finished_spans()
+    assert ("ZeroDivisionError", trace.StatusCode.ERROR) == (
+        span.attributes["error.type"], span.status.status_code,
+    )  # fmt: skip
 
 
 async def cause_of_a_commit() -> str:
