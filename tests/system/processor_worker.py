@@ -1,5 +1,7 @@
 """
 A change feed processor alone, as a process that tests kill and freeze: each change becomes one line of a shared file.
+
+`CLOCK_AHEAD_SECONDS` in its environment sets its wall clock wrong.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
@@ -31,6 +33,7 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
             os.write(sink, f"{name} {document['partitionKey']} {document['n']}\n".encode())
             await asyncio.sleep(0.002)
 
+    ahead = timedelta(seconds=float(os.environ.get("CLOCK_AHEAD_SECONDS", "0")))
     async with open_cosmos_client(connection_string=connection_string, read_timeout_seconds=1) as client:
         database = client.get_database_client("db")
         processor = ChangeFeedProcessor(
@@ -48,6 +51,7 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
                 grace_period=timedelta(seconds=2),
                 backoff=Backoff(maximum_seconds=0.3),
             ),
+            utcnow=lambda: datetime.now(UTC) + ahead,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
         await processor.run()

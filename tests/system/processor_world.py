@@ -1,0 +1,164 @@
+"""
+The emulator and change feed processors on it as real processes, what they wrote to a shared file, and facts to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import ContainerProxy, DatabaseProxy
+
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from examples.contacts.demo.processes import Child, Children
+
+RANGES = 4
+KEYS = 12
+ROOT = Path(__file__).parents[2]
+
+
+class World:
+    """
+    The emulator, its containers, the workers and the file that their handlers write to.
+    """
+
+    def __init__(
+        self,
+        children: Children,
+        connection_string: str,
+        control: aiohttp.ClientSession,
+        database: DatabaseProxy,
+        directory: Path,
+    ) -> None:
+        self._children, self._connection_string, self._control = children, connection_string, control
+        self._database, self._directory = database, directory
+        self._sink = directory / "arrived"
+        self._sink.touch()
+        self._written: dict[str, int] = defaultdict(int)
+        self._created_times = 0
+
+    async def start(self, name: str, *, clock_ahead_seconds: float = 0) -> Child:
+        return await self._children.start(
+            name,
+            ("-m", "tests.system.processor_worker", self._connection_string, name, str(self._sink)),
+            env=os.environ | {"PYTHONPATH": str(ROOT), "CLOCK_AHEAD_SECONDS": str(clock_ahead_seconds)},
+        )
+
+    async def recreate(self) -> None:
+        """
+        Delete the monitored container and create it again; what was written before does not count any more.
+        """
+        await self._database.delete_container("data")
+        await self._database.create_container("data", PartitionKey("/partitionKey"))
+        self._written.clear()
+        self._created_times += 1
+
+    def log(self, name: str) -> str:
+        return (self._directory / f"{name}.log").read_text()
+
+    async def control(self, method: str, path: str, **fields: Any) -> Any:
+        async with self._control.request(method, path, json=fields) as answer:
+            return await answer.json() if answer.status == 200 else None
+
+    async def fault(self, **rule: Any) -> None:
+        await self.control("POST", "/cosmos/faults", **rule)
+
+    async def write(self, count: int) -> None:
+        container = self._database.get_container_client("data")
+        for number in range(count):
+            key = f"key-{number % KEYS}.{self._created_times}"
+            n = self._written[key]
+            await container.create_item({"id": f"{key}-{n}", "partitionKey": key, "n": n})
+            self._written[key] += 1
+
+    @property
+    def lease_container(self) -> ContainerProxy:
+        return self._database.get_container_client("leases")
+
+    async def lease_documents(self) -> list[dict[str, Any]]:
+        items = self.lease_container.query_items("SELECT * FROM c")
+        return [item async for item in items if "LeaseToken" in item]
+
+    async def leases(self) -> dict[str, tuple[str | None, int]]:
+        """
+        Return owner and position of each lease by its token.
+        """
+        return {
+            item["LeaseToken"]: (item["Owner"], int((item["ContinuationToken"] or '"0"').strip('"')))
+            for item in await self.lease_documents()
+        }
+
+    async def owners(self) -> list[str]:
+        return sorted(str(owner) for owner, _ in (await self.leases()).values())
+
+    def arrivals(self) -> list[tuple[str, str, int]]:
+        lines = [line.split(" ") for line in self._sink.read_text().splitlines()]
+        return [(worker, key, int(n)) for worker, key, n in lines]
+
+    def repeated(self) -> list[tuple[str, int]]:
+        """
+        Return the changes that arrived more than once.
+        """
+        copies = Counter((key, n) for _, key, n in self.arrivals())
+        return [change for change, count in copies.items() if count > 1]
+
+    def all_arrived(self) -> bool:
+        numbers = defaultdict(set)
+        for _, key, n in self.arrivals():
+            numbers[key].add(n)
+        return all(numbers[key] == set(range(count)) for key, count in self._written.items())
+
+    def out_of_order(self) -> list[tuple[str, int]]:
+        """
+        Return the changes whose first copy arrived before that of an earlier one of their key.
+        """
+        reached: dict[str, int] = defaultdict(int)
+        wrong = []
+        for _, key, n in self.arrivals():
+            if n > reached[key]:
+                wrong.append((key, n))
+            reached[key] = max(reached[key], n + 1)
+        return wrong
+
+
+async def until(fact: Callable[[], Any], *, within: float = 25) -> None:
+    async with asyncio.timeout(within):
+        while True:
+            found = fact()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def a_world(directory: Path) -> AsyncIterator[World]:
+    async with Children(directory) as children:
+        emulators = await children.start(
+            "emulators",
+            ("-m", "emulators", "--json", "--partitions", str(RANGES)),
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            announces=True,
+        )
+        announced = await emulators.announcement()
+        async with (
+            open_cosmos_client(connection_string=announced["cosmos"]) as client,
+            aiohttp.ClientSession(announced["control"], raise_for_status=True) as control,
+        ):
+            database = await client.create_database("db")
+            await database.create_container("data", PartitionKey("/partitionKey"))
+            await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
+            yield World(children, announced["cosmos"], control, database, directory)
+
+
+async def owned_by(world: World, *names: str) -> None:
+    async def fact() -> bool:
+        return set(await world.owners()) == set(names)
+
+    await until(fact)
