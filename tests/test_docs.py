@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.local import Local, emulators, provisioned
+from cosmos_outbox import errors, instrumentation
+from tests.cli.local import Local, emulators
 from tests.local_outbox import fill
 from tests.pages import PAGES, ROOT, Block, blocks_of, follow, is_followed
+from worker.settings import Settings
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -70,23 +72,20 @@ def test_a_python_block_runs_without_a_warning(block: Block):
 FOLLOWED = [page for page, blocks in BLOCKS.items() if is_followed(blocks)]
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Local]:
+@pytest.fixture
+def outbox() -> Iterator[Local]:
     with emulators() as local:
+        fill(local)
         yield local
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("page", [page for page in FOLLOWED if "how-to" in page.parts], ids=str)
-def test_an_operator_can_follow_the_page(page: Path, running: Local, tmp_path: Path):
+def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
     """
     How-to pages expect what their reader has: an outbox in use, and the environment that names it.
     """
-    announced = {"cosmos": running.cosmos, "servicebus": running.servicebus, "control": running.control}
-    local = provisioned(announced, page.stem)
-    fill(local)
-
-    assert [] == follow(BLOCKS[page], tmp_path, local.environment | {"OUTBOX_PARKED_CONTAINER": "parked"})
+    assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | {"OUTBOX_PARKED_CONTAINER": "parked"})
 
 
 @pytest.mark.timeout(120)
@@ -141,6 +140,32 @@ def test_every_file_that_the_readme_names_exists():
     )
 
     assert [] == sorted(name for name in named if not (ROOT / name).exists())
+
+
+PROSE = {page: (ROOT / page).read_text() for page in BLOCKS}
+OF_EXAMPLES_AND_TESTS = {"OUTBOX_SUBSCRIPTION", "OUTBOX_RECEIVERS", "OUTBOX_TEST_COSMOS_CONNECTION_STRING"}
+
+
+@pytest.mark.parametrize("page", PROSE, ids=str)
+def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
+    settings = {f"OUTBOX_{field.upper()}" for field in Settings.model_fields} | OF_EXAMPLES_AND_TESTS
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    metrics = set(re.findall(r"\boutbox_[a-z_]+", (ROOT / "docs/reference/metrics.md").read_text()))
+    # A label is named after its attribute.
+    named = {
+        *(set(re.findall(r"\bOUTBOX_[A-Z_]+[A-Z]\b", PROSE[page])) - settings),
+        *(set(re.findall(r"`make ([a-z-]+)", PROSE[page])) - targets),
+        *(set(re.findall(r"`\(?(outbox_[a-z_]+)`", PROSE[page])) - metrics - {"outbox_alarm"}),
+    }
+
+    assert set() == named
+
+
+def test_every_record_and_error_of_the_failure_modes_exists():
+    named = re.findall(r"`([A-Z][A-Za-z]+)`", PROSE[Path("docs/explanation/failure-modes.md")])
+
+    assert [] == [name for name in named if not hasattr(errors, name) and not hasattr(instrumentation, name)]
+    assert len(named) > 20
 
 
 def test_every_page_of_the_docs_can_be_reached_from_the_readme():
