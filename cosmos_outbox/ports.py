@@ -178,16 +178,25 @@ class ChangeFeed(Protocol):
         ...
 
     async def read_page(
-        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
     ) -> ChangePage:
         """
         Return the changes of the range after a continuation, or from `start` where there is none.
 
         Changes of one partition key come in the order they were committed.
 
+        Args:
+            container_rid: of the container to read, as `describe` told it when the continuation's story began.
+
         Raises:
             RangeGone: the range is no longer served by one physical partition.
-            ContainerReplaced: the container is not the one that `describe` told of; nothing was read.
+            ContainerReplaced: the container under this name is another one now; nothing was read.
             StoreError: the service refused or failed; see `retriable`. Nothing is lost: read again.
         """
         ...

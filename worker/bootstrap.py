@@ -96,13 +96,8 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 ),
             )
         )
-        # The processor's feed is its own: describing a container that was created again makes a feed read the new one,
-        # and only the processor may decide from where.
-        feed, watched = (
-            CosmosChangeFeed(
-                database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
-            )
-            for _ in range(2)
+        feed = CosmosChangeFeed(
+            database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
         )
         leases = CosmosLeases(database.get_container_client(settings.lease_container))
         vitals = Vitals(
@@ -149,7 +144,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             vitals=vitals,
             watch=lambda: watch(
                 settings.processor_name,
-                feed=watched,
+                feed=feed,
                 leases=leases,
                 parked=parked,
                 every=timedelta(seconds=settings.lag_seconds),

@@ -48,10 +48,20 @@ class WatchedFeed:
         return await self._feed.physical_ranges()
 
     async def read_page(
-        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
     ) -> ChangePage:
         page = await self._feed.read_page(
-            feed_range, continuation=continuation, start=start, max_items=max_items
+            feed_range,
+            container_rid=container_rid,
+            continuation=continuation,
+            start=start,
+            max_items=max_items,
         )
         self._charged(page.request_charge)
         return page

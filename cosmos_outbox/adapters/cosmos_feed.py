@@ -42,12 +42,10 @@ class CosmosChangeFeed:
     def __init__(self, container: ContainerProxy, *, account_host: str) -> None:
         self._container = container
         self._account_host = account_host
-        self._rid: str | None = None
-        self._open: dict[FeedRange, _Read] = {}
+        self._open: dict[tuple[str, FeedRange], _Read] = {}
 
     async def describe(self) -> MonitoredContainer:
-        rid = self._rid = await self._current_rid()
-        self._open.clear()
+        rid = await self._current_rid()
         # The database's resource id is the first four bytes of the container's.
         raw = base64.b64decode(rid.replace("-", "/"))
         database_rid = base64.b64encode(raw[:4]).decode().replace("/", "-")
@@ -67,15 +65,20 @@ class CosmosChangeFeed:
         return tuple(found)
 
     async def read_page(
-        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
     ) -> ChangePage:
-        rid = self._rid = self._rid or await self._current_rid()
-        response = self._open.pop(feed_range, None)
+        response = self._open.pop((container_rid, feed_range), None)
         async with translated():
             if response is None or response.next_read != (continuation, max_items):
                 response = _Read()
                 where: dict[str, Any] = (
-                    {"continuation": _composite_token(rid, feed_range, continuation)}
+                    {"continuation": _composite_token(container_rid, feed_range, continuation)}
                     if continuation is not None
                     else {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": _sdk_start(start)}
                 )
@@ -94,7 +97,7 @@ class CosmosChangeFeed:
                 if "collection rid" in str(error):
                     raise ContainerReplaced from error
                 raise
-        if response.container_rid not in (None, rid) and await self._current_rid() != rid:
+        if response.container_rid not in (None, container_rid) and await self._current_rid() != container_rid:
             # The SDK refreshes its cache and asks the new container, with the old one's position: not our page.
             raise ContainerReplaced
         if response.sub_ranges() > 1:
@@ -106,7 +109,7 @@ class CosmosChangeFeed:
             # The next page costs less through the SDK's own iterator. Not after a start at a time: it would send that
             # time again beside the continuation.
             response.next_read = response.etag, max_items
-            self._open[feed_range] = response
+            self._open[container_rid, feed_range] = response
         return ChangePage(
             documents=documents,
             continuation=response.etag,

@@ -5,7 +5,7 @@ Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed flee
 `ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come wishes: a worker that wants
 a lease of a live owner writes `handover.wanted-by` into the lease's properties and the owner releases it for that
 worker. Only owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET
-robs: one lease a pass.
+robs: one lease a pass. A lease that waits for a worker that asked for more than its share is anybody's.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def plan(
     needed = target - counts[me]
     free = [lease for lease in preferred if holders[lease.id] is None]
     taken = free[: max(0, needed)]
-    robbed, asked = ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
+    from_others, asked = ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
     return Plan(
-        take=(*mine_but_idle[: max(0, target - working_on)], *taken, *robbed),
+        take=(*mine_but_idle[: max(0, target - working_on)], *taken, *from_others),
         ask=tuple(asked),
         hand_over=tuple(lease for lease in leases if lease.id in running and wish_for(lease)),
         waiting=bool(asked) or any(wish_for(lease) == me and lease not in mine_but_idle for lease in leases),
@@ -114,10 +114,17 @@ def plan(
 def _from_the_rich(
     leases: Sequence[Lease], holders: Mapping[str, str | None], counts: Counter[str], *, me: str, target: int
 ) -> tuple[list[Lease], list[Lease]]:
+    """
+    Return the leases to take, and those to ask for, from workers that have or are promised more than their share.
+    """
     counts = Counter(counts)
-    robbed: list[Lease] = []
+    taken: list[Lease] = []
     asked: list[Lease] = []
-    untouched = [lease for lease in leases if holders[lease.id] == lease.owner and lease.owner != me]
+    # Those that nobody works on first: workers that joined at once have each asked for the share of fewer workers.
+    untouched = sorted(
+        (lease for lease in leases if holders[lease.id] not in (None, me) and not _wanted(lease)),
+        key=lambda lease: lease.owned,
+    )
     while (needed := target - counts[me]) > 0:
         available = {holder for lease in untouched if (holder := holders[lease.id]) is not None}
         if not available:
@@ -127,15 +134,21 @@ def _from_the_rich(
             break
         lease = next(lease for lease in untouched if holders[lease.id] == richest)
         untouched.remove(lease)
-        if lease.properties.get(SIGNATURE) == lease.owner:
+        if not lease.owned:
+            taken.append(lease)
+        elif lease.properties.get(SIGNATURE) == lease.owner:
             asked.append(lease)
-        elif not robbed:
-            robbed.append(lease)
+        elif not any(robbed.owned for robbed in taken):
+            taken.append(lease)
         else:
             continue
         counts[richest] -= 1
         counts[me] += 1
-    return robbed, asked
+    return taken, asked
+
+
+def _wanted(lease: Lease) -> bool:
+    return lease.owned and wish_for(lease) is not None
 
 
 def _holder(

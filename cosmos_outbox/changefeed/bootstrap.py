@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, StoreError
@@ -18,6 +19,7 @@ from cosmos_outbox.leases import FeedRange, Lease, format_timestamp, from_docume
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, PhysicalRange, StartFrom
 
 LOCK_SECONDS = 30
+UNLOCK_SECONDS = 5
 STALE_LOCK = timedelta(seconds=2 * LOCK_SECONDS)
 START = "start"
 
@@ -51,8 +53,9 @@ async def bootstrap(
             with suppress(Conflict):
                 await store.create(marker)
         finally:  # also after a fault: whoever tries again need not wait until the lock expires
-            with suppress(StoreError):
-                await store.delete(held["id"], _routing(held), etag=held["_etag"])
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(UNLOCK_SECONDS):
+                    await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return
     repaired = await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
     for lease in repaired:
@@ -104,14 +107,25 @@ def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tup
     return tuple(gap for candidate in physical for gap in candidate.range.without(known))
 
 
-def start_of(lease: Lease, *, default: StartFrom | datetime) -> StartFrom | datetime:
+def start_of(lease: Lease) -> StartFrom | datetime:
     """
-    Return where a lease without continuation begins: what was chosen when it was created.
+    Return where a lease without continuation begins: what was chosen when it was created or first taken.
     """
-    chosen = lease.properties.get(START)
-    if chosen is None:
-        return default
+    chosen = lease.properties.get(START, StartFrom.BEGINNING)
     return StartFrom.BEGINNING if chosen == StartFrom.BEGINNING else parse_timestamp(chosen)
+
+
+def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lease:
+    """
+    Return the lease with its start chosen for good, where another program created it and nothing was saved yet.
+
+    Chosen anew by each owner, "now" would skip what the owner before read and could not handle. It counts from
+    `since`, when this worker started, as in .NET; or from the last write of the lease where that is earlier.
+    """
+    if lease.continuation is not None or START in lease.properties:
+        return lease
+    chosen = _start_property(start, min(since, lease.written_at()))
+    return replace(lease, properties={**lease.properties, START: chosen})
 
 
 def _start_property(start: StartFrom | datetime, now: datetime) -> str:

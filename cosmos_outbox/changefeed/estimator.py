@@ -8,14 +8,15 @@ instead of reporting phantom lag for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.errors import RangeGone
 from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix
-from cosmos_outbox.ports import ChangeFeed, LeaseStore, PhysicalRange, StartFrom
+from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, PhysicalRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,9 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     listing = await leases.list(f"{prefix}..")
     found = [from_document(document) for document in listing.documents]
     physical = await feed.physical_ranges()
+    read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     return Lag(
-        leases=tuple([await _lag_of(lease, found, physical, feed, listing.read_at) for lease in found])
+        leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found])
     )
 
 
@@ -70,18 +72,13 @@ async def _lag_of(
     lease: Lease,
     leases: Sequence[Lease],
     physical: Sequence[PhysicalRange],
-    feed: ChangeFeed,
+    read: Callable[..., Awaitable[ChangePage]],
     now: datetime,
 ) -> LeaseLag:
     transactions, ages = 0, []
     for part in _parts(lease, leases, physical):
         try:
-            page = await feed.read_page(
-                part,
-                continuation=lease.continuation,
-                start=start_of(lease, default=StartFrom.BEGINNING),
-                max_items=1,
-            )
+            page = await read(part, continuation=lease.continuation, start=start_of(lease))
         except RangeGone:  # split this very moment: there is work, how much nobody knows
             transactions += 1
             continue

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import Progress
+from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.instrumentation import HandlerSlow, Hook, LeaseHalted, PageFailed, PageHandled
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler, ChangePage
 
@@ -17,9 +18,7 @@ from cosmos_outbox.ports import ChangeBatch, ChangeHandler, ChangePage
 async def handle(
     page: ChangePage,
     *,
-    lease: str,
-    tenure: int,
-    number: int,
+    tenure: Tenure,
     handler: ChangeHandler,
     options: ProcessorOptions,
     progress: Progress,
@@ -34,28 +33,35 @@ async def handle(
 
     Returns:
         True when the page is done, False when the work is to end before it is.
+
+    Raises:
+        LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`; the page does not count as done.
     """
     loop = asyncio.get_running_loop()
-    batch = ChangeBatch(lease=lease, documents=page.documents, tenure=tenure, page=number)
-    attempt, started = 0, loop.time()
+    lease, attempt, started = tenure.lease.id, 0, loop.time()
+    batch = ChangeBatch(lease=lease, documents=page.documents, tenure=tenure.number, page=tenure.pages + 1)
     with _told_when_slow(lease, options, notify):
         while True:
             attempt += 1
+            tenure.ensure_active()
             try:
                 await handler(batch)
-                raise_if_cancelled()
-                break
             except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
-                raise_if_cancelled()
+                tenure.ensure_active()
                 progress.failed(error)
                 delay = options.backoff.delay(attempt)
                 notify(PageFailed(lease=lease, attempt=attempt, delay_seconds=delay, error=error))
-                if attempt % options.halt_after_attempts == 0 and await _taken_over(
-                    batch, error, attempt, options, notify
-                ):
-                    break
+                if attempt % options.halt_after_attempts == 0:
+                    unsolved = await _unsolved(batch, error, attempt, options)
+                    tenure.ensure_active()
+                    if unsolved is None:
+                        break
+                    notify(LeaseHalted(lease=lease, attempts=attempt, error=unsolved))
                 if not await pause(delay):
                     return False
+            else:
+                break
+    tenure.ensure_active()
     last = page.documents[-1].get("_lsn")
     lag = page.latest_lsn - last if page.latest_lsn is not None and isinstance(last, int) else None
     progress.moved(loop.time(), lag=lag)
@@ -63,34 +69,19 @@ async def handle(
     return True
 
 
-def is_cancelled() -> bool:
+async def _unsolved(
+    batch: ChangeBatch, error: Exception, attempts: int, options: ProcessorOptions
+) -> Exception | None:
     """
-    Say whether this task was cancelled, also where something below it kept the cancellation to itself.
+    Return what keeps the page from being done: nothing, where `on_failure` takes it over.
     """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def raise_if_cancelled() -> None:
-    """
-    Raise the cancellation that a handler, or a library below it, kept to itself: nothing more may be done.
-    """
-    if is_cancelled():
-        raise asyncio.CancelledError
-
-
-async def _taken_over(
-    batch: ChangeBatch, error: Exception, attempts: int, options: ProcessorOptions, notify: Hook
-) -> bool:
     if options.on_failure is None:
-        notify(LeaseHalted(lease=batch.lease, attempts=attempts, error=error))
-        return False
+        return error
     try:
         await options.on_failure(batch, error, attempts)
     except Exception as second:  # noqa: BLE001 - as the handler's
-        notify(LeaseHalted(lease=batch.lease, attempts=attempts, error=second))
-        return False
-    return True
+        return second
+    return None
 
 
 @contextmanager

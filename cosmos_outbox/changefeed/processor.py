@@ -5,16 +5,17 @@ ChangeFeedProcessor: one worker of the group that shares the ranges of a contain
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from cosmos_outbox.changefeed.balancing import plan, wished
-from cosmos_outbox.changefeed.bootstrap import bootstrap
-from cosmos_outbox.changefeed.handling import raise_if_cancelled
+from cosmos_outbox.changefeed.bootstrap import bootstrap, pinned
+from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.splits import half_replaced
@@ -38,9 +39,10 @@ from cosmos_outbox.instrumentation import (
     log_hook,
 )
 from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix, with_properties
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, Document, LeaseStore, MonitoredContainer
 
 _Error = TypeVar("_Error", bound=BaseException)
+_logger = logging.getLogger(__name__)
 
 
 def _utcnow() -> datetime:
@@ -56,6 +58,15 @@ def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _
         if isinstance(found, kind):
             return found
     return None
+
+
+def _raise_if_cancelled() -> None:
+    """
+    Raise a cancellation that a task group hid, because an error came out of it.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class ChangeFeedProcessor:
@@ -77,7 +88,8 @@ class ChangeFeedProcessor:
         leases: the lease container; it must exist.
         handler: awaited with each page of changes; see `ChangeHandler`.
         options: see `ProcessorOptions`.
-        hooks: called with a record of everything that happens; must not block.
+        hooks: called with a record of everything that happens; must not block. One that raises is logged and changes
+            nothing. `LoopBlocked` comes on a thread of its own, everything else on the loop's.
         utcnow: the wall clock, for the timestamps that .NET and Java read; no decision depends on it.
     """
 
@@ -136,25 +148,41 @@ class ChangeFeedProcessor:
             StoreError: the service refused the first requests for good (a passing fault is waited out).
         """
         with watched(self._notify, after_seconds=self._options.blocked_loop_after.total_seconds()):
+            replacements = 0
             while not self._stopping.is_set():
                 try:
                     await self._process()
                 except* ContainerReplaced as replaced:
                     # Nothing is saved for the old container any more; its leases have other ids than the new ones.
-                    owner, error = self._options.instance_name, replaced.exceptions[0]
-                    self._notify(MonitoredContainerReplaced(owner=owner, error=error))
-                raise_if_cancelled()  # a task group hides that where an error comes out of it
+                    error = _first_of(replaced, ContainerReplaced) or replaced
+                    self._notify(MonitoredContainerReplaced(owner=self._options.instance_name, error=error))
+                    replacements += 1
+                _raise_if_cancelled()
+                if replacements > 1 and not self._stopping.is_set():
+                    # An account that contradicts itself is not asked in a hot loop.
+                    self._wake.clear()
+                    await self._pause(self._options.backoff.delay(replacements))
 
     async def _process(self) -> None:
         """
         Process the container that is there now until `stop` is called or it is replaced by another.
         """
-        prefix = await self._unless_stopped(self._prepare())
+        started = self._utcnow()
+        try:
+            container = await within_grace(self._prepare(), asked=self._stopping, seconds=0)
+        except TimeoutError:
+            return
         try:
             async with asyncio.TaskGroup() as group:
-                while prefix is not None and not self._stopping.is_set():
+                while not self._stopping.is_set():
                     self._wake.clear()
-                    waiting = await self._balance(prefix, group)
+                    waiting = False
+                    with suppress(TimeoutError):
+                        waiting = await within_grace(
+                            self._balance(container, started, group),
+                            asked=self._stopping,
+                            seconds=self._options.grace_period.total_seconds(),
+                        )
                     await self._pause(self._options.acquire_interval.total_seconds() / (4 if waiting else 1))
         except BaseExceptionGroup as several:
             first = _first_of(several, ConfigurationError)
@@ -162,49 +190,47 @@ class ChangeFeedProcessor:
                 raise
             raise first from None
 
-    async def _prepare(self) -> str:
+    async def _prepare(self) -> MonitoredContainer:
         """
-        Return what the ids of all leases start with, once every range has a lease.
+        Return what names the container, once every range of it has a lease.
         """
         attempt = 0
         while True:
             try:
                 container = await self._feed.describe()
-                prefix = lease_prefix(
-                    self._options.processor_name,
-                    container.account_host,
-                    container.database_rid,
-                    container.container_rid,
-                )
                 await bootstrap(
-                    prefix, feed=self._feed, store=self._store, start=self._options.start, utcnow=self._utcnow
+                    self._prefix(container),
+                    feed=self._feed,
+                    store=self._store,
+                    start=self._options.start,
+                    utcnow=self._utcnow,
                 )
             except (StoreError, RangeGone, ContainerReplaced) as error:
                 if isinstance(error, StoreError) and not error.retriable:
                     raise
                 attempt += 1
-                self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
+                self._failed(error)
                 await asyncio.sleep(self._options.backoff.delay(attempt))
             else:
-                return prefix
+                return container
 
-    async def _unless_stopped(self, work: Coroutine[None, None, str]) -> str | None:
-        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return await working if working.done() else None
-        finally:
-            working.cancel()
-            stopping.cancel()
-            await asyncio.gather(working, stopping, return_exceptions=True)
+    def _prefix(self, container: MonitoredContainer) -> str:
+        return lease_prefix(
+            self._options.processor_name,
+            container.account_host,
+            container.database_rid,
+            container.container_rid,
+        )
 
-    async def _balance(self, prefix: str, group: asyncio.TaskGroup) -> bool:
+    async def _balance(
+        self, container: MonitoredContainer, started: datetime, group: asyncio.TaskGroup
+    ) -> bool:
         """
         Do one balancing pass; return True while leases that this worker asked for are still to come.
         """
         try:
-            listing = await self._store.list(f"{prefix}..")
-            leases = [from_document(document) for document in listing.documents]
+            listing = await self._store.list(f"{self._prefix(container)}..")
+            leases = self._readable(listing.documents)
             decided = plan(
                 leases,
                 me=self._options.instance_name,
@@ -219,21 +245,38 @@ class ChangeFeedProcessor:
             for lease in decided.ask:
                 await self._ask(lease)
             for lease in decided.take:
-                await self._take(lease, leases, group)
+                chosen = pinned(lease, self._options.start, since=started)
+                await self._take(chosen, leases, container.container_rid, group)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
-            self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
+            self._failed(error)
             return False
         return decided.waiting
+
+    def _readable(self, documents: Iterable[Document]) -> list[Lease]:
+        """
+        Return the leases among the documents; one that another program spoiled must not end the work on the others.
+        """
+        leases = []
+        for document in documents:
+            try:
+                leases.append(from_document(document))
+            except ConfigurationError as error:
+                self._failed(error)
+        return leases
 
     async def _ask(self, lease: Lease) -> None:
         with suppress(PreconditionFailed, NotFound):
             wish = with_properties(lease, wished(lease.properties, self._options.instance_name))
             await self._store.replace(wish, etag=lease.etag or "")
 
-    async def _take(self, lease: Lease, leases: Sequence[Lease], group: asyncio.TaskGroup) -> None:
+    async def _take(
+        self, lease: Lease, leases: Sequence[Lease], container_rid: str, group: asyncio.TaskGroup
+    ) -> None:
         if self._stopping.is_set() or lease.id in self._running:
             return
         feed_range = lease.range or await self._range_of(lease)
+        if feed_range is None:
+            return
         with suppress(PreconditionFailed, NotFound):
             tenure = await acquire(
                 replace(lease, range=feed_range),
@@ -250,15 +293,24 @@ class ChangeFeedProcessor:
                 LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
             )
             replaced = half_replaced(lease, feed_range, leases)
-            group.create_task(self._work(tenure, feed_range, progress, replaced=replaced))
+            group.create_task(
+                self._work(tenure, feed_range, progress, container_rid=container_rid, replaced=replaced)
+            )
 
     async def _work(
-        self, tenure: Tenure, feed_range: FeedRange, progress: Progress, *, replaced: bool
+        self,
+        tenure: Tenure,
+        feed_range: FeedRange,
+        progress: Progress,
+        *,
+        container_rid: str,
+        replaced: bool,
     ) -> None:
         try:
-            reason = await supervise(
+            closed = await supervise(
                 tenure,
                 feed_range,
+                container_rid=container_rid,
                 feed=self._feed,
                 store=self._store,
                 handler=self._handler,
@@ -269,21 +321,34 @@ class ChangeFeedProcessor:
             )
         finally:
             del self._running[tenure.lease.id]
-        if reason is CloseReason.REPLACED:
-            self._wake.set()
+        self._notify(closed)
+        if closed.reason == CloseReason.RANGE_GONE:
+            if closed.error is None:
+                self._wake.set()  # the leases of the new ranges can be taken
+            else:
+                self._failed(closed.error)
 
-    async def _range_of(self, lease: Lease) -> FeedRange:
+    async def _range_of(self, lease: Lease) -> FeedRange | None:
         for physical in await self._feed.physical_ranges():
             if physical.id == lease.token:
                 return physical.range
-        raise ConfigurationError(
-            f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
-            "delete the lease, its changes are then read again from the start of the new ranges."
+        self._failed(
+            ConfigurationError(
+                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
+                "delete the lease, its changes are then read again from the start of the new ranges."
+            )
         )
+        return None
+
+    def _failed(self, error: BaseException) -> None:
+        self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
 
     def _notify(self, record: Record) -> None:
         for hook in self._hooks:
-            hook(record)
+            try:
+                hook(record)
+            except Exception:  # a hook may raise anything; no lease may be lost over it
+                _logger.exception("hook.failed %s", type(record).__name__)
 
     async def _pause(self, seconds: float) -> None:
         jittered = seconds * random.uniform(0.9, 1.1)

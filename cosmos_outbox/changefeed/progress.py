@@ -34,18 +34,20 @@ class Progress:
 
     lag: changes (transactions) known to wait; 0 when the last page was empty, None before the first.
     moved_at: when a page was last read empty or handled.
+    rest: seconds from then until the feed is looked at again, where nothing is known to wait.
     """
 
     moved_at: float
+    rest: float = 0.0
     lag: int | None = None
     failed_attempts: int = 0
     error: Exception | None = None
 
-    def moved(self, now: float, *, lag: int | None) -> None:
+    def moved(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
         """
         Note that everything known up to here is done.
         """
-        self.moved_at, self.lag, self.failed_attempts, self.error = now, lag, 0, None
+        self.moved_at, self.rest, self.lag, self.failed_attempts, self.error = now, rest, lag, 0, None
 
     def failed(self, error: Exception) -> None:
         """
@@ -56,6 +58,6 @@ class Progress:
 
     def stands_still(self, now: float, limit: timedelta) -> bool:
         """
-        Say whether nothing moved for so long; an idle range moves with every empty page.
+        Say whether nothing moved for so long; an idle range moves with every empty page and may rest after it.
         """
-        return now - self.moved_at > limit.total_seconds()
+        return now - self.moved_at - self.rest > limit.total_seconds()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.changefeed.handling import handle
@@ -17,7 +16,7 @@ from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.instrumentation import Hook, PageFailed
 from cosmos_outbox.leases import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage, StartFrom
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage
 
 
 class Pump:
@@ -30,6 +29,7 @@ class Pump:
         tenure: Tenure,
         feed_range: FeedRange,
         *,
+        container_rid: str,
         feed: ChangeFeed,
         handler: ChangeHandler,
         options: ProcessorOptions,
@@ -37,8 +37,9 @@ class Pump:
         notify: Hook,
     ) -> None:
         self._tenure, self._range, self._progress = tenure, feed_range, progress
+        self._container_rid = container_rid
         self._feed, self._handler, self._options, self._notify = feed, handler, options, notify
-        self._start: StartFrom | datetime = start_of(tenure.lease, default=options.start)
+        self._start = start_of(tenure.lease)
 
     async def run(self) -> None:
         """
@@ -46,6 +47,8 @@ class Pump:
 
         Raises:
             RangeGone: the range was split or merged; all changes up to `tenure.continuation` are done.
+            ContainerReplaced: the container is another one now.
+            LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`.
         """
         shortest = self._options.min_poll_interval.total_seconds()
         longest = self._options.max_poll_interval.total_seconds()
@@ -60,7 +63,7 @@ class Pump:
                     page = await ahead
                 poll = shortest
             else:
-                self._progress.moved(asyncio.get_running_loop().time(), lag=0)
+                self._progress.moved(asyncio.get_running_loop().time(), lag=0, rest=poll)
                 # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
                 self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
                 await self._pause(poll)
@@ -88,11 +91,13 @@ class Pump:
             try:
                 page = await self._feed.read_page(
                     self._range,
+                    container_rid=self._container_rid,
                     continuation=continuation,
                     start=self._start,
                     max_items=self._options.max_items,
                 )
             except StoreError as error:
+                self._tenure.ensure_active()
                 attempt += 1
                 self._progress.failed(error)
                 delay = self._options.backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
@@ -101,6 +106,7 @@ class Pump:
                 if not await self._pause(delay):
                     return None
                 continue
+            self._tenure.ensure_active()
             lease_names_partition = self._tenure.lease.version == 0 and page.range_id is not None
             if lease_names_partition and page.range_id != self._tenure.lease.token:
                 # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.
@@ -110,9 +116,7 @@ class Pump:
     async def _handle(self, page: ChangePage) -> bool:
         return await handle(
             page,
-            lease=self._tenure.lease.id,
-            tenure=self._tenure.number,
-            number=self._tenure.pages + 1,
+            tenure=self._tenure,
             handler=self._handler,
             options=self._options,
             progress=self._progress,

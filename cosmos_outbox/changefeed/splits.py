@@ -7,7 +7,7 @@ parent's work was done, so a crash between the steps repeats work and skips none
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from cosmos_outbox.errors import Conflict, NotFound
@@ -74,13 +74,21 @@ def _descends(other: Lease, lease: Lease, parent_range: FeedRange) -> bool:
     return other.range != parent_range or (lease.version, other.version) == (0, 1)
 
 
-async def replace_lease(parent: Lease, children: Sequence[Lease], store: LeaseStore) -> None:
+async def replace_lease(
+    parent: Lease, children: Sequence[Lease], store: LeaseStore, *, ensure_trusted: Callable[[], None]
+) -> None:
     """
     Create the children, then delete the parent; what another worker did already is left as it is.
+
+    Args:
+        ensure_trusted: raises where the parent's owner may not write any more; called before each write. A child that
+            is created late, when others have replaced it already, would be processed beside its own children for ever.
     """
     for child in children:
+        ensure_trusted()
         with suppress(Conflict):
             await store.create(child.raw)
+    ensure_trusted()
     with suppress(NotFound):
         await store.delete(parent.id, parent.partition_key, etag=parent.etag)
 

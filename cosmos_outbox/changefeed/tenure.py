@@ -17,7 +17,7 @@ from typing import Any
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.changefeed.balancing import signed, wish_for
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.errors import LeaseLost, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.errors import ConfigurationError, LeaseLost, NotFound, PreconditionFailed, StoreError
 from cosmos_outbox.instrumentation import Hook, LeaseCheckpointed, unheard
 from cosmos_outbox.leases import Lease, from_document
 from cosmos_outbox.ports import LeaseStore
@@ -47,9 +47,8 @@ class Tenure:
         self.number = next(_numbers)
         self.drain = asyncio.Event()
         self.wanted = False
-        self.replacing = (
-            False  # the range is gone: no work is done any more, others may own its children already
-        )
+        self.replacing = False  # the range is gone: no work is done, others may own its children already
+        self._ended = False
         self._store = store
         self._options = options
         self._notify = notify
@@ -74,6 +73,37 @@ class Tenure:
         Return until when, on the loop's clock, this owner may act.
         """
         return self._trusted_until
+
+    def end(self) -> None:
+        """
+        Forbid all further work; to be called before it is cancelled.
+        """
+        self._ended = True
+
+    def ensure_active(self) -> None:
+        """
+        Raise where nothing more of the work may be begun, or called done.
+
+        The cancellation alone is not enough: a handler, or a library below it, may keep it to itself. Nor does the
+        task's `cancelling()` tell, for there are libraries that leave their own timeouts counted in it.
+
+        Raises:
+            asyncio.CancelledError: the work was ended.
+            LeaseLost: trust ran out.
+        """
+        if self._ended:
+            raise asyncio.CancelledError
+        self.ensure_trusted()
+
+    def ensure_trusted(self) -> None:
+        """
+        Raise where nothing more may be written; asked at the very moment of sending, as a process may have been frozen.
+
+        Raises:
+            LeaseLost: trust ran out.
+        """
+        if asyncio.get_running_loop().time() >= self._trusted_until:
+            raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
 
     def advance(self, continuation: str, *, soon: bool = True, handled: bool = False) -> None:
         """
@@ -101,9 +131,12 @@ class Tenure:
         Raises:
             LeaseLost: another worker owns the lease, it is gone, or trust ran out before a write succeeded.
         """
-        while True:
-            await self._until_a_write_is_due()
-            await self.save()
+        try:
+            while True:
+                await self._until_a_write_is_due()
+                await self.save()
+        finally:
+            self.end()
 
     async def save(self) -> None:
         """
@@ -141,10 +174,9 @@ class Tenure:
                 while True:
                     attempt += 1
                     sent_at = loop.time()
-                    if sent_at >= self._trusted_until:
-                        # The timeout above only strikes at the next pause, and after a freeze there may be none
-                        # before the request is on its way.
-                        raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
+                    # The timeout above only strikes at the next pause, and after a freeze there may be none before
+                    # the request is on its way.
+                    self.ensure_trusted()
                     changed = self.lease.with_changes(now=self._utcnow(), **changes)
                     try:
                         document = await self._store.replace(changed.raw, etag=self.lease.etag or "")
@@ -152,11 +184,13 @@ class Tenure:
                         await self._look_again()
                     except NotFound as gone:
                         raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
-                    except StoreError:  # the store may recover before trust runs out
-                        await asyncio.sleep(_WRITE_BACKOFF.delay(attempt))
+                    except StoreError:
+                        pass  # it may recover before trust runs out
                     else:
                         self._written(from_document(document), sent_at, pages)
                         return
+                    # Also after a 412: what was read then may be older than what refused us.
+                    await asyncio.sleep(_WRITE_BACKOFF.delay(attempt))
         except TimeoutError:
             raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
 
@@ -166,10 +200,9 @@ class Tenure:
         """
         try:
             found = from_document(await self._store.read(self.lease.id, self.lease.partition_key))
-        except NotFound as gone:
-            raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
+        except (NotFound, ConfigurationError) as error:
+            raise LeaseLost(f"Lease {self.lease.id} is gone, or one of another program now.") from error
         except StoreError:
-            await asyncio.sleep(_WRITE_BACKOFF.delay(1))
             return
         if found.owner != self.lease.owner:
             raise LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")

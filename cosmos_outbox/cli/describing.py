@@ -50,7 +50,13 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
 
         async def read_feed() -> None:
             ranges = await feed.physical_ranges()
-            await feed.read_page(ranges[0].range, continuation=None, start=StartFrom.NOW, max_items=1)
+            await feed.read_page(
+                ranges[0].range,
+                container_rid=(await feed.describe()).container_rid,
+                continuation=None,
+                start=StartFrom.NOW,
+                max_items=1,
+            )
 
         if await _tried("read the change feed", read_feed, denied):
             leases, missing, skew = await _leases(opened, expiration, denied)

@@ -76,6 +76,7 @@ async def read_events(
     Raises:
         UsageError: a range of the position is not one of the container.
     """
+    container_rid = (await feed.describe()).container_rid
     at = {_range_named(name): continuation for name, continuation in (position or {}).items()}
     if not at:
         at = {physical.range: None for physical in await feed.physical_ranges()}
@@ -85,7 +86,11 @@ async def read_events(
             feed_range = due.popleft()
             try:
                 page = await feed.read_page(
-                    feed_range, continuation=at[feed_range], start=start, max_items=_PAGE_SIZE
+                    feed_range,
+                    container_rid=container_rid,
+                    continuation=at[feed_range],
+                    start=start,
+                    max_items=_PAGE_SIZE,
                 )
             except RangeGone:
                 due.extend(await _split(at, feed_range, feed))

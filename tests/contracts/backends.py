@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from azure.cosmos import PartitionKey
 
@@ -28,20 +28,29 @@ BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """
-    One empty container through all of its ports; `split` is None where the backend splits when it likes.
+    One empty container through all of its ports.
+
+    `split` is None where the backend splits when it likes. `recreate` deletes the container and creates it again.
     """
 
     store: Store
     feed: ChangeFeed
     leases: LeaseStore
     split: Callable[[str], object] | None
+    recreate: Callable[[], Awaitable[None]] | None = None
 
 
 @asynccontextmanager
 async def opened(backend: str, *, ranges: int = 1) -> AsyncIterator[Container]:
     if backend == "memory":
         memory = MemoryContainer(ranges=ranges)
-        yield Container(store=memory, feed=memory, leases=MemoryLeases(), split=memory.split)
+
+        async def recreate() -> None:
+            memory.recreate(ranges=ranges)
+
+        yield Container(
+            store=memory, feed=memory, leases=MemoryLeases(), split=memory.split, recreate=recreate
+        )
     elif backend == "emulator":
         async with (
             CosmosServer() as server,
@@ -51,7 +60,13 @@ async def opened(backend: str, *, ranges: int = 1) -> AsyncIterator[Container]:
             def split(range_id: str) -> object:
                 return server.account.container(name, "data").split(range_id)
 
-            yield Container(store=container.store, feed=container.feed, leases=container.leases, split=split)
+            async def recreate() -> None:  # by another program: our client's caches keep the old one
+                async with open_cosmos_client(connection_string=server.connection_string) as other:
+                    database = other.get_database_client(name)
+                    await database.delete_container("data")
+                    await database.create_container("data", PartitionKey("/partitionKey"))
+
+            yield replace(container, split=split, recreate=recreate)
     else:
         async with _on_account(os.environ[AZURE_VARIABLE], ranges) as (container, _):
             yield container

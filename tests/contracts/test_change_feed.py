@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cosmos_outbox.errors import RangeGone
+from cosmos_outbox.errors import ContainerReplaced, RangeGone
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangePage, Document, StartFrom, Write, WriteKind
 from tests.contracts.backends import BACKENDS, Container, opened
@@ -41,11 +41,19 @@ async def the_range(container: Container) -> FeedRange:
     return physical.range
 
 
+async def rid(container: Container) -> str:
+    return (await container.feed.describe()).container_rid
+
+
 async def read(
     container: Container, feed_range: FeedRange, after: str | None = None, *, max_items: int = 100
 ) -> ChangePage:
     return await container.feed.read_page(
-        feed_range, continuation=after, start=StartFrom.BEGINNING, max_items=max_items
+        feed_range,
+        container_rid=await rid(container),
+        continuation=after,
+        start=StartFrom.BEGINNING,
+        max_items=max_items,
     )
 
 
@@ -139,7 +147,13 @@ async def test_nothing_new_is_an_empty_page_whose_continuation_sees_what_comes_n
 async def test_start_now_sees_later_changes_only(container: Container):
     await write(container, "k", "old")
     feed_range = await the_range(container)
-    page = await container.feed.read_page(feed_range, continuation=None, start=StartFrom.NOW, max_items=10)
+    page = await container.feed.read_page(
+        feed_range,
+        container_rid=await rid(container),
+        continuation=None,
+        start=StartFrom.NOW,
+        max_items=10,
+    )
     await write(container, "k", "new")
 
     documents, _ = await drained(container, feed_range, page.continuation)
@@ -153,7 +167,13 @@ async def test_start_at_a_time_sees_what_was_written_since(container: Container)
     now = datetime.now(UTC)
 
     async def ids_since(moment: datetime) -> list[str]:
-        page = await container.feed.read_page(feed_range, continuation=None, start=moment, max_items=10)
+        page = await container.feed.read_page(
+            feed_range,
+            container_rid=await rid(container),
+            continuation=None,
+            start=moment,
+            max_items=10,
+        )
         return [d["id"] for d in page.documents]
 
     assert (["recent"], []) == (
@@ -204,3 +224,29 @@ async def test_a_part_of_a_physical_range_can_be_read_alone(container: Container
     assert 40 == len({d["id"] for d in (*low, *high)}) == len(low) + len(high)
     assert low
     assert high
+
+
+async def test_a_reader_of_a_container_that_was_replaced_never_gets_changes_of_its_successor(
+    container: Container,
+):
+    if container.recreate is None:
+        pytest.skip("this backend is not replaced")
+    await write(container, "k", "old")
+    before = await rid(container)
+    feed_range = await the_range(container)
+    page = await read(container, feed_range)
+    await container.recreate()
+    after = await rid(container)  # as another reader asks, which changes nothing for this one
+    await write(container, "k", "new-0", "new-1")
+
+    assert before != after
+    for continuation in (None, page.continuation):
+        with pytest.raises(ContainerReplaced):
+            await container.feed.read_page(
+                feed_range,
+                container_rid=before,
+                continuation=continuation,
+                start=StartFrom.BEGINNING,
+                max_items=10,
+            )
+    assert ["new-0", "new-1"] == [d["id"] for d in (await read(container, feed_range)).documents]

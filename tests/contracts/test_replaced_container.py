@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -16,7 +17,7 @@ from azure.cosmos.aio import CosmosClient, DatabaseProxy
 from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
 from cosmos_outbox.errors import ContainerReplaced
 from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
 from cosmos_outbox.ports import ChangeBatch, StartFrom
@@ -58,27 +59,53 @@ async def test_reading_on_from_an_old_position_says_that_the_container_was_repla
         feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
         before = await feed.describe()
         (physical,) = await feed.physical_ranges()
+        read = partial(feed.read_page, physical.range, start=StartFrom.BEGINNING, max_items=10)
         await write(database, "a", "b")
-        page = await feed.read_page(
-            physical.range, continuation=None, start=StartFrom.BEGINNING, max_items=10
-        )
+        page = await read(container_rid=before.container_rid, continuation=None)
         await replace(server)
         await write(database, *(f"new-{number}" for number in range(documents)))
 
-        for _ in range(3):
+        for continuation in (page.continuation, page.continuation, None):
             with pytest.raises(ContainerReplaced):
-                await feed.read_page(
-                    physical.range,
-                    continuation=page.continuation,
-                    start=StartFrom.BEGINNING,
-                    max_items=10,
-                )
+                await read(container_rid=before.container_rid, continuation=continuation)
         after = await feed.describe()
         assert before.container_rid != after.container_rid
-        page = await feed.read_page(
-            physical.range, continuation=None, start=StartFrom.BEGINNING, max_items=10
-        )
+        # That somebody else learned of the new container changes nothing for who reads the old one.
+        for continuation in (page.continuation, None):
+            with pytest.raises(ContainerReplaced):
+                await read(container_rid=before.container_rid, continuation=continuation)
+        page = await read(container_rid=after.container_rid, continuation=None)
         assert documents == len(page.documents)
+
+
+async def test_a_lag_watch_on_the_same_feed_does_not_move_a_processor_to_the_new_container():
+    handled: list[str] = []
+
+    async def handle(batch: ChangeBatch) -> None:
+        handled.extend(document["id"] for document in batch.documents)
+
+    async def until(item_id: str) -> None:
+        async with asyncio.timeout(20):
+            while item_id not in handled:  # noqa: ASYNC110 - the handler knows nothing of this test
+                await asyncio.sleep(0.01)
+
+    async with account() as (server, client, database):
+        feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
+        leases = CosmosLeases(database.get_container_client("leases"))
+        options = ProcessorOptions(processor_name="p", max_poll_interval=timedelta(seconds=0.5))
+        processor = ChangeFeedProcessor(feed, leases, handle, options, hooks=())
+        task = asyncio.create_task(processor.run())
+        await write(database, *(f"old-{number}" for number in range(5)))
+        await until("old-4")
+        await asyncio.sleep(0.9)  # let it poll rarely: the watch has to be the first to look
+        await replace(server)
+        await estimate_lag("p", feed=feed, leases=leases)
+        await write(database, "new-0", "new-1")  # positions that the old container is past
+        await until("new-1")
+        processor.stop()
+        await task
+
+    assert [*(f"old-{number}" for number in range(5)), "new-0", "new-1"] == handled
 
 
 async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the_start():

@@ -13,7 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -21,15 +21,15 @@ from typing import Any
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.errors import AccessDenied, ContainerReplaced, NotFound, PreconditionFailed
+from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.leases import FeedRange, from_document
-from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, MonitoredContainer, Write, WriteKind
+from cosmos_outbox.ports import ChangeBatch, Document, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
 from tests.simulation.ice import ICE, Ice, freezable
 from tests.simulation.links import Link
 
 EPOCH = 1_800_000_000.0
-PREFIX = "pmemory_AAAAAA==_AAAAAIAAAA{}="
+PREFIX = "pmemory_AAAAAA==_"
 WORKERS = 4
 
 KINDS = (
@@ -71,7 +71,7 @@ class Worker:
 class Simulation:
     def __init__(self, *, ranges: int) -> None:
         self.container = self._created(ranges)
-        self.prefix = PREFIX.format(0)
+        self.prefix = f"{PREFIX}AAAAAIAAAAA="
         self._created_times = 0
         self.leases = MemoryLeases(now=self.now)
         self.workers: dict[str, Worker] = {}
@@ -81,6 +81,9 @@ class Simulation:
         self._arrived: dict[str, int] = defaultdict(int)  # per key: numbers 0..n-1 have arrived, in order
         self._names = 0
         self._violations: list[str] = []
+
+    async def _named(self) -> str:
+        return PREFIX + (await self.container.describe()).container_rid
 
     def _created(self, ranges: int) -> MemoryContainer:
         return MemoryContainer(ranges=ranges, now=self.now)
@@ -208,11 +211,9 @@ class Simulation:
             await _cancelled(self.neighbour)
             self.neighbour = None
         self._created_times += 1
-        self.container, self.prefix = self._created(ranges), PREFIX.format(self._created_times)
+        self.container.recreate(ranges=ranges)
+        self.prefix = await self._named()
         self._written.clear()
-
-    def _feed_of(self, link: Link) -> ChangeFeed:
-        return _Feed(self, link)  # type: ignore[return-value]
 
     def _start(self, name: str, *, skew: float) -> None:
         self._names += 1
@@ -224,7 +225,7 @@ class Simulation:
             await self._handle(self.workers[name], batch)
 
         processor = ChangeFeedProcessor(
-            self._feed_of(feed),
+            feed,  # type: ignore[arg-type]
             leases,  # type: ignore[arg-type]
             handler,
             ProcessorOptions(processor_name="p", instance_name=instance, max_items=10),
@@ -411,30 +412,6 @@ def random_script(source: random.Random) -> tuple[int, list[Step]]:
     ]
     return source.randrange(1, 5), [Step("start", 0, 0), *steps]
 
-
-class _Feed:
-    """
-    The change feed as one worker sees it: bound to the container that it described last.
-    """
-
-    def __init__(self, simulation: Simulation, link: Link) -> None:
-        self._simulation, self._link = simulation, link
-        self._bound: MemoryContainer | None = None
-
-    async def describe(self) -> MonitoredContainer:
-        found: MonitoredContainer = await self._link.describe()
-        self._bound = self._simulation.container
-        rid = self._simulation.prefix.rpartition("_")[2]
-        return replace(found, container_rid=rid)
-
-    async def physical_ranges(self) -> Any:
-        return await self._link.physical_ranges()
-
-    async def read_page(self, *args: Any, **kwargs: Any) -> Any:
-        page = await self._link.read_page(*args, **kwargs)
-        if self._simulation.container is not self._bound:
-            raise ContainerReplaced
-        return page
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

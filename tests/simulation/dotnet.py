@@ -78,7 +78,11 @@ class DotNetNeighbour:
         try:
             while lease.range is not None:
                 page = await self._container.read_page(
-                    lease.range, continuation=lease.continuation, start=StartFrom.BEGINNING, max_items=10
+                    lease.range,
+                    container_rid=self._prefix.rpartition("_")[2],
+                    continuation=lease.continuation,
+                    start=StartFrom.BEGINNING,
+                    max_items=10,
                 )
                 for document in page.documents:
                     await self._handle(document)

@@ -8,6 +8,7 @@ one turn of the event loop, so concurrent tasks interleave between operations as
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import itertools
 import json
@@ -20,6 +21,7 @@ from typing import Any
 
 from cosmos_outbox.errors import (
     Conflict,
+    ContainerReplaced,
     InvalidRequest,
     NotFound,
     NotModified,
@@ -65,14 +67,10 @@ class MemoryContainer:
     """
 
     def __init__(self, *, ranges: int = 1, now: Callable[[], float] = time.time) -> None:
-        bounds = ["", *(f"{_KEY_SPACE * i // ranges:032X}" for i in range(1, ranges)), "FF"]
-        self._partitions = [
-            _Partition(str(i), FeedRange(min=low, max=high))
-            for i, (low, high) in enumerate(itertools.pairwise(bounds))
-        ]
-        self._next_id = itertools.count(ranges)
+        self._rids = map(_container_rid, itertools.count())
         self._etags = itertools.count(1)
         self._now = now
+        self.recreate(ranges=ranges)
 
     # Store
 
@@ -136,18 +134,24 @@ class MemoryContainer:
     # ChangeFeed
 
     async def describe(self) -> MonitoredContainer:
-        return MonitoredContainer(
-            account_host="memory", database_rid="AAAAAA==", container_rid="AAAAAIAAAAA="
-        )
+        return MonitoredContainer(account_host="memory", database_rid="AAAAAA==", container_rid=self._rid)
 
     async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
         await asyncio.sleep(0)
         return tuple(PhysicalRange(id=partition.id, range=partition.range) for partition in self._partitions)
 
     async def read_page(
-        self, feed_range: FeedRange, *, continuation: str | None, start: StartFrom | datetime, max_items: int
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
     ) -> ChangePage:
         await asyncio.sleep(0)
+        if container_rid != self._rid:
+            raise ContainerReplaced
         partition = next((p for p in self._partitions if p.range.contains(feed_range)), None)
         if partition is None:
             raise RangeGone
@@ -172,7 +176,19 @@ class MemoryContainer:
             range_id=partition.id,
         )
 
-    # What the service does by itself
+    # What operators and the service do
+
+    def recreate(self, *, ranges: int = 1) -> None:
+        """
+        Delete the container with all that is in it and create it again under its name, with another resource id.
+        """
+        bounds = ["", *(f"{_KEY_SPACE * i // ranges:032X}" for i in range(1, ranges)), "FF"]
+        self._rid = next(self._rids)
+        self._partitions = [
+            _Partition(str(i), FeedRange(min=low, max=high))
+            for i, (low, high) in enumerate(itertools.pairwise(bounds))
+        ]
+        self._next_id = itertools.count(ranges)
 
     def split(self, range_id: str) -> tuple[str, str]:
         """
@@ -256,6 +272,11 @@ def effective_partition_key(partition_key: str) -> str:
     """
     digest = hashlib.blake2b(partition_key.encode(), digest_size=16).digest()
     return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
+
+
+def _container_rid(number: int) -> str:
+    # As the service builds it: the database's four bytes, then four of the container with the highest bit set.
+    return base64.b64encode(bytes(4) + (0x80000000 + number).to_bytes(4)).decode()
 
 
 def _place(document: Document) -> tuple[str, str]:

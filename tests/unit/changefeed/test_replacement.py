@@ -5,66 +5,78 @@ A container that was deleted and created again, as the processor sees it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 
 from cosmos_outbox.errors import ContainerReplaced
 from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
-from cosmos_outbox.ports import ChangePage, MonitoredContainer
+from cosmos_outbox.ports import ChangePage
 from tests.unit.changefeed.world import World
 
 
-class Replaceable:
+class Seen:
     """
-    A feed that reads until it is told that its container was replaced, and again once it was described anew.
+    The container, as seen by a worker that is told what to do when it notices that it was replaced.
     """
 
     def __init__(self, world: World) -> None:
-        self._world = world
-        self.replaced = False
-        self.number = 0
-        self.on_replaced = lambda: None
+        self._container = world.container
+        self.on_replaced: Callable[[], object] = lambda: None
 
-    async def describe(self) -> MonitoredContainer:
-        self.number += self.replaced
-        self.replaced = False
-        return replace(await self._world.container.describe(), container_rid=f"rid-{self.number}")
-
-    async def physical_ranges(self):
-        return await self._world.container.physical_ranges()
+    def __getattr__(self, name: str):
+        return getattr(self._container, name)
 
     async def read_page(self, *args, **kwargs) -> ChangePage:
-        if self.replaced:
+        try:
+            return await self._container.read_page(*args, **kwargs)
+        except ContainerReplaced:
             self.on_replaced()
-            raise ContainerReplaced
-        return await self._world.container.read_page(*args, **kwargs)
+            raise
 
 
 async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_container():
     world = World(ranges=3)
     records: list[Record] = []
-    feed = Replaceable(world)
-    processor = world.start("a", feed=feed, hooks=[records.append])
+    processor = world.start("a", hooks=[records.append])
     await asyncio.sleep(10)
-    feed.replaced = True
-    await asyncio.sleep(10)
+    before = {status.lease for status in processor.status()}
+    world.container.recreate(ranges=3)
+    await world.write("new")
+    await world.until(world.all_handled)
 
-    assert 1 == sum(isinstance(record, MonitoredContainerReplaced) for record in records)
+    (alarm,) = [record for record in records if isinstance(record, MonitoredContainerReplaced)]
+    assert isinstance(alarm.error, ContainerReplaced)
     assert ["0", "1", "2"] == [status.token for status in processor.status()]
-    assert all("rid-1" in status.lease for status in processor.status())
+    assert before.isdisjoint(status.lease for status in processor.status())
     await world.stop_all()
 
 
 async def test_a_cancellation_in_the_same_moment_still_ends_the_processor():
     world = World(ranges=3)
-    feed = Replaceable(world)
+    feed = Seen(world)
     world.start("a", feed=feed)
     _, task = world.workers["a"]
-    await asyncio.sleep(10)
     feed.on_replaced = task.cancel
-    feed.replaced = True
+    await asyncio.sleep(10)
+    world.container.recreate(ranges=3)
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(60):
             await asyncio.shield(task)
     assert task.cancelled()
+
+
+async def test_an_account_that_contradicts_itself_about_its_container_is_not_asked_in_a_hot_loop():
+    world = World()
+    noticed: list[float] = []
+
+    class Contradictory(Seen):
+        async def read_page(self, *args, **kwargs) -> ChangePage:
+            noticed.append(asyncio.get_running_loop().time())
+            raise ContainerReplaced
+
+    world.start("a", feed=Contradictory(world))
+    await asyncio.sleep(600)
+
+    assert 10 < len(noticed) < 200
+    await world.kill("a")
