@@ -140,10 +140,16 @@ class _Sending:
         return refusal.document_id is None or refusal.document_id in self._commit.event_ids
 
     async def _look(self) -> _Finding:
+        if not self._commit.deletes_only:
+            return await self._look_at(self._commit.marker)
+        for part in self._commit.entities:  # somebody else may have deleted some of them, but not the others
+            if (finding := await self._look_at(part.entity.id)) is not _Finding.ABSENT:
+                return finding
+        return _Finding.ABSENT
+
+    async def _look_at(self, document_id: str) -> _Finding:
         try:
-            document = await self._deadline.attempt(
-                self._store.read, self._commit.marker, self._commit.partition_key
-            )
+            document = await self._deadline.attempt(self._store.read, document_id, self._commit.partition_key)
         except NotFound:
             return _Finding.ABSENT
         except StoreError as error:
@@ -152,7 +158,7 @@ class _Sending:
         return self._judge(document)
 
     def _judge(self, document: Document) -> _Finding:
-        part = next((part for part in self._commit.entities if part.entity.id == self._commit.marker), None)
+        part = next((part for part in self._commit.entities if part.entity.id == document["id"]), None)
         if part is None:  # an event, whose id no other commit has
             ours = commit_id_of(document) == self._commit.commit_id
             return _Finding.WRITTEN if ours else _Finding.NOT_WRITTEN

@@ -296,6 +296,43 @@ async def test_a_lost_answer_to_a_change_beside_a_deletion_is_found_out():
     assert [("a", 2)] == [(d["id"], d["version"]) for d in stored(container, "line")]
 
 
+@pytest.mark.parametrize("others", ["a", "b", "c", "ac"])
+async def test_a_lost_deletion_of_several_is_not_taken_for_written_because_somebody_deleted_some_of_them(
+    others: str,
+):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "abc":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+
+    async def theirs() -> None:
+        await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in others])
+
+    async with Outbox(Overtaken(container, F.LOST_BEFORE, theirs)).unit_of_work() as uow:
+        for line_id in "abc":
+            await uow.repository(Line).delete(line_id, partition_key="b")
+        with pytest.raises(NotFound):
+            await uow.commit()
+
+    assert set("abc") - set(others) == {document["id"] for document in container.documents()}
+
+
+@pytest.mark.parametrize("lost", [F.LOST_AFTER, F.LOST_BEFORE])
+async def test_a_lost_deletion_of_several_is_written_where_none_of_them_is_left(lost: CommitFault):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "abc":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+    async with Outbox(FaultyStore(container, [lost])).unit_of_work() as uow:
+        for line_id in "abc":
+            await uow.repository(Line).delete(line_id, partition_key="b")
+        await uow.commit()
+
+    assert () == container.documents()
+
+
 @pytest.mark.parametrize("rest", [F.LOST_BEFORE, F.THROTTLED, F.REFUSED])
 async def test_a_lost_request_may_still_arrive_so_its_outcome_is_unknown_when_the_time_is_up(
     rest: CommitFault,
