@@ -102,7 +102,9 @@ def plan(
     needed = target - counts[me]
     free = [lease for lease in preferred if holders[lease.id] is None]
     taken = free[: max(0, needed)]
-    from_others, asked = ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
+    from_others, asked = (
+        ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
+    )
     return Plan(
         take=(*mine_but_idle[: max(0, target - working_on)], *taken, *from_others),
         ask=tuple(asked),

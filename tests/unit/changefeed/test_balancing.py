@@ -88,6 +88,17 @@ def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_no
     )
 
 
+def test_what_waits_for_a_worker_that_asked_for_too_much_is_taken_before_anything_is_asked_for():
+    """
+    Workers that join at once do not see each other yet: each asks for the share of fewer workers.
+    """
+    leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, wish="b") for i in range(4)]
+
+    decided = planned(leases, "a")
+
+    assert ({f"p..{i}" for i in range(4, 8)}, ()) == ({lease.id for lease in decided.take}, decided.ask)
+
+
 def test_a_lease_that_carries_our_name_but_no_work_is_taken_again():
     assert 1 == len(planned([a_lease(0, owner="a")], "a", running=set()).take)
 
