@@ -1,5 +1,5 @@
 """
-A fleet of change feed processors in memory, a script of faults, and the invariants that no fault may break.
+A fleet of change feed processors in memory, and a script of faults; `Witness` holds the invariants that no fault may break.
 
 The handler stands for a relay to a broker with duplicate detection: it takes a moment for each change, and the first
 copy of a change counts.
@@ -11,32 +11,34 @@ import asyncio
 import contextvars
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
+from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
-from cosmos_outbox.leases import FeedRange, from_document
+from cosmos_outbox.leases import Lease
 from cosmos_outbox.ports import ChangeBatch, Document, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
 from tests.simulation.ice import ICE, Ice, freezable
 from tests.simulation.links import Link
+from tests.simulation.witness import Seat, Witness
 
 EPOCH = 1_800_000_000.0
 PREFIX = "pmemory_AAAAAA==_"
 WORKERS = 4
+MOST_RANGES = 8  # keeps a run short
 
 KINDS = (
-    "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill",
-    "cut", "cut-leases", "heal", "lose-answers", "throttle", "unavailable", "deny", "missing", "slow",
-    "fail", "hang", "freeze", "thaw", "touch",
-    "split", "merge", "neighbour", "neighbour-gone", "delete-lease", "recreate",
+    "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill", "doom",
+    "cut", "cut-leases", "heal", "lose-answers", "refuse", "refuse", "slow", "late", "race",
+    "fail", "hang", "swallow", "freeze", "thaw", "touch",
+    "split", "split-again", "merge", "neighbour", "neighbour-gone", "delete-lease", "recreate",
 )  # fmt: skip
 
 
@@ -57,15 +59,54 @@ class Violation(AssertionError):
     """
 
 
-@dataclass(slots=True)
 class Worker:
-    processor: ChangeFeedProcessor
-    task: asyncio.Task[None]
-    feed: Link
-    leases: Link
-    ice: Ice
-    failures: int = 0
-    hang: float = 0.0
+    """
+    One process: what it runs, its ways to the services, and what its handler does next.
+    """
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        self.processor: ChangeFeedProcessor
+        self.task: asyncio.Task[None]
+        self.feed: Link
+        self.leases: Link
+        self.ice = Ice()
+        self.thawed_at = 0.0
+        self.failures = 0
+        self.hang = 0.0
+        self.swallows = False
+
+    @property
+    def dead(self) -> bool:
+        return self.leases.dead
+
+    def die(self) -> None:
+        self.feed.dead = self.leases.dead = self.ice.frozen = True
+
+    def end_if_dead(self) -> None:
+        if self.dead:
+            raise asyncio.CancelledError
+
+    def thaw(self) -> None:
+        self.thawed_at = asyncio.get_running_loop().time()
+        self.ice.thaw()
+
+    def heal(self) -> None:
+        self.feed.heal()
+        self.leases.heal()
+        self.thaw()
+        self.failures, self.hang, self.swallows = 0, 0.0, False
+
+    def trusts(self, lease: str, tenure: int) -> bool:
+        """
+        Say whether a page of this tenure may be worked on now.
+
+        A process that wakes long after its trust ended may finish the step that it was in.
+        """
+        owned, _ = self.processor._running.get(lease, (None, None))
+        now = asyncio.get_running_loop().time()
+        trusted = owned is not None and owned.number == tenure and now <= owned.trusted_until
+        return trusted or now == self.thawed_at
 
 
 class Simulation:
@@ -73,14 +114,19 @@ class Simulation:
         self.container = self._created(ranges)
         self.prefix = f"{PREFIX}AAAAAIAAAAA="
         self._created_times = 0
-        self.leases = MemoryLeases(now=self.now)
+        self.witness = Witness(
+            ProcessorOptions(processor_name="p"),
+            container=lambda: self.container,
+            prefix=lambda: self.prefix,
+            now=self.now,
+        )
+        self._store = MemoryLeases(now=self.now)
+        self._operator = Seat("operator", self._store, self.witness)
         self.workers: dict[str, Worker] = {}
-        self.neighbour: asyncio.Task[None] | None = None
-        self.robbed = False  # a neighbour took part: two of our workers may then overlap for a while
+        self._neighbour: tuple[DotNetNeighbour, asyncio.Task[None]] | None = None
+        self._splits_again = 0
         self._written: dict[str, int] = defaultdict(int)
-        self._arrived: dict[str, int] = defaultdict(int)  # per key: numbers 0..n-1 have arrived, in order
         self._names = 0
-        self._violations: list[str] = []
 
     async def _named(self) -> str:
         return PREFIX + (await self.container.describe()).container_rid
@@ -100,12 +146,14 @@ class Simulation:
         """
         with freezable(asyncio.get_running_loop()):
             try:
-                for step in script:
-                    self._bury()
-                    await self._do(step)
-                    self._check_trust()
-                    self._raise_first_violation()
-                await self._heal_and_finish()
+                async with asyncio.timeout(
+                    timedelta(days=1).total_seconds()
+                ):  # else a run that hangs is never seen
+                    for step in script:
+                        await self._bury()
+                        await self._do(step)
+                        self._check()
+                    await self._heal_and_finish()
             finally:
                 await self._end()
 
@@ -124,36 +172,37 @@ class Simulation:
             case "wait":
                 await asyncio.sleep((0.3, 2, 9, 20, 70)[step.b % 5])
             case "start" if worker is None:
-                self._start(name, skew=(0, 30, -30)[step.b % 3])
+                self._start(name, skew=(0, 30, -30)[step.b % 3], renamed=step.b % 2 == 0)
             case "stop" if worker:
                 worker.processor.stop()
                 await asyncio.wait({worker.task}, timeout=40)
                 await self._kill(name)
             case "kill" if worker:
                 await self._kill(name)
+            case "doom" if worker:
+                worker.leases.doomed = 1 + step.b
             case "cut" if worker:
                 worker.feed.down = worker.leases.down = True
             case "cut-leases" if worker:
                 worker.leases.down = True
             case "heal" if worker:
-                self._heal(worker)
+                worker.heal()
             case "lose-answers" if worker:
                 worker.leases.lose = 1 + step.b % 3
-            case "throttle" if worker:
-                worker.feed.throttle = worker.leases.throttle = 1 + step.b % 6
+            case "refuse" if worker:
+                status = (429, 449, 503, 500, 408, 403, 404)[step.b % 7]
+                for link in (worker.feed, worker.leases):
+                    link.refuse(status, 1 + step.b % 6, executed=step.a >= WORKERS)
             case "slow" if worker:
                 worker.feed.slow = worker.leases.slow = (0.5, 3, 8, 12)[step.b % 4]
-            case "unavailable" if worker:
-                worker.feed.unavailable = worker.leases.unavailable = 1 + step.b % 6
-            case "deny" if worker:
-                worker.feed.deny = worker.leases.deny = 1 + step.b % 3
-            case "missing" if worker:
-                self.robbed = True  # a 404 that is not true: whoever owned a split parent leaves it to expire
-                worker.leases.missing = 1 + step.b % 3
+            case "late" if worker:
+                worker.feed.late = worker.leases.late = (0.5, 3, 9, 12)[step.b % 4]
+            case "race" if worker:
+                worker.leases.raced = 1 + step.b % 3
             case "freeze" if worker:
                 worker.ice.frozen = True
-            case "thaw" if worker:
-                worker.ice.thaw()
+            case "thaw" if worker and not worker.dead:
+                worker.thaw()
             case "touch":
                 await self._touch(step.b)
             case "recreate":
@@ -162,214 +211,232 @@ class Simulation:
                 worker.failures = 1 + step.b % 4
             case "hang" if worker:
                 worker.hang = (5, 40, 90)[step.b % 3]
+            case "swallow" if worker:
+                worker.swallows = True
             case "split":
-                ranges = await self.container.physical_ranges()
-                if len(ranges) < 8:  # keeps a run short
-                    self.container.split(ranges[step.b % len(ranges)].id)
+                await self._split(step.b)
+            case "split-again":  # as soon as a child of the split before exists
+                self._splits_again += 1
             case "merge":
                 ranges = await self.container.physical_ranges()
                 if len(ranges) > 1:
                     first = step.b % (len(ranges) - 1)
                     self.container.merge(ranges[first].id, ranges[first + 1].id)
-            case "neighbour" if self.neighbour is None:
-                self.robbed = True
-                self.neighbour = asyncio.ensure_future(self._neighbour().run())
-            case "neighbour-gone" if self.neighbour:
-                await _cancelled(self.neighbour)
-                self.neighbour = None
+            case "neighbour" if self._neighbour is None:
+                self._start_neighbour(skew=(0, 30, -30)[step.b % 3])
+            case "neighbour-gone":
+                await self._stop_neighbour(clean=step.b % 2 == 0)
             case "delete-lease":
-                found = (await self.leases.list(f"{self.prefix}..")).documents
+                found = (await self._operator.list(f"{self.prefix}..")).documents
                 if found:
-                    self.robbed = True  # its owner trusts it on while a repaired one is taken by another
                     with suppress(NotFound):  # its owner may have replaced it meanwhile
-                        await self.leases.delete(found[step.b % len(found)]["id"], "")
+                        await self._operator.delete(found[step.b % len(found)]["id"], "")
 
     async def _write(self, key: str, *, count: int = 1) -> None:
         key = f"{key}.{self._created_times}"
         first = self._written[key]
         self._written[key] += count
-        documents = [{"id": f"{key}-{n}", "partitionKey": key, "n": n} for n in range(first, first + count)]
+        documents: list[Document] = [
+            {"id": f"{key}-{n}", "partitionKey": key, "n": n} for n in range(first, first + count)
+        ]
         await self.container.commit(
             key, [Write(kind=WriteKind.CREATE, id=d["id"], document=d) for d in documents]
         )
+
+    async def _split(self, number: int) -> None:
+        ranges = await self.container.physical_ranges()
+        if len(ranges) < MOST_RANGES:
+            self.container.split(ranges[number % len(ranges)].id)
+
+    async def _split_again(self, child: Lease) -> None:
+        ranges = await self.container.physical_ranges()
+        if self._splits_again and child.range and len(ranges) < MOST_RANGES:
+            self._splits_again -= 1
+            self.container.split(next(r.id for r in ranges if r.range.overlaps(child.range)))
 
     async def _touch(self, number: int) -> None:
         """
         Write a lease without changing it, as a .NET processor that looks at it or an operator's tool might.
         """
-        found = (await self.leases.list(f"{self.prefix}..")).documents
+        found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
-            document = found[number % len(found)]
-            with suppress(NotFound, PreconditionFailed):
-                await self.leases.replace(document, etag=document["_etag"])
+            await self._rewrite(found[number % len(found)])
+
+    async def _rewrite(self, document: Document) -> None:
+        with suppress(NotFound, PreconditionFailed):
+            current = await self._operator.read(document["id"], "")
+            await self._operator.replace(current, etag=current["_etag"])
 
     async def _recreate(self, ranges: int) -> None:
         """
         Delete the container and create it again; what was not handled is gone with it.
         """
-        if self.neighbour:
-            await _cancelled(self.neighbour)
-            self.neighbour = None
+        await self._stop_neighbour(clean=False)
         self._created_times += 1
         self.container.recreate(ranges=ranges)
         self.prefix = await self._named()
         self._written.clear()
 
-    def _start(self, name: str, *, skew: float) -> None:
-        self._names += 1
-        instance = f"{name}-{self._names}"
-        feed = Link(lambda: self.container)
-        leases = Link(lambda: self.leases, partial(self._watch, instance))
+    def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
+        """
+        Start a process; not `renamed`, it takes the name of the one that was killed before, as a StatefulSet's pod does.
+        """
+        self._names += renamed
+        instance = f"{name}-{self._names}" if renamed else name
+        worker = Worker(instance)
+        seat = Seat(instance, self._store, self.witness, on_create=self._split_again)
+        worker.feed = Link(lambda: self.container)
+        worker.leases = Link(
+            lambda: seat, sending=partial(self._check_sent, worker), race=self._rewrite, die=worker.die
+        )
 
         async def handler(batch: ChangeBatch) -> None:
-            await self._handle(self.workers[name], batch)
+            await self._handle(worker, batch)
 
-        processor = ChangeFeedProcessor(
-            feed,  # type: ignore[arg-type]
-            leases,  # type: ignore[arg-type]
+        worker.processor = ChangeFeedProcessor(
+            worker.feed,
+            worker.leases,  # type: ignore[arg-type] # it passes every operation on
             handler,
             ProcessorOptions(processor_name="p", instance_name=instance, max_items=10),
             hooks=(),
             utcnow=lambda: datetime.fromtimestamp(self.now() + skew, UTC),
         )
-        ice = Ice()
         context = contextvars.copy_context()
-        context.run(ICE.set, ice)
-        task = asyncio.get_running_loop().create_task(processor.run(), context=context)
-        self.workers[name] = Worker(processor, task, feed, leases, ice)
-
-    def _neighbour(self) -> DotNetNeighbour:
-        return DotNetNeighbour(
-            "dotnet",
-            self.prefix,
-            self.container,
-            self.leases,
-            handle=self._arrive,
-            utcnow=lambda: datetime.fromtimestamp(self.now(), UTC),
-        )
+        context.run(ICE.set, worker.ice)
+        worker.task = asyncio.get_running_loop().create_task(worker.processor.run(), context=context)
+        self.workers[name] = worker
 
     async def _kill(self, name: str) -> None:
         worker = self.workers.pop(name)
-        worker.feed.dead = worker.leases.dead = True
-        worker.ice.thaw()
+        worker.die()
+        worker.ice.thaw()  # only to end its tasks: nothing leaves a dead process, nor does its handler do anything
         await _cancelled(worker.task)
 
-    def _heal(self, worker: Worker) -> None:
-        worker.feed.heal()
-        worker.leases.heal()
-        worker.ice.thaw()
-        worker.failures, worker.hang = 0, 0.0
+    def _start_neighbour(self, *, skew: float) -> None:
+        neighbour = DotNetNeighbour(
+            "dotnet",
+            self.prefix,
+            self.container,
+            Seat("dotnet", self._store, self.witness),
+            handle=self._arrive,
+            utcnow=lambda: datetime.fromtimestamp(self.now() + skew, UTC),
+        )
+        self._neighbour = neighbour, asyncio.ensure_future(neighbour.run())
+
+    async def _stop_neighbour(self, *, clean: bool) -> None:
+        if self._neighbour:
+            neighbour, task = self._neighbour
+            self._neighbour = None
+            await _cancelled(task)
+            if clean:
+                await neighbour.release()
 
     # the handler
 
     async def _handle(self, worker: Worker, batch: ChangeBatch) -> None:
         self._check_trust()
-        if worker.hang:
-            hang, worker.hang = worker.hang, 0.0
-            await asyncio.sleep(hang)
-        if worker.failures:
-            worker.failures -= 1
-            raise RuntimeError("the handler fails")
-        for document in batch.documents:
-            await self._arrive(document)
+        instance, task = worker.instance, asyncio.current_task()
+        assert task
+        if task.cancelling() or not worker.trusts(batch.lease, batch.tenure):
+            self.witness.violated(
+                f"{instance} begins a page of {batch.lease}, which it does not own any more"
+            )
+        if batch.lease.startswith(f"{self.prefix}.."):
+            self.witness.page_begins(instance, batch.lease, batch.tenure, batch.page, batch.documents)
+        try:
+            if worker.hang:
+                hang, worker.hang = worker.hang, 0.0
+                await asyncio.sleep(hang)
+            if worker.failures:
+                worker.failures -= 1
+                raise RuntimeError("the handler fails")
+            for document in batch.documents:
+                await asyncio.sleep(0.01)
+                if not worker.trusts(batch.lease, batch.tenure) and not task.cancelling():
+                    self.witness.violated(
+                        f"{instance} still handles {batch.lease}, which it does not own any more"
+                    )
+                worker.end_if_dead()
+                self._arrive_now(document)
+        except asyncio.CancelledError:
+            if not worker.swallows or worker.dead:
+                raise
+        if not task.cancelling():
+            self.witness.page_is_done(instance, batch.lease, batch.documents[-1]["_lsn"])
 
     async def _arrive(self, document: Document) -> None:
         await asyncio.sleep(0.01)
-        key, number = document["partitionKey"], document["n"]
-        if not key.endswith(f".{self._created_times}"):
-            return  # of a container that is gone
-        if number > self._arrived[key]:
-            self._violated(f"{key}: {number} arrived before {self._arrived[key]}")
-        self._arrived[key] = max(self._arrived[key], number + 1)
+        self._arrive_now(document)
 
-    # the invariants
+    def _arrive_now(self, document: Document) -> None:
+        if document["partitionKey"].endswith(f".{self._created_times}"):  # else of a container that is gone
+            self.witness.change_arrives(document)
 
-    async def _watch(self, instance: str, operation: str, args: tuple[Any, ...], etag: str | None) -> None:
+    # the checks
+
+    def _check_sent(self, worker: Worker, operation: str, args: tuple[Any, ...]) -> None:
         """
-        Look at what a worker is about to write: no position ahead of the work, none by a worker that lost the lease.
+        Check that whoever sends a write of a lease, or of a child of it, trusts it as it does so.
         """
-        if operation != "replace":
+        if operation not in ("create", "replace", "delete"):
             return
-        new = args[0]
-        self._check_still_trusted(instance, new)
-        try:
-            current = await self.leases.read(new["id"], "")
-        except LookupError:
-            return
-        except Exception:  # noqa: BLE001 - gone: the write will fail as well
-            return
-        moved = new["ContinuationToken"] != current["ContinuationToken"]
-        if moved and current["_etag"] == etag:
-            if current["Owner"] != instance:
-                self._violated(f"{instance} moves {new['id']}, which belongs to {current['Owner']}")
-            self._check_checkpoint(new)
+        document = args[0] if isinstance(args[0], dict) else {"id": args[0]}
+        now = asyncio.get_running_loop().time()
+        for owned, _ in worker.processor._running.values():
+            lease = owned.lease
+            own = document["id"] == lease.id and document.get("Owner") in (worker.instance, None)
+            if (own or self._is_child(document, lease)) and owned.trusted_until <= now:
+                self.witness.violated(
+                    f"{worker.instance} sends {operation} of {document['id']} for {lease.id}, not trusting it any more"
+                )
 
-    def _check_checkpoint(self, document: Mapping[str, Any]) -> None:
-        lease = from_document({**document, "_etag": ""})
-        if not lease.id.startswith(f"{self.prefix}.."):
-            return  # of a container that is gone
-        reached = int((lease.continuation or '"0"').strip('"'))
-        covered = lease.range or FeedRange(min="", max="FF")
-        for change in self.container.documents():
-            key, number = change["partitionKey"], change["n"]
-            inside = covered.min <= effective_partition_key(key) < covered.max
-            if inside and change["_lsn"] <= reached and number >= self._arrived[key]:
-                self._violated(f"{lease.id} is saved at {reached}, but {key}-{number} was not handled")
-
-    def _check_still_trusted(self, instance: str, new: Mapping[str, Any]) -> None:
-        worker = next((w for n, w in self.workers.items() if instance.startswith(f"{n}-")), None)
-        if worker is None or new["Owner"] not in (instance, None):
-            return  # dead, or a wish
-        owned = worker.processor._running.get(new["id"])
-        if owned and owned[0].trusted_until <= asyncio.get_running_loop().time():
-            self._violated(f"{instance} writes {new['id']}, which it does not own any more")
+    @staticmethod
+    def _is_child(document: Document, lease: Lease) -> bool:
+        if "FeedRange" not in document or document["id"] == lease.id or lease.range is None:
+            return False
+        bounds = document["FeedRange"]["Range"]
+        return lease.range.min <= bounds["min"] and bounds["max"] <= lease.range.max
 
     def _check_trust(self) -> None:
-        if self.robbed:
-            return
         now = asyncio.get_running_loop().time()
-        trusted = [
-            (name, tenure.lease.id, tenure.lease.range)
-            for name, worker in self.workers.items()
-            for tenure, _ in worker.processor._running.values()
-            if not tenure.replacing
-            and tenure.trusted_until > now
-            and tenure.lease.id.startswith(f"{self.prefix}..")
-        ]
-        for i, (name, lease, covered) in enumerate(trusted):
-            for other_name, other_lease, other in trusted[i + 1 :]:
-                if name != other_name and covered and other and covered.overlaps(other):
-                    self._violated(f"{name} and {other_name} both trust {lease} / {other_lease}")
+        self.witness.check_trust(
+            [
+                (worker.instance, tenure.lease, tenure.trusted_until)
+                for worker in self.workers.values()
+                for tenure, _ in worker.processor._running.values()
+                if not worker.dead and not tenure.replacing and tenure.trusted_until > now
+                and tenure.lease.id.startswith(f"{self.prefix}..")
+            ]
+        )  # fmt: skip
 
-    def _bury(self) -> None:
+    def _check(self) -> None:
+        self._check_trust()
+        if self.witness.violations:
+            raise Violation(self.witness.violations[0])
+
+    async def _bury(self) -> None:
         """
-        Forget workers that were refused while they started: the one end of its own that is right.
+        Forget workers that died, and those that were refused while they started: the one end of its own that is right.
         """
         for name, worker in list(self.workers.items()):
-            if worker.task.done() and isinstance(worker.task.exception(), AccessDenied):
+            if worker.dead:
+                await self._kill(name)
+            elif worker.task.done() and isinstance(worker.task.exception(), AccessDenied):
                 del self.workers[name]
 
     def _check_alive(self, worker: Worker) -> None:
         if worker.task.done():
             worker.task.result()
-            self._violated("a processor ended by itself")
-
-    def _violated(self, what: str) -> None:
-        # Kept as well as raised: a processor takes what its handler raises for a failure of the handler.
-        self._violations.append(what)
-        raise Violation(what)
-
-    def _raise_first_violation(self) -> None:
-        if self._violations:
-            raise Violation(self._violations[0])
+            raise Violation("a processor ended by itself")
 
     # the end
 
     async def _heal_and_finish(self) -> None:
+        await self._bury()
         for worker in self.workers.values():
-            self._heal(worker)
+            worker.heal()
         await asyncio.sleep(1)  # a worker that was frozen while it was refused ends now
-        self._bury()
+        await self._bury()
         for i in range(WORKERS):  # a new process repairs leases that somebody deleted
             if f"w{i}" not in self.workers:
                 self._start(f"w{i}", skew=0)
@@ -378,26 +445,28 @@ class Simulation:
             await self._kill("w0")
             self._start("w0", skew=0)
         until = self.now() + timedelta(minutes=30).total_seconds()
-        while missing := [key for key, count in self._written.items() if self._arrived[key] < count]:
-            self._check_trust()
-            self._raise_first_violation()
+        while missing := self._missing():
+            self._check()
             for worker in self.workers.values():
                 self._check_alive(worker)
             if self.now() > until:
-                leases = [from_document(d) for d in (await self.leases.list(f"{self.prefix}..")).documents]
-                held = [(lease.token, lease.owner, lease.continuation) for lease in leases]
-                ranges = await self.container.physical_ranges()
-                self._violated(f"changes of {missing} never arrived; leases: {held}; ranges: {ranges}")
+                raise Violation(f"after half an hour without a fault: {missing}")
             await asyncio.sleep(1)
-        self._raise_first_violation()
+        self._check()
+
+    def _missing(self) -> list[object]:
+        """
+        Return what is not yet as it has to be: changes that did not arrive, leases that overlap.
+        """
+        late = [key for key, count in self._written.items() if self.witness.arrived[key] < count]
+        return [*late, *self.witness.overlapping()]
 
     async def _end(self) -> None:
-        if self.neighbour:
-            await _cancelled(self.neighbour)
+        await self._stop_neighbour(clean=False)
         for worker in self.workers.values():
             worker.processor.stop()
-        if self.workers:
-            await asyncio.wait({worker.task for worker in self.workers.values()}, timeout=60)
+        if running := {worker.task for worker in self.workers.values() if not worker.dead}:
+            await asyncio.wait(running, timeout=60)
         for name in list(self.workers):
             await self._kill(name)
 
@@ -411,7 +480,6 @@ def random_script(source: random.Random) -> tuple[int, list[Step]]:
         for _ in range(source.randrange(5, 60))
     ]
     return source.randrange(1, 5), [Step("start", 0, 0), *steps]
-
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

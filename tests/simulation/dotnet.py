@@ -1,5 +1,8 @@
 """
 A neighbour that behaves as the .NET change feed processor does: robs live leases at once, renews, knows no wishes.
+
+It judges expiry by the owner's `timestamp` and its own clock, so where clocks differ it takes leases that are renewed in
+time, or leaves dead ones for longer. That costs duplicates, never changes.
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, RangeGone
 from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
-from cosmos_outbox.ports import Document, StartFrom
+from cosmos_outbox.ports import Document, LeaseStore, StartFrom
 
 ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0
 
@@ -32,7 +34,7 @@ class DotNetNeighbour:
         name: str,
         prefix: str,
         container: MemoryContainer,
-        leases: MemoryLeases,
+        leases: LeaseStore,
         *,
         handle: Callable[[Document], Awaitable[None]],
         utcnow: Callable[[], datetime],
@@ -56,10 +58,24 @@ class DotNetNeighbour:
                 task.cancel()
             await asyncio.gather(*self._work.values(), return_exceptions=True)
 
+    async def release(self) -> None:
+        """
+        Give up every lease, as StopAsync does after the work ended.
+        """
+        listing = await self._leases.list(f"{self._prefix}..")
+        for lease in map(from_document, listing.documents):
+            if lease.owner == self.name:
+                with suppress(PreconditionFailed, NotFound):
+                    await self._write(lease, owner=None)
+
     async def _to_take(self) -> list[Lease]:
         listing = await self._leases.list(f"{self._prefix}..")
         leases = [from_document(document) for document in listing.documents]
-        free = [lease for lease in leases if lease.expired(listing.read_at, EXPIRATION)]
+        free = [
+            lease
+            for lease in leases
+            if not lease.owned or (lease.timestamp or lease.written_at()) + EXPIRATION < self._utcnow()
+        ]
         counts: Counter[str] = Counter({self.name: 0})
         counts.update(str(lease.owner) for lease in leases if lease not in free)
         target = math.ceil(len(leases) / len(counts)) if len(leases) > len(counts) else 1

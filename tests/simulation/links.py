@@ -9,10 +9,26 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cosmos_outbox.errors import AccessDenied, NotFound, StoreUnavailable, TooManyRequests
+from cosmos_outbox.errors import AccessDenied, NotFound, OutboxError, StoreUnavailable, TooManyRequests
 
 READ_TIMEOUT = 10.0
 _SERVICE_SIDE = contextvars.Context()  # a service goes on while a worker is frozen
+
+
+def _unexecuted() -> OutboxError:
+    return StoreUnavailable(applied=False)
+
+
+# What the adapters make of a status; after 500 and 408 nobody knows whether the request was executed.
+REFUSALS: dict[int, Callable[[], OutboxError]] = {
+    429: lambda: TooManyRequests(retry_after=0.5),
+    449: _unexecuted,
+    503: _unexecuted,
+    500: StoreUnavailable,
+    408: StoreUnavailable,
+    403: AccessDenied,
+    404: NotFound,
+}
 
 
 class Link:
@@ -20,44 +36,59 @@ class Link:
     Every call of a worker to one service goes through here; what was sent is executed, whatever becomes of the worker.
 
     dead: the process is gone, nothing leaves it. down: nothing reaches the service. lose: so many answers are lost
-    after the service executed the call. throttle, unavailable, deny, missing: so many calls are refused with 429, 503,
-    403, 404. slow: seconds before the call is executed; beyond the read timeout the worker gives up on it first.
+    after the service executed the call. refused: so many calls are refused with a status, `executed` or not. slow, late:
+    seconds before the call is executed, and from then to its answer; beyond the read timeout the worker gives up on it.
+    raced: so many writes find that somebody wrote a moment before. doomed: so many half calls from now `die` is called, where
+    the first half of a call ends when it leaves the process.
     """
 
     def __init__(
         self,
         service: Callable[[], Any],
-        watch: Callable[[str, tuple[Any, ...], str | None], Awaitable[None]] | None = None,
+        *,
+        sending: Callable[[str, tuple[Any, ...]], None] = lambda *_: None,
+        race: Callable[[Any], Awaitable[None]] | None = None,
+        die: Callable[[], None] = lambda: None,
     ) -> None:
-        self._service, self._watch = service, watch
+        self._service, self._sending, self._race, self._die = service, sending, race, die
         self.dead = False
         self.heal()
 
     def heal(self) -> None:
-        self.down, self.slow = False, 0.0
-        self.lose = self.throttle = self.unavailable = self.deny = self.missing = 0
+        self.down, self.slow, self.late = False, 0.0, 0.0
+        self.lose = self.refused = self.raced = self.doomed = 0
+        self.status, self.executed = 503, False
+
+    def refuse(self, status: int, count: int, *, executed: bool = False) -> None:
+        self.status, self.refused = status, count
+        self.executed = executed and status in (500, 408)
 
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if self.dead:
-                await asyncio.get_running_loop().create_future()
+            await self._unless_dead()
             if self.down:
                 await asyncio.sleep(1)  # a connection that fails takes its time
                 raise StoreUnavailable
-            self._refuse(operation)
-            if self._watch is not None:
-                await self._watch(operation, args, kwargs.get("etag"))
+            # A 404 that is not true: only what names a document can be told that it is gone.
+            refused = self.refused and (self.status != 404 or operation in ("read", "replace", "delete"))
+            if refused:
+                self.refused -= 1
+            if refused and not self.executed:
+                raise self._refusal()
+            self._sending(operation, args)
             executed = asyncio.get_running_loop().create_task(
-                self._execute(operation, args, kwargs, self.slow), context=_SERVICE_SIDE.copy()
+                self._execute(operation, args, kwargs), context=_SERVICE_SIDE.copy()
             )
-            executed.add_done_callback(
-                lambda task: task.cancelled() or task.exception()
-            )  # seen, if nobody waits
+            # Seen, if nobody waits for it.
+            executed.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await self._unless_dead()
             try:
                 async with asyncio.timeout(READ_TIMEOUT):
                     answer = await asyncio.shield(executed)
             except TimeoutError:
                 raise StoreUnavailable from None
+            if refused:
+                raise self._refusal()
             if self.lose:
                 self.lose -= 1
                 raise StoreUnavailable
@@ -65,23 +96,25 @@ class Link:
 
         return call
 
-    def _refuse(self, operation: str) -> None:
-        if self.throttle:
-            self.throttle -= 1
-            raise TooManyRequests(retry_after=0.5)
-        if self.unavailable:
-            self.unavailable -= 1
-            raise StoreUnavailable(applied=False)
-        if self.deny:
-            self.deny -= 1
-            raise AccessDenied
-        if self.missing and operation in ("read", "replace", "delete"):
-            self.missing -= 1
-            raise NotFound
+    def _refusal(self) -> OutboxError:
+        return REFUSALS[self.status]()
 
-    async def _execute(
-        self, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any], delay: float
-    ) -> Any:
-        if delay:
-            await asyncio.sleep(delay)
-        return await getattr(self._service(), operation)(*args, **kwargs)
+    async def _unless_dead(self) -> None:
+        if self.doomed:
+            self.doomed -= 1
+            if not self.doomed:
+                self._die()
+        if self.dead:
+            await asyncio.get_running_loop().create_future()
+
+    async def _execute(self, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        slow, late = self.slow, self.late
+        if slow:
+            await asyncio.sleep(slow)
+        if self.raced and self._race and operation == "replace":
+            self.raced -= 1
+            await self._race(args[0])
+        answer = await getattr(self._service(), operation)(*args, **kwargs)
+        if late:
+            await asyncio.sleep(late)
+        return answer

@@ -19,6 +19,6 @@ steps = st.builds(Step, st.sampled_from(KINDS), st.integers(0, 7), st.integers(0
     # Shrinking takes minutes; a finding is reproduced by its blob, and shrunk by adding the phase for that run.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
-@given(ranges=st.integers(1, 4), script=st.lists(steps, max_size=40))
+@given(ranges=st.integers(1, 4), script=st.lists(steps, min_size=10, max_size=50))
 async def test_no_script_of_faults_loses_reorders_or_runs_ahead(ranges: int, script: list[Step]):
     await Simulation(ranges=ranges).play([Step("start", 0, 0), *script])

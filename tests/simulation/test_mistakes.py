@@ -1,0 +1,154 @@
+"""
+Each invariant of the simulation notices the mistake that it is there for: one line of the processor is planted wrong, and
+a short story goes badly.
+"""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import random
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.changefeed import balancing, processor, pump, supervisor, tenure
+from tests.simulation.changefeed import Simulation, Step, Violation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """
+    A line of a function, what stands there instead, the story in which it shows, and what is said of it.
+    """
+
+    owner: Any
+    name: str
+    right: str
+    wrong: str
+    story: str
+    ranges: int = 2
+    said: str
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """
+        Compile the function anew with its line replaced, in its own module.
+        """
+        function = getattr(self.owner, self.name)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert self.right in source, f"{self.name} does not read {self.right!r} any more"
+        code = compile(
+            source.replace(self.right, self.wrong), f"<mistaken {self.name}>", "exec", dont_inherit=True,
+            flags=ANNOTATIONS,
+        )  # fmt: skip
+        names: dict[str, Any] = {}
+        exec(code, function.__globals__, names)  # noqa: S102 - code of this repository, one line changed
+        monkeypatch.setattr(self.owner, self.name, names[self.name])
+
+
+ANNOTATIONS = __future__.annotations.compiler_flag  # as every module here begins
+
+LOAD = "write 0 5, write 3 5, "
+TWO = "start 0 0, wait 0 2, start 1 0, wait 0 3, wait 0 3, "
+CUT_OFF = "cut-leases 0 0, " + 16 * (LOAD + "wait 0 1, wait 0 1, ")
+
+MISTAKES = {
+    "a position is saved before its changes are handled": Mistake(
+        owner=pump.Pump, name="run",
+        right="if not await self._handle(page):",
+        wrong="if self._tenure.advance(page.continuation) or not await self._handle(page):",
+        story="start 0 0, wait 0 2, hang 0 1, write 0 5, wait 0 3", said="was not handled",
+    ),
+    "trust counts from the answer": Mistake(
+        owner=tenure.Tenure, name="_write",
+        right="document), sent_at, pages)", wrong="document), loop.time(), pages)",
+        story="start 0 0, wait 0 2, start 1 0, start 2 0, start 3 0, wait 0 4, late 0 2, wait 0 4, " + CUT_OFF,
+        ranges=4, said="both trust",
+    ),
+    "trust never ends": Mistake(
+        owner=tenure.Tenure, name="_written",
+        right="sent_at + self._options.trust_seconds", wrong="sent_at + 3600",
+        story=TWO + CUT_OFF, said="both trust",
+    ),
+    "the work is not told that the lease is lost": Mistake(
+        owner=supervisor, name="_share_fate",
+        right="group.create_task(tenure.keep())",
+        wrong="asyncio.gather(tenure.keep(), return_exceptions=True)",
+        story="start 0 0, wait 0 2, hang 0 2, write 0 5, cut-leases 0 0, wait 0 4, wait 0 3", said="still handles",
+    ),
+    "a process that wakes does not look at the time": Mistake(
+        owner=tenure.Tenure, name="ensure_trusted",
+        right="asyncio.get_running_loop().time() >= self._trusted_until", wrong="False",
+        story="start 0 0, wait 0 2, freeze 0 0, wait 0 4, thaw 0 0, wait 0 0", said="not trusting it any more",
+    ),
+    "a cancellation that the handler keeps to itself is none": Mistake(
+        owner=tenure.Tenure, name="ensure_active", right="if self._ended:", wrong="if True:\n        return\n    if self._ended:",
+        story="start 0 0, wait 0 2, swallow 0 0, hang 0 2, write 0 20, write 1 20, cut-leases 0 0, wait 0 4, wait 0 2",
+        ranges=1, said="begins a page",
+    ),
+    "a live lease of ours is taken": Mistake(
+        owner=balancing, name="_from_the_rich", right="asked.append(lease)", wrong="taken.append(lease)",
+        story=TWO, said="which is alive",
+    ),
+    "the worker's own clock decides what is expired": Mistake(
+        owner=processor.ChangeFeedProcessor, name="_balance",
+        right="now=listing.read_at", wrong="now=self._utcnow()",
+        story="start 0 0, wait 0 2, start 1 4, wait 0 4, cut-leases 0 0, wait 0 3, wait 0 3, wait 0 2, ",
+        said="which is alive",
+    ),
+    "a renewal brings a deleted lease back": Mistake(
+        owner=tenure.Tenure, name="_write",
+        right='raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone',
+        wrong="document = await self._store.create(changed.raw)",
+        story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
+    ),
+    "a lease is released without saving": Mistake(
+        owner=tenure.Tenure, name="release",
+        right="continuation=self._done, owner=None", wrong="owner=None",
+        story="start 0 0, wait 0 2, cut-leases 0 0, " + LOAD + "wait 0 1, heal 0 0, stop 0 0", said="without saving",
+    ),
+    "a parent goes before its children are there": Mistake(
+        owner=supervisor, name="replace_lease",
+        right="for child in children:",
+        wrong="await store.delete(parent.id, parent.partition_key, etag=parent.etag)\n    for child in children:",
+        story="start 0 0, wait 0 2, split 0 0, wait 0 2", said="before all of its children",
+    ),
+    "children start from the beginning": Mistake(
+        owner=supervisor, name="children_of",
+        right="continuation=lease.continuation", wrong="continuation=None",
+        story="start 0 0, " + LOAD + "wait 0 2, split 0 0, wait 0 2", said="its parent is at",
+    ),
+    "a child is as wide as its partition": Mistake(
+        owner=supervisor, name="children_of",
+        right="_common(parent_range, candidate.range).without(descendants)", wrong="[candidate.range]",
+        story="start 0 0, wait 0 2, merge 0 0, wait 0 2, merge 0 0, wait 0 2, split 0 0, wait 0 2, wait 0 3",
+        ranges=3, said="overlaps",
+    ),
+    "a page that failed is passed over": Mistake(
+        owner=pump, name="handle", right="progress.failed(error)", wrong="break",
+        story="start 0 0, wait 0 2, fail 0 3, " + LOAD + "wait 0 3", said="was not handled",
+    ),
+}  # fmt: skip
+
+
+def script(story: str) -> list[Step]:
+    steps = [step.split() for step in story.strip(", ").split(", ")]
+    return [Step(kind, int(a), int(b)) for kind, a, b in steps]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+async def test_the_story_ends_well_without_the_mistake(mistake: Mistake):
+    random.seed(1)
+    await Simulation(ranges=mistake.ranges).play(script(mistake.story))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+async def test_a_processor_with_this_mistake_breaks_an_invariant(
+    mistake: Mistake, monkeypatch: pytest.MonkeyPatch
+):
+    mistake.plant(monkeypatch)
+    random.seed(1)
+    with pytest.raises(Violation, match=mistake.said):
+        await Simulation(ranges=mistake.ranges).play(script(mistake.story))

@@ -1,0 +1,286 @@
+"""
+The witness: sees every write of a lease as it is executed and every change as it arrives, and says what must not be.
+
+Who may do what with a lease, and what our own workers owe each other whatever a stranger does to them. A stranger is a
+.NET processor or an operator: where one takes a lease from a worker of ours, that worker alone is excused, and only until
+the trust that it had at that moment ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.leases import FeedRange, Lease, from_document
+from cosmos_outbox.ports import Document, Listing
+
+STRANGERS = ("dotnet", "operator")
+SIGNATURE, WISH = "handover.owner", "handover.wanted-by"  # the names of the format, not those of the code
+
+
+class Witness:
+    """
+    Args:
+        container: the monitored container as it is now.
+        prefix: what the ids of its leases start with.
+        now: the service's clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        options: ProcessorOptions,
+        *,
+        container: Callable[[], MemoryContainer],
+        prefix: Callable[[], str],
+        now: Callable[[], float],
+    ) -> None:
+        self._expiration, self._trust_seconds = options.expiration, options.trust_seconds
+        self._container, self._prefix, self._now = container, prefix, now
+        self.violations: list[str] = []
+        self.leases: dict[str, Lease] = {}
+        self.arrived: dict[str, int] = defaultdict(int)  # per key: numbers 0..n-1 have arrived, in order
+        self._handled: dict[
+            tuple[str, str], int
+        ] = {}  # per owner and lease: the LSN its handler returned with
+        self._pages: dict[
+            tuple[str, str, int], tuple[int, int]
+        ] = {}  # per tenure: last page, and its last LSN
+        self._robbed: dict[tuple[str, str], float] = {}  # by a stranger, of one of ours: when
+        self._doubled: list[FeedRange] = []  # a stranger made two leases of it
+
+    def violated(self, what: str) -> None:
+        self.violations.append(what)
+
+    # what arrives
+
+    def change_arrives(self, document: Document) -> None:
+        key, number = document["partitionKey"], document["n"]
+        if number > self.arrived[key]:
+            self.violated(f"{key}: {number} arrived before {self.arrived[key]}")
+        self.arrived[key] = max(self.arrived[key], number + 1)
+
+    def page_begins(
+        self, owner: str, lease: str, tenure: int, page: int, documents: tuple[Document, ...]
+    ) -> None:
+        """
+        Within one tenure pages come in order: the same again after a failure, or the next, which starts behind it.
+        """
+        last, reached = self._pages.get((owner, lease, tenure), (0, 0))
+        if page not in (last, last + 1) or (page == last + 1 and documents[0]["_lsn"] <= reached):
+            self.violated(
+                f"{owner} handles page {page} of {lease} at {documents[0]['_lsn']} after {last} at {reached}"
+            )
+        self._pages[owner, lease, tenure] = page, documents[-1]["_lsn"]
+
+    def page_is_done(self, owner: str, lease: str, lsn: int) -> None:
+        self._handled[owner, lease] = lsn
+
+    # who trusts what
+
+    def check_trust(self, trusted: list[tuple[str, Lease, float]]) -> None:
+        """
+        Args:
+            trusted: of workers that live, the leases they trust, and until when on the loop's clock.
+        """
+        honest = []
+        for owner, lease, until in trusted:
+            robbed_at = self._robbed.get((owner, lease.id))
+            if robbed_at is None:
+                honest.append((owner, lease))
+            elif until > robbed_at + self._trust_seconds:
+                self.violated(f"{owner} trusts {lease.id} for longer than when it was robbed of it")
+        for i, (owner, lease) in enumerate(honest):
+            for other_owner, other in honest[i + 1 :]:
+                if owner != other_owner and self._twice(lease.range, other.range):
+                    self.violated(f"{owner} and {other_owner} both trust {lease.id} / {other.id}")
+
+    def overlapping(self) -> list[tuple[str, str]]:
+        """
+        Return the pairs of leases of the container that hold the same keys, for which no stranger is to blame.
+        """
+        leases = [lease for lease in self.leases.values() if self._current(lease)]
+        return [
+            (lease.id, other.id)
+            for i, lease in enumerate(leases)
+            for other in leases[i + 1 :]
+            if self._twice(lease.range, other.range)
+        ]
+
+    def _twice(self, first: FeedRange | None, second: FeedRange | None) -> bool:
+        if first is None or second is None or not first.overlaps(second):
+            return False
+        common = FeedRange(min=max(first.min, second.min), max=min(first.max, second.max))
+        return not any(doubled.contains(common) for doubled in self._doubled)
+
+    # what is written
+
+    def is_written(self, actor: str, before: Lease | None, after: Lease | None) -> None:
+        if before is not None:
+            self.leases.pop(before.id, None)
+        if after is not None:
+            self.leases[after.id] = after
+        if after is None:
+            assert before
+            self._is_deleted(actor, before)
+        elif before is None:
+            self._is_created(actor, after)
+        else:
+            self._is_replaced(actor, before, after)
+        if after is not None:
+            self._check_not_ahead(actor, after)
+
+    def _is_replaced(self, actor: str, before: Lease, after: Lease) -> None:
+        if _position(after) < _position(before):
+            self.violated(f"{actor} moves {after.id} back from {_position(before)} to {_position(after)}")
+        if actor in STRANGERS:
+            if before.owner not in (after.owner, None, *STRANGERS):
+                self._robbed[str(before.owner), before.id] = asyncio.get_running_loop().time()
+            return
+        kept = after.continuation == before.continuation and after.range == before.range
+        if before.owner != actor and after.owner == actor:
+            self._robbed.pop((actor, after.id), None)
+            self._handled.pop((actor, after.id), None)
+            signed = before.properties.get(SIGNATURE) == before.owner
+            if signed and not before.expired(self._service_time(), self._expiration):
+                self.violated(f"{actor} takes {after.id} from {before.owner}, which is alive")
+            if not kept:
+                self.violated(f"{actor} moves {after.id} while it takes it")
+        elif before.owner != actor:
+            if after.owner != before.owner or not kept:
+                self.violated(f"{actor} writes {after.id}, which belongs to {before.owner}")
+        elif after.owner is None and _position(after) < self._handled.get((actor, after.id), 0):
+            self.violated(f"{actor} releases {after.id} without saving what it handled")
+
+    def _is_created(self, actor: str, lease: Lease) -> None:
+        others = [o for o in self.leases.values() if o.id != lease.id and self._same_container(o, lease)]
+        parents = [other for other in others if _within(lease, other)]
+        if actor in STRANGERS:
+            self._doubled += [
+                FeedRange(
+                    min=max(lease.range.min, other.range.min), max=min(lease.range.max, other.range.max)
+                )
+                for other in others
+                if other not in parents and lease.range and other.range and lease.range.overlaps(other.range)
+            ]
+            return
+        if lease.owner is not None:
+            self.violated(f"{actor} creates {lease.id} with an owner")
+        for other in others:
+            if other not in parents and self._twice(lease.range, other.range):
+                self.violated(f"{actor} creates {lease.id}, which overlaps {other.id}")
+        for parent in parents:
+            if parent.owner == actor and lease.continuation != parent.continuation:
+                self.violated(
+                    f"{lease.id} starts at {lease.continuation}, its parent is at {parent.continuation}"
+                )
+
+    def _is_deleted(self, actor: str, lease: Lease) -> None:
+        if actor in STRANGERS:
+            if lease.owner not in (None, *STRANGERS):
+                self._robbed[str(lease.owner), lease.id] = asyncio.get_running_loop().time()
+            return
+        if lease.owner != actor:
+            self.violated(f"{actor} deletes {lease.id}, which belongs to {lease.owner}")
+        left = [
+            other.range
+            for other in self.leases.values()
+            if other.range and self._same_container(other, lease)
+        ]
+        if lease.range is not None and lease.range.without(left):
+            self.violated(f"{actor} deletes {lease.id} before all of its children are there")
+
+    def _check_not_ahead(self, actor: str, lease: Lease) -> None:
+        if not self._current(lease):
+            return
+        covered, reached = lease.range or FeedRange(min="", max="FF"), _position(lease)
+        for change in self._container().documents():
+            key, number = change["partitionKey"], change["n"]
+            hashed = effective_partition_key(key)
+            # Where a stranger made two leases of one range, the one that is behind has what the other does not.
+            doubled = any(_holds(common, hashed) for common in self._doubled)
+            if (
+                _holds(covered, hashed)
+                and not doubled
+                and change["_lsn"] <= reached
+                and number >= self.arrived[key]
+            ):
+                self.violated(f"{actor} saves {lease.id} at {reached}, but {key}-{number} was not handled")
+
+    def _current(self, lease: Lease) -> bool:
+        return lease.id.startswith(f"{self._prefix()}..")
+
+    @staticmethod
+    def _same_container(one: Lease, other: Lease) -> bool:
+        return one.id.removesuffix(one.token) == other.id.removesuffix(other.token)
+
+    def _service_time(self) -> datetime:
+        return datetime.fromtimestamp(int(self._now()), UTC)
+
+
+class Seat:
+    """
+    The lease container as one actor uses it, with the witness looking on.
+    """
+
+    def __init__(
+        self,
+        actor: str,
+        store: MemoryLeases,
+        witness: Witness,
+        *,
+        on_create: Callable[[Lease], Awaitable[None]] | None = None,
+    ) -> None:
+        self.actor, self._store, self._witness, self._on_create = actor, store, witness, on_create
+
+    async def partitioned_by_id(self) -> bool:
+        return await self._store.partitioned_by_id()
+
+    async def list(self, prefix: str) -> Listing:
+        return await self._store.list(prefix)
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        return await self._store.read(document_id, partition_key)
+
+    # Nothing runs between the store's write and what follows it here: the witness sees each state as it was.
+
+    async def create(self, document: Mapping[str, Any]) -> Document:
+        created = await self._store.create(document)
+        if _is_lease(created["id"]):
+            self._witness.is_written(self.actor, None, from_document(created))
+            if self._on_create:
+                await self._on_create(from_document(created))
+        return created
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        replaced = await self._store.replace(document, etag=etag)
+        if _is_lease(replaced["id"]):
+            before = self._witness.leases[replaced["id"]]
+            self._witness.is_written(self.actor, before, from_document(replaced))
+        return replaced
+
+    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
+        await self._store.delete(document_id, partition_key, etag=etag)
+        if _is_lease(document_id):
+            self._witness.is_written(self.actor, self._witness.leases[document_id], None)
+
+
+def _is_lease(document_id: str) -> bool:
+    return ".." in document_id  # neither the marker nor the lock
+
+
+def _holds(feed_range: FeedRange, hashed: str) -> bool:
+    return feed_range.min <= hashed < feed_range.max
+
+
+def _position(lease: Lease) -> int:
+    return int((lease.continuation or '"0"').strip('"'))
+
+
+def _within(lease: Lease, parent: Lease) -> bool:
+    return lease.range is not None and parent.range is not None and parent.range.contains(lease.range)
