@@ -17,6 +17,9 @@ from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.errors import ConfigurationError
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
+# The SDK's timeouts count from byte to byte and from request to request, so a trickle, or requests that it repeats by
+# itself, may keep one call for ever. Longer than three requests that time out.
+LONGEST_CALL_SECONDS = 35.0
 
 
 @asynccontextmanager

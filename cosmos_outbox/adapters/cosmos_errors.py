@@ -128,10 +128,9 @@ _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], OutboxError]] = {
     (404, 1002): _refused,  # the replica has not caught up with the session token
     (404, 1003): lambda answer: ConfigurationError(f"The database or container is missing: {answer.message}"),
     (404, 1013): _refused,  # the container is being created
-    (410, 1000): lambda _: RangeGone(),
+    # Not 1000 (the SDK's name cache is stale) and 1008 (a partition moves to other machines): the range stays what it is.
     (410, 1002): lambda _: RangeGone(),
-    (410, 1007): lambda _: RangeGone(),
-    (410, 1008): lambda _: RangeGone(),
+    (410, 1007): lambda _: RangeGone(),  # a split is being completed
 }
 _BY_STATUS: Mapping[int, Callable[[_Answer], OutboxError]] = {
     304: lambda answer: NotModified(etag=_header(answer.headers, "etag")),

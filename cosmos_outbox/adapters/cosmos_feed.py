@@ -8,6 +8,7 @@ on the SDK's tokens outliving a call.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 from azure.cosmos.aio import ContainerProxy
 
+from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -54,7 +56,7 @@ class CosmosChangeFeed:
         )
 
     async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             feed_ranges = [
                 feed_range async for feed_range in self._container.read_feed_ranges(force_refresh=True)
             ]
@@ -74,7 +76,7 @@ class CosmosChangeFeed:
         max_items: int,
     ) -> ChangePage:
         response = self._open.pop((container_rid, feed_range), None)
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
                 response = _Read()
                 where: dict[str, Any] = (
@@ -120,7 +122,7 @@ class CosmosChangeFeed:
 
     async def _current_rid(self) -> str:
         try:
-            async with translated():
+            async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
                 properties = await self._container.read()
         except NotFound:
             raise ConfigurationError(
@@ -133,7 +135,7 @@ class CosmosChangeFeed:
         Return the id of a physical partition: no public call of the SDK tells it, but every session token starts with it.
         """
         response = _Read()
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             pages = self._container.query_items_change_feed(
                 feed_range={"Range": _sdk_range(feed_range)},
                 start_time="Now",

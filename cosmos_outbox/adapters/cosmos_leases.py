@@ -4,6 +4,7 @@ CosmosLeases: the LeaseStore port on a Cosmos DB container.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,6 +13,7 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy
 
+from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.errors import ConfigurationError, NotFound
 from cosmos_outbox.ports import Document, Listing
@@ -29,7 +31,7 @@ class CosmosLeases:
     async def partitioned_by_id(self) -> bool:
         if self._by_id is None:
             try:
-                async with translated():
+                async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
                     properties = await self._container.read()
             except NotFound:
                 raise ConfigurationError(
@@ -51,7 +53,7 @@ class CosmosLeases:
         def note_headers(received: Mapping[str, str], _: object) -> None:
             headers.update(received)
 
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             documents = [
                 document
                 async for document in self._container.query_items(
@@ -63,15 +65,15 @@ class CosmosLeases:
         return Listing(documents=tuple(documents), read_at=_service_time(headers))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             return dict(await self._container.read_item(document_id, partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             return dict(await self._container.create_item(dict(document)))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             return dict(
                 await self._container.replace_item(
                     document["id"], dict(document), etag=etag, match_condition=MatchConditions.IfNotModified
@@ -82,7 +84,7 @@ class CosmosLeases:
         condition: dict[str, Any] = (
             {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag is not None else {}
         )
-        async with translated():
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             await self._container.delete_item(document_id, partition_key, **condition)
 
 
