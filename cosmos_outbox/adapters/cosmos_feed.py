@@ -93,6 +93,8 @@ class CosmosChangeFeed:
                 documents = tuple([document async for document in page])
             except StopAsyncIteration:
                 documents = ()
+            except RecursionError as error:
+                raise RangeGone from error  # the SDK calls itself anew for each 410 that says so
             except (
                 ValueError
             ) as error:  # what the SDK raises once it noticed that its token names another container
@@ -142,8 +144,11 @@ class CosmosChangeFeed:
                 max_item_count=1,
                 response_hook=response.note,
             ).by_page()
-            async for _ in pages:
-                break
+            try:
+                async for _ in pages:
+                    break
+            except RecursionError as error:
+                raise RangeGone from error  # as in `read_page`
         range_id = response.range_id()
         if response.sub_ranges() > 1 or range_id is None:
             raise RangeGone  # split again since the ranges were listed
