@@ -5,10 +5,11 @@ A container, its lease container and several workers in memory, under the loop's
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
@@ -28,7 +29,33 @@ def virtual_utcnow() -> datetime:
     return datetime.fromtimestamp(virtual_seconds(), UTC)
 
 
+class Faulty:
+    """
+    A port as one worker sees it: calls by their names fail, or hang until they are cancelled.
+    """
+
+    def __init__(self, port: object) -> None:
+        self._port = port
+        self.failing: dict[str, type[Exception]] = {}
+        self.hanging: set[str] = set()
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: object, **kwargs: object) -> object:
+            self.calls[name] += 1
+            if name in self.hanging:
+                await asyncio.Event().wait()
+            if name in self.failing:
+                await asyncio.sleep(0.01)
+                raise self.failing[name]
+            return await getattr(self._port, name)(*args, **kwargs)
+
+        return call
+
+
 class World:
+    utcnow = staticmethod(virtual_utcnow)
+
     def __init__(self, *, ranges: int = 1) -> None:
         self.container = MemoryContainer(ranges=ranges, now=virtual_seconds)
         self.leases = MemoryLeases(now=virtual_seconds)

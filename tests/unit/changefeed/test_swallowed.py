@@ -1,0 +1,214 @@
+"""
+Handlers, and libraries below them, that keep a cancellation to themselves: what they do next counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.changefeed import CloseReason
+from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.instrumentation import HandlerSlow, LeaseClosed, LeaseHalted, PageFailed, Record
+from cosmos_outbox.ports import ChangeBatch, ChangePage
+from tests.unit.changefeed.world import Faulty, World
+
+
+async def returns() -> None:
+    try:
+        await asyncio.sleep(10_000)
+    except asyncio.CancelledError:
+        return
+
+
+async def fails() -> None:
+    try:
+        await asyncio.sleep(10_000)
+    except asyncio.CancelledError:
+        raise RuntimeError("cancelled, says my client library") from None
+
+
+async def stolen(world: World) -> None:
+    """
+    Take the lease as .NET does; its owner notices at its next renewal.
+    """
+    (lease,) = await world.all_leases()
+    thief = lease.with_changes(now=world.utcnow(), owner="dotnet", properties={})
+    await world.leases.replace(thief.raw, etag=lease.etag or "")
+
+
+@pytest.mark.parametrize("swallow", [returns, fails])
+@pytest.mark.parametrize("loss", ["stolen", "cut off", "stopped", "killed"])
+async def test_after_its_end_no_page_is_saved_and_nothing_is_begun(
+    swallow: Callable[[], Awaitable[None]], loss: str
+):
+    world, records = World(), list[Record]()
+    calls, taken_over = 0, 0
+
+    async def deaf(_: ChangeBatch) -> None:
+        nonlocal calls
+        calls += 1
+        await swallow()
+
+    async def take_over(*_: object) -> None:
+        nonlocal taken_over
+        taken_over += 1
+
+    for _ in range(3):
+        await world.write("k")
+    store = Faulty(world.leases)
+    world.start(
+        "a",
+        handler=deaf,
+        leases=store,
+        on_failure=take_over,
+        halt_after_attempts=1,
+        max_items=1,
+        hooks=[records.append],
+    )
+    await world.until(lambda: calls == 1)
+    match loss:
+        case "stolen":
+            await stolen(world)
+            await asyncio.sleep(40)
+        case "cut off":
+            store.failing["replace"] = StoreUnavailable
+            await asyncio.sleep(60)
+        case "stopped":
+            await asyncio.wait_for(world.stop("a"), 25)
+        case _:
+            await world.kill("a")
+
+    (lease,) = await world.all_leases()
+    failures = [record for record in records if isinstance(record, PageFailed | LeaseHalted)]
+    assert (1, 0, None, []) == (calls, taken_over, lease.continuation, failures)
+    if loss in ("stolen", "cut off"):
+        assert [CloseReason.LOST] == [r.reason for r in records if isinstance(r, LeaseClosed)]
+        await world.kill("a")
+    elif loss == "stopped":
+        assert {"nobody": 1} == await world.owners()
+
+
+@pytest.mark.parametrize("swallow", [returns, fails])
+async def test_a_failure_handler_that_swallows_its_end_has_not_taken_the_page_over(
+    swallow: Callable[[], Awaitable[None]],
+):
+    world, records = World(), list[Record]()
+    called = asyncio.Event()
+
+    async def poison(_: ChangeBatch) -> None:
+        raise RuntimeError("poison")
+
+    async def deaf(*_: object) -> None:
+        called.set()
+        await swallow()
+
+    await world.write("k")
+    store = Faulty(world.leases)
+    world.start(
+        "a", handler=poison, leases=store, on_failure=deaf, halt_after_attempts=1, hooks=[records.append]
+    )
+    await called.wait()
+    store.failing["replace"] = StoreUnavailable
+    await asyncio.sleep(60)
+
+    (lease,) = await world.all_leases()
+    assert lease.continuation is None
+    assert [CloseReason.LOST] == [record.reason for record in records if isinstance(record, LeaseClosed)]
+    assert not any(isinstance(record, LeaseHalted) for record in records)
+    assert 1 == sum(isinstance(record, PageFailed) for record in records)
+    await world.kill("a")
+
+
+async def test_a_page_whose_read_swallowed_the_end_is_not_handled():
+    world = World()
+    reading = asyncio.Event()
+
+    class Deaf:
+        def __getattr__(self, name: str):
+            return getattr(world.container, name)
+
+        async def read_page(self, *args, **kwargs) -> ChangePage:
+            reading.set()
+            await returns()
+            return await world.container.read_page(*args, **kwargs)
+
+    await world.write("k")
+    world.start("a", feed=Deaf())
+    await reading.wait()
+    await stolen(world)
+    await asyncio.sleep(60)
+
+    assert {} == world.handled
+    await world.kill("a")
+
+
+async def test_a_handler_that_does_not_end_is_told_of_and_waited_for_while_another_worker_goes_on():
+    world, records = World(), list[Record]()
+    stubborn, calls = asyncio.Event(), 0
+
+    async def endless(_: ChangeBatch) -> None:
+        nonlocal calls
+        calls += 1
+        while not stubborn.is_set():
+            try:
+                await stubborn.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await world.write("k")
+    store = Faulty(world.leases)
+    processor = world.start("a", handler=endless, leases=store, hooks=[records.append])
+    await world.until(lambda: calls == 1)
+    store.failing["replace"] = StoreUnavailable
+    await asyncio.sleep(60)
+    world.start("b")
+    await world.until(world.all_handled)
+    store.failing.clear()
+    await world.stop("b")
+    await asyncio.sleep(600)
+
+    # The lease is free, but its old work is not over here.
+    assert {"nobody": 1} == await world.owners()
+    assert 1 == calls
+    (status,) = processor.status()
+    assert status.stalled
+    told = [record for record in records if isinstance(record, HandlerSlow)]
+    assert len(told) > 5
+    assert {status.lease} == {record.lease for record in told}
+
+    stubborn.set()
+    await world.write("k")
+    await world.until(lambda: calls == 2)
+    await world.stop("a")
+
+
+async def test_a_library_that_leaves_its_own_timeout_counted_as_a_cancellation_ends_nothing():
+    world = World()
+    attempts = 0
+
+    async def leaky(batch: ChangeBatch) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 4:
+            task = asyncio.current_task()
+            assert task
+            asyncio.get_running_loop().call_later(1, task.cancel)
+            try:
+                await asyncio.sleep(100)
+            except (
+                asyncio.CancelledError
+            ):  # as async_timeout and aiohttp did: cancelled, and never uncancelled
+                raise TimeoutError from None
+        await world.handle(batch)
+
+    await world.write("k")
+    world.start("a", handler=leaky)
+    seconds = await world.until(world.all_handled)
+
+    assert seconds < timedelta(seconds=10).total_seconds()
+    assert 4 == attempts
+    await world.stop_all()
