@@ -168,6 +168,15 @@ def test_every_record_and_error_of_the_failure_modes_exists():
     assert len(named) > 20
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PROSE if page.parts[:1] == ("docs",) and "decisions" not in page.parts], ids=str
+)
+def test_a_page_begins_with_what_its_reader_will_have(page: Path):
+    promise = {"explanation": "This page says", "reference": ""}.get(page.parts[1], "At the end of this page")
+
+    assert promise in PROSE[page].partition("\n## ")[0]
+
+
 def test_every_page_of_the_docs_can_be_reached_from_the_readme():
     reached, due = set(), [ROOT / "README.md"]
     while due:
