@@ -160,8 +160,13 @@ class Recorder:
     Next to the real store: tells in which order commits were applied, also those nobody waits for any more.
     """
 
-    def __init__(self, store: Store, applied: Callable[[Sequence[Write]], None]) -> None:
-        self._store, self._applied = store, applied
+    def __init__(
+        self,
+        store: Store,
+        applied: Callable[[Sequence[Write]], None],
+        brings_back: Callable[[Sequence[Write]], bool],
+    ) -> None:
+        self._store, self._applied, self._brings_back = store, applied, brings_back
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[CommitResult]] = set()
         self.read, self.query_type = store.read, store.query_type
@@ -174,6 +179,8 @@ class Recorder:
 
     async def _commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         async with self._one_at_a_time:
+            if self._brings_back(writes):
+                raise StoreUnavailable  # lost at last
             result = await self._store.commit(partition_key, writes)
             self._applied(writes)
             return result
@@ -207,13 +214,13 @@ commit_faults = st.one_of(
     st.just([]),
     st.just([]),
     st.lists(st.none() | st.sampled_from(CommitFault), min_size=1, max_size=4),
-    st.sampled_from([F.LOST_AFTER, F.LOST_BEFORE, F.THROTTLED, F.REFUSED]).map(lambda fault: [fault] * 1000),
-    st.just([F.LATE] + [F.LOST_BEFORE] * 1000),
+    st.sampled_from([F.LOST_AFTER, F.LOST_BEFORE, F.THROTTLED, F.REFUSED]).map(lambda fault: [fault] * 40),
+    st.just([F.LATE] + [F.LOST_BEFORE] * 40),
 )
 read_faults = st.one_of(
     st.just([]),
     st.lists(st.none() | st.sampled_from(ReadFault), max_size=3),
-    st.just([ReadFault.UNAVAILABLE] * 1000),
+    st.just([ReadFault.UNAVAILABLE] * 40),
 )
 units = st.integers(0, 2)
 places = st.integers(0, 3)
@@ -234,6 +241,7 @@ class WriteSide(RuleBasedStateMachine):
         self.stored: dict[str, Stored] = {}
         self.told: list[Told] = []
         self.snapshots: dict[int, Snapshot] = {}
+        self.purged: set[str] = set()
         self.broken: list[str] = []
         self.serial = 0
         self.names = ["n0", "n1"]
@@ -242,7 +250,7 @@ class WriteSide(RuleBasedStateMachine):
         ready: asyncio.Future[tuple[Store, ChangeFeed]] = self.loop.create_future()
         self._host = self.loop.create_task(self._hosted(ready))
         store, self.feed = self.run(asyncio.wait_for(ready, 20))
-        self.recorder = Recorder(store, self._applied)
+        self.recorder = Recorder(store, self._applied, self._brings_back)
         self.faulty = FaultyStore(self.recorder, late_seconds=self.late_seconds)
         outbox = Outbox(Watcher(self.faulty, self._sends), retries=self.retries)
         outbox.on(NoteTagged, _index)
@@ -434,9 +442,20 @@ class WriteSide(RuleBasedStateMachine):
             if self.stored.get(name) is not part.base:
                 self.broken.append(f"{name} was overwritten: {self.stored.get(name)} by {part.after}")
             self.stored.pop(name, None)
-            if part.after is not None:
+            if part.after is None:
+                self.purged.add(name)
+            else:
                 self.stored[name] = part.after
         self.told += snapshot.told
+
+    def _brings_back(self, writes: Sequence[Write]) -> bool:
+        """
+        Say whether this is what decision 5 owns up to: a creation that comes so late that it undoes a deletion for good.
+        """
+        snapshot = self.snapshots[id(writes)]
+        creates = {part.held.entity.id for part in snapshot.parts if part.base is None}
+        over = snapshot.status is Status.NOT_WRITTEN or (snapshot.applied and not snapshot.told)
+        return over and not creates.isdisjoint(self.purged)
 
     def _written(self, unit: Unit, snapshot: Snapshot) -> None:
         gone = all(name not in self.stored for name in snapshot.ids)
@@ -517,7 +536,7 @@ class WriteSide(RuleBasedStateMachine):
     @invariant()
     def documents_and_events_in_the_store_are_the_models(self) -> None:
         self._settle_late_ones()
-        assert [] == self.broken
+        assert [] == self.broken, self.broken
         documents = self.run(_all_documents(self.feed))
         entities = {d["id"]: _described(d) for d in documents if d["type"] != "domainEvent"}
         assert {name: _state(stored) for name, stored in self.stored.items()} == entities
