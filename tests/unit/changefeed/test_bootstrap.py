@@ -11,10 +11,10 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, uncovered
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.leases import FeedRange, new_lease
 from cosmos_outbox.ports import PhysicalRange, StartFrom
-from tests.unit.changefeed.world import World, virtual_seconds, virtual_utcnow
+from tests.unit.changefeed.world import Faulty, World, virtual_seconds, virtual_utcnow
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 
@@ -157,3 +157,65 @@ async def test_a_stop_while_another_worker_holds_the_lock_ends_at_once():
     await world.stop("a")
 
     assert asyncio.get_running_loop().time() - started < timedelta(seconds=1).total_seconds()
+
+
+async def run_on(world: World, feed: Faulty) -> None:
+    await bootstrap(
+        PREFIX,
+        feed=feed,  # type: ignore[arg-type] - it has every method
+        store=world.leases,
+        start=StartFrom.BEGINNING,
+        utcnow=virtual_utcnow,
+    )
+
+
+async def test_a_fault_leaves_no_lock_behind():
+    world = World()
+    feed = Faulty(world.container)
+    feed.failing["physical_ranges"] = StoreUnavailable
+    with pytest.raises(StoreUnavailable):
+        await run_on(world, feed)
+
+    assert [] == await ids(world)
+
+
+async def test_a_cancellation_leaves_no_lock_behind():
+    world = World()
+    feed = Faulty(world.container)
+    feed.hanging.add("physical_ranges")
+    task = asyncio.create_task(run_on(world, feed))
+    await world.until(lambda: feed.calls["physical_ranges"] > 0)
+    assert [".lock"] == await ids(world)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [] == await ids(world)
+
+
+async def test_the_lock_of_another_who_broke_ours_stays():
+    world = World()
+    feed = Faulty(world.container)
+    feed.hanging.add("physical_ranges")
+    task = asyncio.create_task(run_on(world, feed))
+    await world.until(lambda: feed.calls["physical_ranges"] > 0)
+    await world.leases.delete(f"{PREFIX}.lock", f"{PREFIX}.lock")
+    theirs = await world.leases.create({"id": f"{PREFIX}.lock"})
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert theirs == await world.leases.read(f"{PREFIX}.lock", f"{PREFIX}.lock")
+
+
+async def test_a_fault_while_the_leases_are_created_delays_a_start_by_a_back_off_not_by_the_life_of_a_lock():
+    world = World()
+    feed = Faulty(world.container)
+    feed.failing["physical_ranges"] = StoreUnavailable
+    await world.write("k")
+    world.start("a", feed=feed)
+    await world.until(lambda: feed.calls["physical_ranges"] > 0)
+    feed.failing.clear()
+
+    assert await world.until(world.all_handled) < 2
+    await world.stop_all()

@@ -7,14 +7,18 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.changefeed.splits import children_of, replace_lease
-from cosmos_outbox.leases import FeedRange, Lease, new_lease
+from cosmos_outbox.errors import AccessDenied, LeaseLost, RangeGone
+from cosmos_outbox.instrumentation import BalancingFailed, LeaseClosed, Record
+from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
 from cosmos_outbox.ports import PhysicalRange
-from tests.unit.changefeed.world import World
+from tests.unit.changefeed.world import Faulty, World
 
 
 def physical(*bounds: tuple[str, str, str]) -> list[PhysicalRange]:
@@ -187,3 +191,114 @@ async def test_a_range_that_splits_before_it_was_ever_read_is_read_from_where_it
     await world.stop_all()
 
     assert world.first_copies_in_order()
+
+
+async def test_a_range_that_splits_again_while_its_split_is_put_in_place_is_replaced_later_and_loses_nothing():
+    world, records = World(), list[Record]()
+    feed = Faulty(world.container)
+    await world.write_many(20)
+    world.start("a", feed=feed, hooks=[records.append])
+    await world.until(world.all_handled)
+    world.container.split("0")
+    feed.failing["physical_ranges"] = RangeGone
+    await world.write_many(20)
+    await world.until(lambda: feed.calls["physical_ranges"] > 3)
+    del feed.failing["physical_ranges"]
+    await world.until(world.all_handled)
+
+    ends = [record for record in records if isinstance(record, LeaseClosed)]
+    assert {CloseReason.RANGE_GONE} == {end.reason for end in ends}
+    assert [True] * (len(ends) - 1) + [False] == [isinstance(end.error, RangeGone) for end in ends]
+    await asyncio.sleep(30)
+    assert {"1", "2"} == {lease.token for lease in await world.all_leases()}
+    await world.stop_all()
+    assert world.first_copies_in_order()
+
+
+@pytest.mark.parametrize("refused", ["create", "delete"])
+async def test_a_split_that_cannot_be_finished_is_tried_again_at_the_pace_of_balancing(refused: str):
+    world, records = World(), list[Record]()
+    store = Faulty(world.leases)
+    await world.write_many(20)
+    world.start("a", leases=store, hooks=[records.append])
+    await world.until(world.all_handled)
+    store.failing[refused] = AccessDenied
+    world.container.split("0")
+    await world.until(lambda: store.calls[refused] > 0)
+    store.calls.clear()
+    await asyncio.sleep(130)  # ten passes
+
+    assert 8 <= store.calls[refused] <= 12
+    assert store.calls.total() < 10 * 12
+    told = [record for record in records if isinstance(record, BalancingFailed)]
+    assert 8 <= len(told) <= 14
+    assert all(isinstance(record.error, AccessDenied) for record in told)
+
+    store.failing.clear()
+    await world.write_many(20)
+    await world.until(world.all_handled)
+    await asyncio.sleep(30)
+    assert {"1", "2"} == {lease.token for lease in await world.all_leases()}
+    await world.stop_all()
+    assert world.first_copies_in_order()
+
+
+async def test_a_range_that_is_refused_although_one_partition_serves_it_is_not_asked_in_a_hot_loop():
+    world = World()
+    feed = Faulty(world.container)
+    feed.failing["read_page"] = RangeGone
+    world.start("a", feed=feed)
+    await asyncio.sleep(130)
+
+    assert 8 <= feed.calls["read_page"] <= 13
+    feed.failing.clear()
+    await world.write_many(5)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+
+async def test_the_leases_of_the_new_ranges_are_taken_at_once():
+    world = World()
+    world.start("a")
+    await asyncio.sleep(20)
+    world.container.split("0")
+    await world.write_many(20)
+
+    assert await world.until(world.all_handled) < 3
+    await world.stop_all()
+
+
+async def test_a_child_is_not_created_by_a_parent_that_is_not_trusted_any_more():
+    store = MemoryLeases()
+    lease = from_document(await store.create(parent("0", "", "FF").raw))
+    ranges = physical(("1", "", "80"), ("2", "80", "FF"))
+    children = children_of(lease, FeedRange(min="", max="FF"), ranges, partitioned_by_id=True)
+    assert children
+    steps = 0
+
+    def trusted_for_one_write() -> None:
+        nonlocal steps
+        steps += 1
+        if steps > 1:
+            raise LeaseLost
+
+    with pytest.raises(LeaseLost):
+        await replace_lease(lease, children, store, ensure_trusted=trusted_for_one_write)
+
+    assert {"0", "1"} == {d["LeaseToken"] for d in (await store.list("p")).documents}
+
+
+async def test_a_stop_does_not_wait_for_a_split_that_hangs():
+    world = World()
+    feed = Faulty(world.container)
+    world.start("a", feed=feed, grace_period=timedelta(seconds=5))
+    await asyncio.sleep(20)
+    feed.hanging.add("physical_ranges")
+    world.container.split("0")
+    before = feed.calls["physical_ranges"]
+    await world.until(lambda: feed.calls["physical_ranges"] > before)
+    started = asyncio.get_running_loop().time()
+    await world.stop("a")
+
+    assert asyncio.get_running_loop().time() - started <= 6
+    assert {"nobody": 1} == await world.owners()

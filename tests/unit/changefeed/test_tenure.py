@@ -85,3 +85,59 @@ async def test_nothing_is_sent_once_trust_has_run_out_even_if_the_lease_is_still
     await tenure.release()
 
     assert before == store.writes
+
+
+class StaleLeases(CountingLeases):
+    """
+    A store whose reads are behind its writes for a while, as they may be with session consistency.
+    """
+
+    behind: dict[str, object] | None = None
+
+    async def read(self, document_id, partition_key):
+        found = await super().read(document_id, partition_key)
+        return found if self.behind is None else dict(self.behind)
+
+
+async def test_a_read_that_is_older_than_what_refused_us_is_repeated_at_leisure_until_it_shows_the_truth():
+    store = StaleLeases(now=virtual_seconds)
+    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
+    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    stale = await store.read("p..0", "p..0")
+    await store.written_by_another(properties={**tenure.lease.properties, "theirs": "kept"})
+    store.behind, store.writes = stale, 0
+    saving = asyncio.create_task(tenure.save())
+    await asyncio.sleep(20)
+    tries = store.writes
+    store.behind = None
+    await saving
+
+    assert 5 < tries < 100
+    assert "kept" == (await store.stored()).properties["theirs"]
+
+
+async def test_a_lease_that_a_java_processor_overwrote_is_lost():
+    store, tenure = await owned()
+    found = await store.read("p..0", "p..0")
+    await MemoryLeases.replace(store, {**found, "ContinuationToken": "eyJWIjox"}, etag=found["_etag"])
+    with pytest.raises(LeaseLost):
+        await tenure.save()
+
+
+async def test_work_may_be_begun_until_it_is_ended_or_trust_runs_out():
+    _, tenure = await owned()
+    tenure.ensure_active()
+    await asyncio.sleep(OPTIONS.trust_seconds - 0.01)
+    tenure.ensure_active()
+    await asyncio.sleep(0.02)
+    with pytest.raises(LeaseLost):
+        tenure.ensure_active()
+
+    _, tenure = await owned()
+    keeping = asyncio.create_task(tenure.keep())
+    await asyncio.sleep(1)
+    keeping.cancel()
+    await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        tenure.ensure_active()
+    tenure.ensure_trusted()  # what was done may still be saved

@@ -45,9 +45,9 @@ class Faulty:
             self.calls[name] += 1
             if name in self.hanging:
                 await asyncio.Event().wait()
-            if name in self.failing:
+            if (error := self.failing.get(name)) is not None:
                 await asyncio.sleep(0.01)
-                raise self.failing[name]
+                raise error
             return await getattr(self._port, name)(*args, **kwargs)
 
         return call

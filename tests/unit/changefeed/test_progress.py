@@ -1,0 +1,97 @@
+"""
+Which leases count as stalled: those that do not move, by name, and never those that have nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.changefeed import ChangeFeedProcessor, LeaseStatus
+from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.ports import ChangeBatch
+from tests.unit.changefeed.world import Faulty, World
+
+
+def only(processor: ChangeFeedProcessor) -> LeaseStatus:
+    (status,) = processor.status(stalled_after=timedelta(seconds=60))
+    return status
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_lease_whose_reads_fail_or_hang_is_stalled_after_the_limit_and_not_before(hangs: bool):
+    world = World()
+    feed = Faulty(world.container)
+    processor = world.start("a", feed=feed)
+    await asyncio.sleep(30)
+    if hangs:
+        feed.hanging.add("read_page")
+    else:
+        feed.failing["read_page"] = StoreUnavailable
+    await asyncio.sleep(55)
+    assert not only(processor).stalled
+    await asyncio.sleep(10)
+
+    status = only(processor)
+    assert (True, "0") == (status.stalled, status.token)
+    assert ("StoreUnavailable" in (status.error or "")) != hangs
+    await world.kill("a")
+
+
+async def test_a_lease_whose_handler_hangs_is_stalled():
+    world = World()
+
+    async def hang(_: ChangeBatch) -> None:
+        await asyncio.Event().wait()
+
+    await world.write("k")
+    processor = world.start("a", handler=hang)
+    await asyncio.sleep(55)
+    assert not only(processor).stalled
+    await asyncio.sleep(10)
+    assert only(processor).stalled
+    await world.kill("a")
+
+
+async def test_a_lease_that_works_through_its_lag_is_not_stalled_however_long_it_takes():
+    world = World()
+
+    async def slow(batch: ChangeBatch) -> None:
+        await asyncio.sleep(20)
+        await world.handle(batch)
+
+    await world.write_many(10)
+    processor = world.start("a", handler=slow, max_items=1)
+    for left in (8, 6, 4):
+        await asyncio.sleep(40)
+        status = only(processor)
+        assert (False, True) == (status.stalled, left <= (status.lag or 0) <= left + 1)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+
+async def test_an_idle_lease_that_is_polled_more_rarely_than_the_limit_is_not_stalled():
+    world = World()
+    processor = world.start("a", max_poll_interval=timedelta(minutes=10))
+    for _ in range(60):
+        await asyncio.sleep(30)
+        assert not only(processor).stalled
+    await world.stop_all()
+
+
+async def test_a_lease_that_moves_again_is_well_again():
+    world = World()
+    feed = Faulty(world.container)
+    processor = world.start("a", feed=feed)
+    await asyncio.sleep(30)
+    feed.failing["read_page"] = StoreUnavailable
+    await asyncio.sleep(100)
+    feed.failing.clear()
+    await world.write("k")
+    await world.until(world.all_handled)
+
+    status = only(processor)
+    assert (False, 0, None) == (status.stalled, status.failed_attempts, status.error)
+    await world.stop_all()

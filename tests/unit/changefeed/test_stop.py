@@ -1,0 +1,76 @@
+"""
+A stop ends in time, whatever does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.instrumentation import LeaseClosed, Record
+from tests.unit.changefeed.world import Faulty, World
+
+GRACE = timedelta(seconds=10)
+RELEASE = GRACE / 2  # what a release may take on top
+
+
+async def stopped(world: World) -> float:
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    await world.stop("a")
+    return loop.time() - before
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_lease_store_that_does_not_answer_the_release(hangs: bool):
+    world, records = World(), list[Record]()
+    store = Faulty(world.leases)
+    await world.write_many(10)
+    world.start("a", leases=store, grace_period=GRACE, hooks=[records.append])
+    await world.until(world.all_handled)
+    await asyncio.sleep(5)
+    if hangs:
+        store.hanging.add("replace")
+    else:
+        store.failing["replace"] = StoreUnavailable
+
+    assert RELEASE.total_seconds() - 1 <= await stopped(world) <= RELEASE.total_seconds() + 1
+    assert {"a": 1} == await world.owners(), "it expires by itself"
+    assert 1 == sum(isinstance(record, LeaseClosed) for record in records)
+
+
+async def test_a_feed_whose_read_hangs():
+    world = World()
+    feed = Faulty(world.container)
+    world.start("a", feed=feed, grace_period=GRACE)
+    await asyncio.sleep(20)
+    feed.hanging.add("read_page")
+    await asyncio.sleep(5)
+
+    assert await stopped(world) <= GRACE.total_seconds() + 1
+    assert {"nobody": 1} == await world.owners()
+
+
+async def test_a_balancing_pass_that_hangs():
+    world = World()
+    store = Faulty(world.leases)
+    world.start("a", leases=store, grace_period=GRACE)
+    await asyncio.sleep(5)
+    store.hanging.add("list")
+    await asyncio.sleep(20)
+
+    assert await stopped(world) <= GRACE.total_seconds() + 1
+    assert {"nobody": 1} == await world.owners()
+
+
+async def test_a_start_that_hangs():
+    world = World()
+    feed = Faulty(world.container)
+    feed.hanging.add("physical_ranges")
+    world.start("a", feed=feed, grace_period=GRACE)
+    await asyncio.sleep(20)
+
+    assert await stopped(world) <= 1
