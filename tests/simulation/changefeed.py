@@ -334,6 +334,7 @@ class Simulation:
     # the handler
 
     async def _handle(self, worker: Worker, batch: ChangeBatch) -> None:
+        worker.end_if_dead()
         self._check_trust()
         instance, task = worker.instance, asyncio.current_task()
         assert task
@@ -352,11 +353,11 @@ class Simulation:
                 raise RuntimeError("the handler fails")
             for document in batch.documents:
                 await asyncio.sleep(0.01)
+                worker.end_if_dead()
                 if not worker.trusts(batch.lease, batch.tenure) and not task.cancelling():
                     self.witness.violated(
                         f"{instance} still handles {batch.lease}, which it does not own any more"
                     )
-                worker.end_if_dead()
                 self._arrive_now(document)
         except asyncio.CancelledError:
             if not worker.swallows or worker.dead:

@@ -51,6 +51,9 @@ class Witness:
         self._pages: dict[
             tuple[str, str, int], tuple[int, int]
         ] = {}  # per tenure: last page, and its last LSN
+        self._given_up: set[tuple[str, str]] = (
+            set()
+        )  # by its owner, which may not know it yet: the answer is on its way
         self._robbed: dict[tuple[str, str], float] = {}  # by a stranger, of one of ours: when
         self._doubled: list[FeedRange] = []  # a stranger made two leases of it
 
@@ -71,6 +74,8 @@ class Witness:
         """
         Within one tenure pages come in order: the same again after a failure, or the next, which starts behind it.
         """
+        if (owner, lease) in self._given_up:
+            self.violated(f"{owner} handles a page of {lease}, which it released")
         last, reached = self._pages.get((owner, lease, tenure), (0, 0))
         if page not in (last, last + 1) or (page == last + 1 and documents[0]["_lsn"] <= reached):
             self.violated(
@@ -91,9 +96,9 @@ class Witness:
         honest = []
         for owner, lease, until in trusted:
             robbed_at = self._robbed.get((owner, lease.id))
-            if robbed_at is None:
+            if robbed_at is None and (owner, lease.id) not in self._given_up:
                 honest.append((owner, lease))
-            elif until > robbed_at + self._trust_seconds:
+            elif robbed_at is not None and until > robbed_at + self._trust_seconds:
                 self.violated(f"{owner} trusts {lease.id} for longer than when it was robbed of it")
         for i, (owner, lease) in enumerate(honest):
             for other_owner, other in honest[i + 1 :]:
@@ -138,24 +143,36 @@ class Witness:
     def _is_replaced(self, actor: str, before: Lease, after: Lease) -> None:
         if _position(after) < _position(before):
             self.violated(f"{actor} moves {after.id} back from {_position(before)} to {_position(after)}")
-        if actor in STRANGERS:
-            if before.owner not in (after.owner, None, *STRANGERS):
-                self._robbed[str(before.owner), before.id] = asyncio.get_running_loop().time()
-            return
         kept = after.continuation == before.continuation and after.range == before.range
-        if before.owner != actor and after.owner == actor:
-            self._robbed.pop((actor, after.id), None)
-            self._handled.pop((actor, after.id), None)
-            signed = before.properties.get(SIGNATURE) == before.owner
-            if signed and not before.expired(self._service_time(), self._expiration):
-                self.violated(f"{actor} takes {after.id} from {before.owner}, which is alive")
+        if actor in STRANGERS:
+            if after.owner != before.owner:
+                self._is_robbed(before)
+        elif before.owner == actor:
+            if after.owner is None:
+                self._is_released(actor, after)
+        elif after.owner == actor:
+            self._is_taken(actor, before)
             if not kept:
                 self.violated(f"{actor} moves {after.id} while it takes it")
-        elif before.owner != actor:
-            if after.owner != before.owner or not kept:
-                self.violated(f"{actor} writes {after.id}, which belongs to {before.owner}")
-        elif after.owner is None and _position(after) < self._handled.get((actor, after.id), 0):
-            self.violated(f"{actor} releases {after.id} without saving what it handled")
+        elif after.owner != before.owner or not kept:
+            self.violated(f"{actor} writes {after.id}, which belongs to {before.owner}")
+
+    def _is_taken(self, actor: str, lease: Lease) -> None:
+        self._robbed.pop((actor, lease.id), None)
+        self._given_up.discard((actor, lease.id))
+        self._handled.pop((actor, lease.id), None)
+        signed = lease.properties.get(SIGNATURE) == lease.owner
+        if signed and not lease.expired(self._service_time(), self._expiration):
+            self.violated(f"{actor} takes {lease.id} from {lease.owner}, which is alive")
+
+    def _is_released(self, actor: str, lease: Lease) -> None:
+        self._given_up.add((actor, lease.id))
+        if _position(lease) < self._handled.get((actor, lease.id), 0):
+            self.violated(f"{actor} releases {lease.id} without saving what it handled")
+
+    def _is_robbed(self, lease: Lease) -> None:
+        if lease.owner not in (None, *STRANGERS):
+            self._robbed[str(lease.owner), lease.id] = asyncio.get_running_loop().time()
 
     def _is_created(self, actor: str, lease: Lease) -> None:
         others = [o for o in self.leases.values() if o.id != lease.id and self._same_container(o, lease)]
@@ -182,8 +199,7 @@ class Witness:
 
     def _is_deleted(self, actor: str, lease: Lease) -> None:
         if actor in STRANGERS:
-            if lease.owner not in (None, *STRANGERS):
-                self._robbed[str(lease.owner), lease.id] = asyncio.get_running_loop().time()
+            self._is_robbed(lease)
             return
         if lease.owner != actor:
             self.violated(f"{actor} deletes {lease.id}, which belongs to {lease.owner}")
