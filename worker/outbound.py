@@ -63,12 +63,14 @@ async def warn_of_misses(settings: Settings, credential: AsyncTokenCredential | 
     if not settings.preflight:
         return
     secret = settings.servicebus_connection_string
-    misses = await preflight(
+    inspected = await preflight(
         routes_of(settings).topics,
         batch_scope=settings.batch_scope,
         connection_string=secret.get_secret_value() if secret else None,
         namespace=settings.servicebus_namespace,
         credential=credential,
     )
-    for miss in misses:
+    for miss in inspected.misses:
         _logger.warning("topic.miss %s", miss)
+    if inspected.unknown is not None:
+        _logger.warning("topic.unknown %s", inspected.unknown)

@@ -7,30 +7,30 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 from azure.core.exceptions import AzureError
 from azure.cosmos.aio import ContainerProxy
 from azure.identity.aio import DefaultAzureCredential
-from azure.servicebus.aio.management import ServiceBusAdministrationClient
-from azure.servicebus.management import SubscriptionProperties, TopicProperties
+from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.service_bus_preflight import Inspection, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.bootstrap import uncovered
 from cosmos_outbox.cli.findings import (
     ContainerDescription,
     LeaseDescription,
     Resources,
-    SubscriptionDescription,
-    TopicDescription,
 )
 from cosmos_outbox.cli.leases import leases_in
 from cosmos_outbox.cli.target import Opened, Target, opened_bus
 from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError
 from cosmos_outbox.ports import LeaseStore, StartFrom
+from cosmos_outbox.relay.routing import parse_routes
 
-_NEVER = timedelta(days=3650)  # the service says "never" with the longest time it knows
 _SECONDS = 15.0
 _Denied = list[tuple[str, str]]
 
@@ -61,46 +61,23 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         if await _tried("read the change feed", read_feed, denied):
             leases, missing, skew = await _leases(opened, expiration, denied)
         if lease_container.partition_key in (("/id",), ("/partitionKey",)):
-            await _try_writing(opened.leases, by_id=lease_container.partition_key == ("/id",), denied=denied)
-    topic, unknown = await _topic(opened.target, denied)
+            await _try_writing(
+                "leases", opened.leases, by_id=lease_container.partition_key == ("/id",), denied=denied
+            )
+    parked = await _container(opened.parked) if opened.parked else None
+    if opened.parked and parked and parked.partition_key == ("/partitionKey",):
+        # A store of leases is one of single documents, which is all that has to be tried.
+        await _try_writing("parked keys", CosmosLeases(opened.parked), by_id=False, denied=denied)
+    topics = await _topics(opened.target, denied)
     return Resources(
         data=data,
         lease_container=lease_container,
-        parked=await _container(opened.parked) if opened.parked else None,
+        parked=parked,
         leases=leases,
         uncovered_ranges=missing,
         denied=tuple(denied),
-        topic=topic,
-        topic_unknown=unknown,
+        topics=topics,
         clock_skew=skew,
-    )
-
-
-def described_topic(
-    name: str,
-    topic: TopicProperties,
-    subscriptions: list[SubscriptionProperties],
-) -> TopicDescription:
-    """
-    Return what the management interface of Service Bus says of a topic.
-    """
-    idle = topic.auto_delete_on_idle
-    return TopicDescription(
-        name=name,
-        active=str(topic.status) == "Active",
-        detects_duplicates=bool(topic.requires_duplicate_detection),
-        window=_duration(topic.duplicate_detection_history_time_window) or timedelta(0),
-        partitioned=bool(topic.enable_partitioning),
-        auto_delete_on_idle=None if (length := _duration(idle)) is None or length >= _NEVER else length,
-        subscriptions=tuple(
-            SubscriptionDescription(
-                name=subscription.name,
-                requires_session=bool(subscription.requires_session),
-                active=str(subscription.status) == "Active",
-                dead_letters_on_expiry=bool(subscription.dead_lettering_on_message_expiration),
-            )
-            for subscription in subscriptions
-        ),
     )
 
 
@@ -144,7 +121,7 @@ async def _leases(
     return described, gaps if found else (), skew
 
 
-async def _try_writing(store: LeaseStore, *, by_id: bool, denied: _Denied) -> None:
+async def _try_writing(what: str, store: LeaseStore, *, by_id: bool, denied: _Denied) -> None:
     """
     Create, replace and delete a document that no processor takes for a lease.
     """
@@ -162,53 +139,44 @@ async def _try_writing(store: LeaseStore, *, by_id: bool, denied: _Denied) -> No
     async def delete() -> None:
         await store.delete(name, name)
 
-    if await _tried("create leases", create, denied):
-        await _tried("replace leases", replace, denied)
-        await _tried("delete leases", delete, denied)
+    if await _tried(f"create {what}", create, denied):
+        await _tried(f"replace {what}", replace, denied)
+        await _tried(f"delete {what}", delete, denied)
 
 
-async def _topic(target: Target, denied: _Denied) -> tuple[TopicDescription | None, str | None]:
+async def _topics(target: Target, denied: _Denied) -> Inspection:
     try:
-        async with asyncio.timeout(_SECONDS), opened_bus(target) as (bus, topic):
-
-            async def open_link() -> None:
-                # An empty call opens no link; a batch is made for a link that is open, and is then thrown away.
-                sender = bus.get_topic_sender(topic)
-                try:
-                    await sender.create_message_batch()
-                finally:
-                    await sender.close()
-
-            await _tried("send to the topic", open_link, denied)
+        async with opened_bus(target) as (bus, default):
+            topics = parse_routes(target.routes, default=default).topics
+            for topic in topics:
+                await _try_sending(bus, topic, denied)
     except ConfigurationError as error:
-        return None, str(error)
-    except TimeoutError:
-        denied.append(("send to the topic", f"no answer in {_SECONDS:g} s"))
-    if "UseDevelopmentEmulator=true" in (target.servicebus_connection_string or ""):
-        return None, "the namespace is an emulator."
+        return Inspection(unknown=f"The topics were not checked: {error}")
+    credential = None if target.servicebus_connection_string else DefaultAzureCredential()
+    async with credential or nullcontext():
+        return await preflight(
+            topics,
+            batch_scope=target.batch_scope,
+            connection_string=target.servicebus_connection_string,
+            namespace=target.servicebus_namespace,
+            credential=credential,
+        )
+
+
+async def _try_sending(bus: ServiceBusClient, topic: str, denied: _Denied) -> None:
+    async def open_link() -> None:
+        # An empty call opens no link; a batch is made for a link that is open, and is then thrown away.
+        sender = bus.get_topic_sender(topic)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                await sender.create_message_batch()
+        finally:
+            await sender.close()
+
     try:
-        async with asyncio.timeout(_SECONDS):
-            return await _managed(target), None
-    except (AzureError, TimeoutError, ValueError) as error:
-        return None, f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-async def _managed(target: Target) -> TopicDescription:
-    name = str(target.topic)
-    if target.servicebus_connection_string is not None:
-        client = ServiceBusAdministrationClient.from_connection_string(target.servicebus_connection_string)
-        async with client:
-            return await _asked(client, name)
-    async with (
-        DefaultAzureCredential() as credential,
-        ServiceBusAdministrationClient(str(target.servicebus_namespace), credential) as client,
-    ):
-        return await _asked(client, name)
-
-
-async def _asked(client: ServiceBusAdministrationClient, name: str) -> TopicDescription:
-    topic = await client.get_topic(name)
-    return described_topic(name, topic, [one async for one in client.list_subscriptions(name)])
+        await _tried(f"send to topic {topic!r}", open_link, denied)
+    except TimeoutError:
+        denied.append((f"send to topic {topic!r}", f"no answer in {_SECONDS:g} s"))
 
 
 async def _tried(what: str, attempt: Callable[[], Awaitable[None]], denied: _Denied) -> bool:
@@ -218,18 +186,3 @@ async def _tried(what: str, attempt: Callable[[], Awaitable[None]], denied: _Den
         denied.append((what, str(error).splitlines()[0]))
         return False
     return True
-
-
-def _duration(length: timedelta | str | None) -> timedelta | None:
-    if length is None or isinstance(length, timedelta):
-        return length
-    # ISO 8601, as the interface writes it: P10675199DT2H48M5.4775807S, PT10M
-    days, _, clock = length.removeprefix("P").partition("T")
-    parts = {"D": 0.0, "H": 0.0, "M": 0.0, "S": 0.0}
-    number = ""
-    for character in days + clock:
-        if character in parts:
-            parts[character], number = float(number), ""
-        else:
-            number += character
-    return timedelta(days=parts["D"], hours=parts["H"], minutes=parts["M"], seconds=parts["S"])

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from cosmos_outbox.adapters.service_bus_preflight import Inspection
+
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
-_SHORTEST_WINDOW = timedelta(minutes=10)
 
 
 class Severity(StrEnum):
@@ -49,33 +50,6 @@ class ContainerDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionDescription:
-    """
-    A subscription of the topic.
-    """
-
-    name: str
-    requires_session: bool
-    active: bool
-    dead_letters_on_expiry: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription:
-    """
-    The topic as its management interface tells it.
-    """
-
-    name: str
-    active: bool
-    detects_duplicates: bool
-    window: timedelta
-    partitioned: bool
-    auto_delete_on_idle: timedelta | None
-    subscriptions: tuple[SubscriptionDescription, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseDescription:
     """
     A lease: nobody works on it where `worked_on` is False.
@@ -91,7 +65,7 @@ class Resources:
     """
     All that a doctor looks at; denied: what was tried and refused, with the error.
 
-    topic is None where it could not be described; leases is None where they could not be listed.
+    leases is None where they could not be listed.
     """
 
     data: ContainerDescription
@@ -100,8 +74,7 @@ class Resources:
     leases: tuple[LeaseDescription, ...] | None
     uncovered_ranges: tuple[str, ...]
     denied: tuple[tuple[str, str], ...]
-    topic: TopicDescription | None
-    topic_unknown: str | None
+    topics: Inspection
     clock_skew: timedelta | None
 
 
@@ -179,18 +152,18 @@ def _time_to_live(resources: Resources) -> Iterator[Finding]:
 
 def _permissions(resources: Resources) -> Iterator[Finding]:
     for what, error in resources.denied:
-        yield _error(
-            "permissions", f"Not allowed, or not possible, to {what}: {error}", _GRANTS.get(what, _ANY_GRANT)
-        )
+        fix = next((fix for start, fix in _GRANTS.items() if what.startswith(start)), _ANY_GRANT)
+        yield _error("permissions", f"Not allowed, or not possible, to {what}: {error}", fix)
 
 
 _ANY_GRANT = "Grant the identity the role that the operation needs."
 _GRANTS = {
     "read the change feed": "Grant readMetadata and readChangeFeed on the data container.",
-    "create leases": "Grant items/create on the lease container.",
-    "replace leases": "Grant items/replace on the lease container.",
+    "create": "Grant items/create on that container.",
+    "replace": "Grant items/replace on that container.",
     "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",
-    "send to the topic": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
+    "delete": "Grant items/delete on that container.",
+    "send to": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
 }
 
 
@@ -222,70 +195,21 @@ def _coverage(resources: Resources) -> Iterator[Finding]:
         )
 
 
-def _topic(resources: Resources) -> Iterator[Finding]:
-    topic = resources.topic
-    if topic is None:
-        if resources.topic_unknown is not None:
-            yield Finding(
-                severity=Severity.NOTE,
-                check="topic",
-                message=f"The topic's settings could not be looked at: {resources.topic_unknown}",
-                fix="Run this with an identity that may manage the namespace (emulators have no such interface).",
-            )
-        return
-    if not topic.active:
-        yield _error("topic-status", f"Topic {topic.name!r} takes no messages.", "Set its status to Active.")
-    if not topic.detects_duplicates:
-        yield _error(
-            "duplicate-detection",
-            f"Topic {topic.name!r} does not detect duplicates: what is sent again arrives twice.",
-            "Create the topic anew with duplicate detection; it cannot be switched on later.",
+def _topics(resources: Resources) -> Iterator[Finding]:
+    for miss in resources.topics.misses:
+        yield Finding(
+            severity=Severity.ERROR if miss.grave else Severity.WARNING,
+            check=miss.check,
+            message=miss.message,
+            fix=miss.fix,
         )
-    elif topic.window < _SHORTEST_WINDOW:
-        yield _warning(
-            "duplicate-window",
-            f"Topic {topic.name!r} remembers messages for {topic.window.total_seconds():.0f} s only: "
-            "what a failing worker sends again later than that arrives twice.",
-            "Set the duplicate detection window to at least 10 minutes; a day is a good value.",
+    if resources.topics.unknown is not None:
+        yield Finding(
+            severity=Severity.NOTE,
+            check="topic",
+            message=resources.topics.unknown,
+            fix="Run this with an identity that may manage the namespace.",
         )
-    if topic.partitioned:
-        yield _error(
-            "partitioning",
-            f"Topic {topic.name!r} is partitioned: batches of several sessions are refused.",
-            "Create the topic without partitioning, or set the worker's batch scope to session.",
-        )
-    if topic.auto_delete_on_idle is not None:
-        yield _error(
-            "auto-delete",
-            f"Topic {topic.name!r} is deleted after {topic.auto_delete_on_idle} without traffic.",
-            "Switch auto-delete on idle off.",
-        )
-    yield from _subscriptions(topic)
-
-
-def _subscriptions(topic: TopicDescription) -> Iterator[Finding]:
-    if not topic.subscriptions:
-        yield _error(
-            "subscriptions",
-            f"Topic {topic.name!r} has no subscription: every message is thrown away.",
-            "Create a subscription with sessions before the worker starts.",
-        )
-    for subscription in topic.subscriptions:
-        name = f"Subscription {subscription.name!r}"
-        if not subscription.requires_session:
-            yield _error(
-                "sessions",
-                f"{name} has no sessions: its consumers see the events of one key in any order.",
-                "Create it anew with sessions; they cannot be switched on later.",
-            )
-        if not subscription.active:
-            yield _warning("subscription-status", f"{name} is not active.", "Set its status to Active.")
-        if not subscription.dead_letters_on_expiry:
-            yield _warning(
-                "dead-lettering",
-                f"{name} drops messages that expire.",
-                "Switch dead-lettering on message expiration on.",
-            )
 
 
 def _clock(resources: Resources) -> Iterator[Finding]:
@@ -305,7 +229,7 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
     _time_to_live,
     _permissions,
     _coverage,
-    _topic,
+    _topics,
     _clock,
 )
 

@@ -7,14 +7,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from cosmos_outbox.adapters.service_bus import BatchScope, ServiceBusPublisher
-from cosmos_outbox.cli.target import Target, opened_bus
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.adapters.service_bus import ServiceBusPublisher
+from cosmos_outbox.cli.target import MESSAGE_FORMATS, Target, opened_bus
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
-
-_FORMATS = {"plain": None, "cloudevents-structured": "structured", "cloudevents-binary": "binary"}
 
 
 @asynccontextmanager
@@ -23,12 +20,8 @@ async def opened_publisher(target: Target) -> AsyncIterator[Publisher]:
     Open one ordered stream to every topic that the routes name.
 
     Raises:
-        ConfigurationError: a variable has a value that the worker would refuse too.
+        ConfigurationError: the environment names no topic.
     """
-    if target.message_format not in _FORMATS:
-        raise ConfigurationError(f"OUTBOX_MESSAGE_FORMAT: must be one of {', '.join(_FORMATS)}")
-    if target.batch_scope not in list(BatchScope):
-        raise ConfigurationError(f"OUTBOX_BATCH_SCOPE: must be one of {', '.join(BatchScope)}")
     async with AsyncExitStack() as stack:
         bus, topic = await stack.enter_async_context(opened_bus(target))
         routes = parse_routes(target.routes, default=topic)
@@ -39,7 +32,7 @@ async def opened_publisher(target: Target) -> AsyncIterator[Publisher]:
             for name in routes.topics
         }
         publisher = RoutedPublisher(routes, publishers) if len(publishers) > 1 else publishers[topic]
-        mode = _FORMATS[target.message_format]
+        mode = MESSAGE_FORMATS[target.message_format]
         yield (
             publisher
             if mode is None

@@ -15,9 +15,13 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.service_bus import open_service_bus_client
+from cosmos_outbox.adapters.service_bus import BatchScope, open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import lease_prefix
+from cosmos_outbox.relay.routing import parse_routes
+
+# What a message looks like, and for CloudEvents how its attributes travel.
+MESSAGE_FORMATS = {"plain": None, "cloudevents-structured": "structured", "cloudevents-binary": "binary"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ def target_of(environ: Mapping[str, str]) -> Target:
     Return the outbox that the environment names.
 
     Raises:
-        ConfigurationError: one line for every variable that is missing.
+        ConfigurationError: one line for every variable that is missing, or that the worker would refuse too.
     """
 
     def value(name: str) -> str | None:
@@ -58,6 +62,19 @@ def target_of(environ: Mapping[str, str]) -> Target:
     ]
     if not value("COSMOS_CONNECTION_STRING") and not value("COSMOS_ENDPOINT"):
         mistakes.append("OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: one of them is required")
+    scope, form, routes = (
+        value("BATCH_SCOPE") or "topic",
+        value("MESSAGE_FORMAT") or "plain",
+        value("ROUTES") or "",
+    )
+    if scope not in list(BatchScope):
+        mistakes.append(f"OUTBOX_BATCH_SCOPE: must be one of {', '.join(BatchScope)}")
+    if form not in MESSAGE_FORMATS:
+        mistakes.append(f"OUTBOX_MESSAGE_FORMAT: must be one of {', '.join(MESSAGE_FORMATS)}")
+    try:
+        parse_routes(routes, default="-")
+    except ConfigurationError as error:
+        mistakes.append(f"OUTBOX_ROUTES: {error}")
     if mistakes:
         raise ConfigurationError("\n".join(sorted(mistakes)))
     return Target(
@@ -71,9 +88,9 @@ def target_of(environ: Mapping[str, str]) -> Target:
         servicebus_connection_string=value("SERVICEBUS_CONNECTION_STRING"),
         servicebus_namespace=value("SERVICEBUS_NAMESPACE"),
         topic=value("TOPIC"),
-        routes=value("ROUTES") or "",
-        batch_scope=value("BATCH_SCOPE") or "topic",
-        message_format=value("MESSAGE_FORMAT") or "plain",
+        routes=routes,
+        batch_scope=scope,
+        message_format=form,
         cloudevents_source=value("CLOUDEVENTS_SOURCE")
         or f"/{value('COSMOS_DATABASE')}/{value('COSMOS_CONTAINER')}",
         processor=value("PROCESSOR_NAME") or "outbox",

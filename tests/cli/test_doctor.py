@@ -82,13 +82,17 @@ def test_misconfigured_containers_are_named(outbox: Local):
 
 @pytest.mark.parametrize(
     ("operation", "container"),
-    [("create", "leases"), ("replace", "leases"), ("delete", "leases"), ("changefeed", "data")],
+    [
+        *[("create", "leases"), ("replace", "leases"), ("delete", "leases"), ("changefeed", "data")],
+        *[("create", "parked"), ("replace", "parked"), ("delete", "parked")],
+    ],
 )
 def test_a_permission_that_is_missing_is_an_error(outbox: Local, operation, container):
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
     outbox.steer("/cosmos/faults", operation=operation, container=container, status=403)
-    assert ("error", "permissions") in found(outbox, code=2, OUTBOX_TOPIC="")
+    variables = {"OUTBOX_TOPIC": "", "OUTBOX_PARKED_CONTAINER": "parked"}
+    assert ("error", "permissions") in found(outbox, code=2, **variables)
 
 
 def test_a_topic_that_is_missing_is_an_error(outbox: Local):
@@ -98,7 +102,21 @@ def test_a_topic_that_is_missing_is_an_error(outbox: Local):
     assert ["permissions"] == [
         finding["check"] for finding in result["findings"] if finding["severity"] == "error"
     ]
-    assert "send to the topic" in str(result)
+    assert "send to topic 'nowhere'" in str(result)
+
+
+def test_a_topic_that_only_a_route_names_is_looked_at_too(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    result = outbox.json("doctor", code=2, OUTBOX_ROUTES="entity:contact=nowhere,events")
+    (finding,) = [one for one in result["findings"] if one["severity"] == "error"]
+    assert "send to topic 'nowhere'" in finding["message"]
+
+
+def test_variables_that_a_worker_would_refuse_are_told_all_at_once(outbox: Local):
+    wrong = {"OUTBOX_BATCH_SCOPE": "world", "OUTBOX_MESSAGE_FORMAT": "prose", "OUTBOX_ROUTES": "x"}
+    said = outbox.run("doctor", code=2, **wrong).stderr
+    assert sorted(wrong) == [line.partition(":")[0] for line in said.splitlines()]
 
 
 def test_a_clock_that_is_wrong_is_found(alone: Local):

@@ -1,5 +1,7 @@
 """
 The rules of `cosmos-outbox doctor`: every misconfiguration, planted alone, gives its finding and no other.
+
+Those of topics and subscriptions are planted in tests/unit/adapters/test_service_bus_preflight.py.
 """
 
 from __future__ import annotations
@@ -8,34 +10,19 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from azure.servicebus.management import SubscriptionProperties, TopicProperties
 
-from cosmos_outbox.cli.describing import described_topic
+from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss
 from cosmos_outbox.cli.findings import (
     ContainerDescription,
     LeaseDescription,
     Resources,
     Severity,
-    SubscriptionDescription,
-    TopicDescription,
     findings_in,
 )
 
 DATA = ContainerDescription(name="data", partition_key=("/partitionKey",), default_ttl=-1)
 LEASES = ContainerDescription(name="leases", partition_key=("/id",), default_ttl=-1)
 PARKED = ContainerDescription(name="parked", partition_key=("/partitionKey",))
-SUBSCRIPTION = SubscriptionDescription(
-    name="all", requires_session=True, active=True, dead_letters_on_expiry=True
-)
-TOPIC = TopicDescription(
-    name="events",
-    active=True,
-    detects_duplicates=True,
-    window=timedelta(days=1),
-    partitioned=False,
-    auto_delete_on_idle=None,
-    subscriptions=(SUBSCRIPTION,),
-)
 
 
 def lease(name: str, *, worked_on: bool = True, transactions: int = 0) -> LeaseDescription:
@@ -49,18 +36,12 @@ HEALTHY = Resources(
     leases=(lease("0"), lease("1")),
     uncovered_ranges=(),
     denied=(),
-    topic=TOPIC,
-    topic_unknown=None,
+    topics=Inspection(),
     clock_skew=timedelta(seconds=1),
 )
 
 
-def with_topic(**changes: object) -> dict[str, object]:
-    return {"topic": replace(TOPIC, **changes)}
-
-
-def with_subscription(**changes: object) -> dict[str, object]:
-    return with_topic(subscriptions=(replace(SUBSCRIPTION, **changes),))
+GRAVE = Miss(check="sessions", message="It is bad.", fix="Mend it.")
 
 
 PLANTED = {
@@ -92,21 +73,15 @@ PLANTED = {
     "no right to create leases": ({"denied": (("create leases", "403"),)}, "permissions", "error"),
     "no right to replace leases": ({"denied": (("replace leases", "403"),)}, "permissions", "error"),
     "no right to read the feed": ({"denied": (("read the change feed", "403"),)}, "permissions", "error"),
-    "no right to send": ({"denied": (("send to the topic", "401"),)}, "permissions", "error"),
+    "no right to send": ({"denied": (("send to topic 'events'", "401"),)}, "permissions", "error"),
     "no leases": ({"leases": ()}, "leases", "warning"),
     "a range without lease": ({"uncovered_ranges": ("05-07",)}, "leases", "error"),
     "a lease without worker": ({"leases": (lease("0"), lease("1", worked_on=False))}, "owners", "warning"),
     "events without worker": ({"leases": (lease("1", worked_on=False, transactions=3),)}, "owners", "error"),
-    "topic disabled": (with_topic(active=False), "topic-status", "error"),
-    "no duplicate detection": (with_topic(detects_duplicates=False), "duplicate-detection", "error"),
-    "a short window": (with_topic(window=timedelta(minutes=1)), "duplicate-window", "warning"),
-    "a partitioned topic": (with_topic(partitioned=True), "partitioning", "error"),
-    "auto-delete": (with_topic(auto_delete_on_idle=timedelta(days=7)), "auto-delete", "error"),
-    "no subscription": (with_topic(subscriptions=()), "subscriptions", "error"),
-    "no sessions": (with_subscription(requires_session=False), "sessions", "error"),
-    "subscription disabled": (with_subscription(active=False), "subscription-status", "warning"),
-    "no dead-lettering": (with_subscription(dead_letters_on_expiry=False), "dead-lettering", "warning"),
-    "topic unknown": ({"topic": None, "topic_unknown": "403"}, "topic", "note"),
+    "no right to hold events": ({"denied": (("create parked keys", "403"),)}, "permissions", "error"),
+    "a grave miss of a topic": ({"topics": Inspection(misses=(GRAVE,))}, "sessions", "error"),
+    "another miss": ({"topics": Inspection(misses=(replace(GRAVE, grave=False),))}, "sessions", "warning"),
+    "topics unknown": ({"topics": Inspection(unknown="403.")}, "topic", "note"),
     "clock ahead": ({"clock_skew": timedelta(minutes=1)}, "clock", "warning"),
     "clock far behind": ({"clock_skew": timedelta(minutes=-6)}, "clock", "error"),
 }
@@ -126,50 +101,6 @@ def test_a_planted_misconfiguration_is_the_one_finding(changes, check, severity)
 
 def test_the_worst_findings_come_first():
     found = findings_in(
-        replace(HEALTHY, topic=None, topic_unknown="x", leases=(), data=replace(DATA, exists=False))
+        replace(HEALTHY, topics=Inspection(unknown="x"), leases=(), data=replace(DATA, exists=False))
     )
     assert [Severity.ERROR, Severity.WARNING, Severity.NOTE] == [finding.severity for finding in found]
-
-
-def topic_properties(**changes: object) -> TopicProperties:
-    names = [
-        "default_message_time_to_live",
-        "max_size_in_megabytes",
-        "requires_duplicate_detection",
-        "duplicate_detection_history_time_window",
-        "enable_batched_operations",
-        "size_in_bytes",
-        "filtering_messages_before_publishing",
-        "authorization_rules",
-        "status",
-        "support_ordering",
-        "auto_delete_on_idle",
-        "enable_partitioning",
-        "availability_status",
-        "enable_express",
-        "user_metadata",
-        "max_message_size_in_kilobytes",
-    ]
-    return TopicProperties("events", **dict.fromkeys(names) | changes)  # type: ignore[arg-type]
-
-
-def test_what_the_management_interface_says_of_a_topic_is_understood():
-    described = described_topic(
-        "events",
-        topic_properties(
-            status="Active",
-            requires_duplicate_detection=True,
-            duplicate_detection_history_time_window="P1DT10M",
-            auto_delete_on_idle="P10675199DT2H48M5.4775807S",
-            enable_partitioning=False,
-        ),
-        [],
-    )
-    assert replace(TOPIC, window=timedelta(days=1, minutes=10), subscriptions=()) == described
-    idle = described_topic("events", topic_properties(auto_delete_on_idle=timedelta(minutes=5)), [])
-    assert (timedelta(minutes=5), False, False) == (
-        idle.auto_delete_on_idle,
-        idle.active,
-        idle.detects_duplicates,
-    )
-    assert SubscriptionProperties is not None

@@ -1,5 +1,5 @@
 """
-Preflight: each miss of a described topic or subscription is one warning with its fix.
+Preflight: each miss of a described topic or subscription is told alone, with its fix.
 """
 
 from __future__ import annotations
@@ -8,10 +8,18 @@ import inspect
 from datetime import timedelta
 
 import pytest
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import EntityStatus, SubscriptionProperties, TopicProperties
 
+from cosmos_outbox.adapters import service_bus_preflight
 from cosmos_outbox.adapters.service_bus import BatchScope
-from cosmos_outbox.adapters.service_bus_preflight import preflight, subscription_misses, topic_misses
+from cosmos_outbox.adapters.service_bus_preflight import (
+    Inspection,
+    preflight,
+    subscription_misses,
+    topic_misses,
+)
 
 FOREVER = timedelta(days=10_675_199)  # what the service says where it never deletes
 
@@ -40,34 +48,41 @@ def topic(**fields) -> TopicProperties:
 
 
 def subscription(**fields) -> SubscriptionProperties:
-    good = {"requires_session": True, "auto_delete_on_idle": FOREVER}
+    good = {
+        "requires_session": True,
+        "auto_delete_on_idle": FOREVER,
+        "status": EntityStatus.ACTIVE,
+        "dead_lettering_on_message_expiration": True,
+    }
     return described(SubscriptionProperties, "all", **good | fields)
 
 
 def test_a_topic_as_it_should_be_has_no_miss():
-    assert [] == topic_misses(topic(), batch_scope=BatchScope.TOPIC)
-    assert [] == subscription_misses("events", [subscription()])
+    assert [] == list(topic_misses(topic(), batch_scope=BatchScope.TOPIC))
+    assert [] == list(subscription_misses("events", [subscription()]))
 
 
 @pytest.mark.parametrize(
-    ("fields", "miss", "fix"),
+    ("fields", "check", "grave", "fix"),
     [
-        ({"requires_duplicate_detection": False}, "does not detect duplicates", "requiresDuplicateDetection"),
+        ({"requires_duplicate_detection": False}, "duplicate-detection", True, "requiresDuplicateDetection"),
         (
-            {"duplicate_detection_history_time_window": timedelta(seconds=20)},
-            "for 0:00:20 only",
+            {"duplicate_detection_history_time_window": timedelta(minutes=9)},
+            "duplicate-window",
+            False,
             "duplicateDetectionHistoryTimeWindow",
         ),
-        ({"auto_delete_on_idle": timedelta(hours=1)}, "deletes itself", "autoDeleteOnIdle"),
-        ({"status": EntityStatus.SEND_DISABLED}, "refuses", "Active"),
-        ({"status": "Disabled"}, "refuses", "Active"),
+        ({"auto_delete_on_idle": timedelta(hours=1)}, "auto-delete", True, "autoDeleteOnIdle"),
+        ({"status": EntityStatus.SEND_DISABLED}, "topic-status", True, "Active"),
+        ({"status": "Disabled"}, "topic-status", True, "Active"),
+        ({"enable_partitioning": True}, "partitioning", True, "batch scope to message"),
     ],
 )
-def test_each_miss_of_a_topic_is_one_warning_with_its_fix(fields, miss, fix):
-    (warning,) = topic_misses(topic(**fields), batch_scope=BatchScope.TOPIC)
-    assert "'events'" in warning
-    assert miss in warning
-    assert fix in warning
+def test_each_miss_of_a_topic_is_told_alone_with_its_fix(fields, check, grave, fix):
+    (miss,) = topic_misses(topic(**fields), batch_scope=BatchScope.TOPIC)
+    assert (check, grave) == (miss.check, miss.grave)
+    assert "'events'" in miss.message
+    assert fix in miss.fix
 
 
 @pytest.mark.parametrize(
@@ -83,41 +98,72 @@ def test_each_miss_of_a_topic_is_one_warning_with_its_fix(fields, miss, fix):
 )
 def test_a_partitioned_topic_needs_the_batch_scope_that_fits(dedup, scope, wanted):
     partitioned = topic(enable_partitioning=True, requires_duplicate_detection=dedup)
-    misses = [miss for miss in topic_misses(partitioned, batch_scope=scope) if "partitioned" in miss]
+    misses = [miss for miss in topic_misses(partitioned, batch_scope=scope) if miss.check == "partitioning"]
     expected = [wanted] if wanted else []
-    assert expected == [miss.split("batch scope to ")[1].split(",")[0] for miss in misses]
+    assert expected == [miss.fix.split("batch scope to ")[1].split(",")[0] for miss in misses]
 
 
-def test_a_subscription_without_sessions_or_that_deletes_itself_is_told_of_by_name():
-    misses = subscription_misses(
-        "events",
-        [
-            subscription(requires_session=False),
-            subscription(auto_delete_on_idle=timedelta(minutes=5)),
-            subscription(),
-        ],
-    )
-    assert ["no sessions", "deletes itself"] == [
-        text for miss in misses for text in ("no sessions", "deletes itself") if text in miss
-    ]
+@pytest.mark.parametrize(
+    ("fields", "check", "grave"),
+    [
+        ({"requires_session": False}, "sessions", True),
+        ({"auto_delete_on_idle": timedelta(minutes=5)}, "auto-delete", True),
+        ({"status": EntityStatus.RECEIVE_DISABLED}, "subscription-status", False),
+        ({"dead_lettering_on_message_expiration": False}, "dead-lettering", False),
+    ],
+)
+def test_each_miss_of_a_subscription_is_told_alone_by_name(fields, check, grave):
+    (miss,) = subscription_misses("events", [subscription(**fields), subscription()])
+    assert (check, grave) == (miss.check, miss.grave)
+    assert "Subscription 'all' of topic 'events'" in miss.message
 
 
 def test_a_topic_without_subscription_loses_what_is_sent():
-    (warning,) = subscription_misses("events", [])
-    assert "no subscription" in warning
+    (miss,) = subscription_misses("events", [])
+    assert ("subscriptions", True) == (miss.check, miss.grave)
 
 
-async def test_an_emulator_gets_one_warning_and_no_request():
+class Administration(ServiceBusAdministrationClient):
+    """
+    A namespace with one topic, whose only subscription has no sessions.
+    """
+
+    async def get_topic(self, topic_name, **_):
+        if topic_name != "events":
+            raise ResourceNotFoundError("no such topic")
+        return topic(requires_duplicate_detection=False)
+
+    def list_subscriptions(self, topic_name, **_):
+        async def found():
+            yield subscription(requires_session=False)
+
+        return found()
+
+
+async def test_every_topic_is_looked_at_and_one_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(service_bus_preflight, "ServiceBusAdministrationClient", Administration)
+    inspected = await preflight(
+        ["nowhere", "events"], connection_string="Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=a2V5"
+    )
+    assert ["topic", "duplicate-detection", "sessions"] == [miss.check for miss in inspected.misses]
+    assert "'nowhere' does not exist" in str(inspected.misses[0])
+    assert None is inspected.unknown
+
+
+async def test_an_emulator_gets_one_sentence_and_no_request():
     emulator = (
         "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
     )
-    assert [
-        "The topics were not checked: the Service Bus emulator has no management API."
-    ] == await preflight(["a", "b"], connection_string=emulator)
+    inspected = await preflight(["a", "b"], connection_string=emulator)
+    assert (
+        Inspection(unknown="The topics were not checked: the Service Bus emulator has no management API.")
+        == inspected
+    )
 
 
 @pytest.mark.looptime(False)
-async def test_a_namespace_that_cannot_be_asked_gets_one_warning():
+async def test_a_namespace_that_cannot_be_asked_gets_one_sentence():
     refused = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=a2V5"
-    (warning,) = await preflight(["events"], connection_string=refused)
-    assert "Manage right" in warning
+    inspected = await preflight(["events"], connection_string=refused)
+    assert () == inspected.misses
+    assert "Manage right" in str(inspected.unknown)
