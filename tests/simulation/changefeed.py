@@ -32,7 +32,6 @@ from tests.simulation.witness import Seat, Witness
 EPOCH = 1_800_000_000.0
 PREFIX = "pmemory_AAAAAA==_"
 WORKERS = 4
-MOST_RANGES = 8  # keeps a run short
 
 KINDS = (
     "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill", "doom",
@@ -110,7 +109,14 @@ class Worker:
 
 
 class Simulation:
-    def __init__(self, *, ranges: int) -> None:
+    """
+    Args:
+        ranges: physical partitions at the start; there never are more than twice as many, or than 8.
+        workers: the most that run at once.
+    """
+
+    def __init__(self, *, ranges: int, workers: int = WORKERS) -> None:
+        self._most_ranges, self._most_workers = max(8, 2 * ranges), workers
         self.container = self._created(ranges)
         self.prefix = f"{PREFIX}AAAAAIAAAAA="
         self._created_times = 0
@@ -160,7 +166,7 @@ class Simulation:
     # the script
 
     async def _do(self, step: Step) -> None:  # noqa: C901, PLR0912, PLR0915 - one case a kind
-        name = f"w{step.a % WORKERS}"
+        name = f"w{step.a % self._most_workers}"
         worker = self.workers.get(name)
         match step.kind:
             case "write":
@@ -245,12 +251,12 @@ class Simulation:
 
     async def _split(self, number: int) -> None:
         ranges = await self.container.physical_ranges()
-        if len(ranges) < MOST_RANGES:
+        if len(ranges) < self._most_ranges:
             self.container.split(ranges[number % len(ranges)].id)
 
     async def _split_again(self, child: Lease) -> None:
         ranges = await self.container.physical_ranges()
-        if self._splits_again and child.range and len(ranges) < MOST_RANGES:
+        if self._splits_again and child.range and len(ranges) < self._most_ranges:
             self._splits_again -= 1
             self.container.split(next(r.id for r in ranges if r.range.overlaps(child.range)))
 
@@ -438,7 +444,7 @@ class Simulation:
             worker.heal()
         await asyncio.sleep(1)  # a worker that was frozen while it was refused ends now
         await self._bury()
-        for i in range(WORKERS):  # a new process repairs leases that somebody deleted
+        for i in range(self._most_workers):  # a new process repairs leases that somebody deleted
             if f"w{i}" not in self.workers:
                 self._start(f"w{i}", skew=0)
                 break

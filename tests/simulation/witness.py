@@ -9,16 +9,19 @@ the trust that it had at that moment ends.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.leases import FeedRange, Lease, from_document
 from cosmos_outbox.ports import Document, Listing
+
+T = TypeVar("T")
 
 STRANGERS = ("dotnet", "operator")
 SIGNATURE, WISH = "handover.owner", "handover.wanted-by"  # the names of the format, not those of the code
@@ -100,10 +103,9 @@ class Witness:
                 honest.append((owner, lease))
             elif robbed_at is not None and until > robbed_at + self._trust_seconds:
                 self.violated(f"{owner} trusts {lease.id} for longer than when it was robbed of it")
-        for i, (owner, lease) in enumerate(honest):
-            for other_owner, other in honest[i + 1 :]:
-                if owner != other_owner and self._twice(lease.range, other.range):
-                    self.violated(f"{owner} and {other_owner} both trust {lease.id} / {other.id}")
+        for (owner, lease), (other_owner, other) in _pairs(honest, key=lambda pair: pair[1].range):
+            if owner != other_owner and self._twice(lease.range, other.range):
+                self.violated(f"{owner} and {other_owner} both trust {lease.id} / {other.id}")
 
     def overlapping(self) -> list[tuple[str, str]]:
         """
@@ -112,8 +114,7 @@ class Witness:
         leases = [lease for lease in self.leases.values() if self._current(lease)]
         return [
             (lease.id, other.id)
-            for i, lease in enumerate(leases)
-            for other in leases[i + 1 :]
+            for lease, other in _pairs(leases, key=lambda lease: lease.range)
             if self._twice(lease.range, other.range)
         ]
 
@@ -288,6 +289,20 @@ class Seat:
 
 def _is_lease(document_id: str) -> bool:
     return ".." in document_id  # neither the marker nor the lock
+
+
+def _pairs(things: Iterable[T], *, key: Callable[[T], FeedRange | None]) -> Iterator[tuple[T, T]]:
+    """
+    Return the pairs whose ranges may overlap; with a hundred ranges, trying all would take most of a run.
+    """
+    ranged = sorted(
+        ((found, thing) for thing in things if (found := key(thing))), key=lambda pair: pair[0].min
+    )
+    for i, (covered, thing) in enumerate(ranged):
+        for other, other_thing in itertools.islice(ranged, i + 1, None):
+            if other.min >= covered.max:
+                break
+            yield thing, other_thing
 
 
 def _holds(feed_range: FeedRange, hashed: str) -> bool:
