@@ -14,6 +14,7 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
     pump        read a page, have it handled, report how far we are; repeat       (pump.py, handling.py)
     progress    how far a range is, and whether it stands still                   (progress.py)
     splits      replace the lease of a range that is gone by leases of the new    (splits.py)
+    grace       what is asked to end has so many seconds left to do so            (grace.py)
     watchdog    tells what blocks the event loop                                  (watchdog.py)
     estimator   how many changes wait, for each lease                             (estimator.py)
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.instrumentation import HandlerSlow, LeaseHalted, Record
+from cosmos_outbox.instrumentation import HandlerSlow, LeaseHalted, PageFailed, Record
 from cosmos_outbox.ports import ChangeBatch
 from tests.unit.changefeed.world import World
 
@@ -142,3 +142,14 @@ async def test_a_stop_during_an_outage_ends_within_the_grace_period():
 
     assert asyncio.get_running_loop().time() - before <= 20
     assert {"nobody": 1} == await world.owners()
+
+
+async def test_a_stop_between_two_attempts_does_not_take_the_page_for_done():
+    world, records = World(), list[Record]()
+    await world.write("k")
+    world.start("a", handler=fail, backoff=Backoff(initial_seconds=1000), hooks=[records.append])
+    await world.until(lambda: any(isinstance(record, PageFailed) for record in records))
+    await world.stop("a")
+
+    (lease,) = await world.all_leases()
+    assert (None, None) == (lease.owner, lease.continuation)

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from tests.unit.changefeed.world import World
+from tests.unit.changefeed.world import Faulty, World
 
 
 async def test_the_example_in_the_docstring_runs(capsys):
@@ -141,6 +141,36 @@ async def test_the_checkpoint_never_runs_ahead_of_the_handler():
     await world.stop_all()
     (lease,) = await world.all_leases()
     assert '"10"' == lease.continuation
+
+
+async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_ones_with_the_renewals():
+    world = World()
+    store = Faulty(world.leases)
+    world.start("a", leases=store)
+    await asyncio.sleep(1)
+
+    (lease,) = await world.all_leases()
+    assert '"0"' == lease.continuation
+    store.calls.clear()
+    await asyncio.sleep(170)
+    assert 9 <= store.calls["replace"] <= 11
+    await world.stop_all()
+
+
+async def test_a_range_is_polled_often_after_a_change_and_ever_more_rarely_without():
+    world = World()
+    feed = Faulty(world.container)
+    world.start("a", feed=feed, max_poll_interval=timedelta(seconds=60))
+    await asyncio.sleep(600)
+    feed.calls.clear()
+    await asyncio.sleep(600)
+    assert 9 <= feed.calls["read_page"] <= 11
+
+    await world.write("k")
+    await world.until(world.all_handled)
+    await world.write("k")
+    assert await world.until(world.all_handled) < 1
+    await world.stop_all()
 
 
 async def test_an_owner_cut_off_from_the_lease_store_stops_before_the_lease_expires_for_others():

@@ -74,3 +74,12 @@ async def test_a_start_that_hangs():
     await asyncio.sleep(20)
 
     assert await stopped(world) <= 1
+
+
+async def test_a_range_that_is_polled_rarely():
+    world = World()
+    world.start("a", grace_period=GRACE, max_poll_interval=timedelta(minutes=10))
+    await asyncio.sleep(300)
+
+    assert await stopped(world) <= 1
+    assert {"nobody": 1} == await world.owners()
