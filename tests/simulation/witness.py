@@ -209,7 +209,7 @@ class Witness:
             for other in self.leases.values()
             if other.range and self._same_container(other, lease)
         ]
-        if lease.range is not None and lease.range.without(left):
+        if lease.range is not None and self._current(lease) and lease.range.without(left):
             self.violated(f"{actor} deletes {lease.id} before all of its children are there")
 
     def _check_not_ahead(self, actor: str, lease: Lease) -> None:
