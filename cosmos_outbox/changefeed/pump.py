@@ -106,7 +106,6 @@ class Pump:
                 if not await self._pause(delay):
                     return None
                 continue
-            self._tenure.ensure_active()
             lease_names_partition = self._tenure.lease.version == 0 and page.range_id is not None
             if lease_names_partition and page.range_id != self._tenure.lease.token:
                 # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.

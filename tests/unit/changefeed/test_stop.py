@@ -9,8 +9,10 @@ from datetime import timedelta
 
 import pytest
 
+from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.instrumentation import LeaseClosed, Record
+from cosmos_outbox.ports import ChangeBatch, ChangePage
 from tests.unit.changefeed.world import Faulty, World
 
 GRACE = timedelta(seconds=10)
@@ -80,6 +82,35 @@ async def test_a_range_that_is_polled_rarely():
     world = World()
     world.start("a", grace_period=GRACE, max_poll_interval=timedelta(minutes=10))
     await asyncio.sleep(300)
+
+    assert await stopped(world) <= 1
+    assert {"nobody": 1} == await world.owners()
+
+
+async def test_a_page_that_fails_while_the_next_one_hangs():
+    world = World()
+    failed = asyncio.Event()
+
+    class Feed(Faulty):
+        async def read_page(self, *args, continuation: str | None, **kwargs) -> ChangePage:
+            if continuation is not None:
+                await asyncio.Event().wait()
+            return await world.container.read_page(*args, continuation=continuation, **kwargs)
+
+    async def fail(_: ChangeBatch) -> None:
+        failed.set()
+        raise RuntimeError("poison")
+
+    await world.write("k")
+    world.start(
+        "a",
+        feed=Feed(world.container),
+        handler=fail,
+        grace_period=GRACE,
+        backoff=Backoff(initial_seconds=1000),
+    )
+    await failed.wait()
+    await asyncio.sleep(1)
 
     assert await stopped(world) <= 1
     assert {"nobody": 1} == await world.owners()

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.instrumentation import HandlerSlow, LeaseClosed, LeaseHalted, PageFailed, Record
@@ -123,26 +124,31 @@ async def test_a_failure_handler_that_swallows_its_end_has_not_taken_the_page_ov
     await world.kill("a")
 
 
-async def test_a_page_whose_read_swallowed_the_end_is_not_handled():
-    world = World()
-    reading = asyncio.Event()
+@pytest.mark.parametrize("answer", ["a page", "an error"])
+async def test_after_a_read_that_swallowed_the_end_nothing_is_handled_and_nothing_read(answer: str):
+    world, records, reads = World(), list[Record](), 0
 
     class Deaf:
         def __getattr__(self, name: str):
             return getattr(world.container, name)
 
         async def read_page(self, *args, **kwargs) -> ChangePage:
-            reading.set()
+            nonlocal reads
+            reads += 1
             await returns()
+            if answer == "an error":
+                raise StoreUnavailable
             return await world.container.read_page(*args, **kwargs)
 
     await world.write("k")
-    world.start("a", feed=Deaf())
-    await reading.wait()
+    world.start("a", feed=Deaf(), hooks=[records.append], backoff=Backoff(initial_seconds=1000))
+    await world.until(lambda: reads == 1)
     await stolen(world)
-    await asyncio.sleep(60)
+    await asyncio.sleep(20)
 
-    assert {} == world.handled
+    assert ({}, 1) == (world.handled, reads)
+    assert [CloseReason.LOST] == [record.reason for record in records if isinstance(record, LeaseClosed)]
+    assert not any(isinstance(record, PageFailed) for record in records)
     await world.kill("a")
 
 
