@@ -8,26 +8,23 @@ copy of a change counts.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.leases import Lease
-from cosmos_outbox.ports import ChangeBatch, Document, Write, WriteKind
+from cosmos_outbox.ports import Document, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
-from tests.simulation.ice import ICE, Ice, freezable
-from tests.simulation.links import Link
+from tests.simulation.ice import freezable
 from tests.simulation.witness import Seat, Witness
+from tests.simulation.worker import Worker
 
 EPOCH = 1_800_000_000.0
 PREFIX = "pmemory_AAAAAA==_"
@@ -56,56 +53,6 @@ class Violation(AssertionError):
     """
     An invariant did not hold.
     """
-
-
-class Worker:
-    """
-    One process: what it runs, its ways to the services, and what its handler does next.
-    """
-
-    def __init__(self, instance: str) -> None:
-        self.instance = instance
-        self.processor: ChangeFeedProcessor
-        self.task: asyncio.Task[None]
-        self.feed: Link
-        self.leases: Link
-        self.ice = Ice()
-        self.thawed_at = 0.0
-        self.failures = 0
-        self.hang = 0.0
-        self.swallows = False
-
-    @property
-    def dead(self) -> bool:
-        return self.leases.dead
-
-    def die(self) -> None:
-        self.feed.dead = self.leases.dead = self.ice.frozen = True
-
-    def end_if_dead(self) -> None:
-        if self.dead:
-            raise asyncio.CancelledError
-
-    def thaw(self) -> None:
-        self.thawed_at = asyncio.get_running_loop().time()
-        self.ice.thaw()
-
-    def heal(self) -> None:
-        self.feed.heal()
-        self.leases.heal()
-        self.thaw()
-        self.failures, self.hang, self.swallows = 0, 0.0, False
-
-    def trusts(self, lease: str, tenure: int) -> bool:
-        """
-        Say whether a page of this tenure may be worked on now.
-
-        A process that wakes long after its trust ended may finish the step that it was in.
-        """
-        owned, _ = self.processor._running.get(lease, (None, None))
-        now = asyncio.get_running_loop().time()
-        trusted = owned is not None and owned.number == tenure and now <= owned.trusted_until
-        return trusted or now == self.thawed_at
 
 
 class Simulation:
@@ -289,28 +236,15 @@ class Simulation:
         """
         self._names += renamed
         instance = f"{name}-{self._names}" if renamed else name
-        worker = Worker(instance)
-        seat = Seat(instance, self._store, self.witness, on_create=self._split_again)
-        worker.feed = Link(lambda: self.container)
-        worker.leases = Link(
-            lambda: seat, sending=partial(self._check_sent, worker), race=self._rewrite, die=worker.die
+        self.workers[name] = Worker(
+            self.container,
+            Seat(instance, self._store, self.witness, on_create=self._split_again),
+            self.witness,
+            arrives=self._arrives,
+            looks=self._check_trust,
+            race=self._rewrite,
+            now=lambda: self.now() + skew,
         )
-
-        async def handler(batch: ChangeBatch) -> None:
-            await self._handle(worker, batch)
-
-        worker.processor = ChangeFeedProcessor(
-            worker.feed,
-            worker.leases,  # type: ignore[arg-type] # it passes every operation on
-            handler,
-            ProcessorOptions(processor_name="p", instance_name=instance, max_items=10),
-            hooks=(),
-            utcnow=lambda: datetime.fromtimestamp(self.now() + skew, UTC),
-        )
-        context = contextvars.copy_context()
-        context.run(ICE.set, worker.ice)
-        worker.task = asyncio.get_running_loop().create_task(worker.processor.run(), context=context)
-        self.workers[name] = worker
 
     async def _kill(self, name: str) -> None:
         worker = self.workers.pop(name)
@@ -324,7 +258,7 @@ class Simulation:
             self.prefix,
             self.container,
             Seat("dotnet", self._store, self.witness),
-            handle=self._arrive,
+            handle=self._handled_by_neighbour,
             utcnow=lambda: datetime.fromtimestamp(self.now() + skew, UTC),
         )
         self._neighbour = neighbour, asyncio.ensure_future(neighbour.run())
@@ -337,84 +271,20 @@ class Simulation:
             if clean:
                 await neighbour.release()
 
-    # the handler
-
-    async def _handle(self, worker: Worker, batch: ChangeBatch) -> None:
-        worker.end_if_dead()
-        self._check_trust()
-        instance, task = worker.instance, asyncio.current_task()
-        assert task
-        if task.cancelling() or not worker.trusts(batch.lease, batch.tenure):
-            self.witness.violated(
-                f"{instance} begins a page of {batch.lease}, which it does not own any more"
-            )
-        if batch.lease.startswith(f"{self.prefix}.."):
-            self.witness.page_begins(instance, batch.lease, batch.tenure, batch.page, batch.documents)
-        try:
-            if worker.hang:
-                hang, worker.hang = worker.hang, 0.0
-                await asyncio.sleep(hang)
-            if worker.failures:
-                worker.failures -= 1
-                raise RuntimeError("the handler fails")
-            for document in batch.documents:
-                await asyncio.sleep(0.01)
-                worker.end_if_dead()
-                if not worker.trusts(batch.lease, batch.tenure) and not task.cancelling():
-                    self.witness.violated(
-                        f"{instance} still handles {batch.lease}, which it does not own any more"
-                    )
-                self._arrive_now(document)
-        except asyncio.CancelledError:
-            if not worker.swallows or worker.dead:
-                raise
-        if not task.cancelling():
-            self.witness.page_is_done(instance, batch.lease, batch.documents[-1]["_lsn"])
-
-    async def _arrive(self, document: Document) -> None:
+    async def _handled_by_neighbour(self, document: Document) -> None:
         await asyncio.sleep(0.01)
-        self._arrive_now(document)
+        self._arrives(document)
 
-    def _arrive_now(self, document: Document) -> None:
+    def _arrives(self, document: Document) -> None:
         if document["partitionKey"].endswith(f".{self._created_times}"):  # else of a container that is gone
             self.witness.change_arrives(document)
 
     # the checks
 
-    def _check_sent(self, worker: Worker, operation: str, args: tuple[Any, ...]) -> None:
-        """
-        Check that whoever sends a write of a lease, or of a child of it, trusts it as it does so.
-        """
-        if operation not in ("create", "replace", "delete"):
-            return
-        document = args[0] if isinstance(args[0], dict) else {"id": args[0]}
-        now = asyncio.get_running_loop().time()
-        for owned, _ in worker.processor._running.values():
-            lease = owned.lease
-            own = document["id"] == lease.id and document.get("Owner") in (worker.instance, None)
-            if (own or self._is_child(document, lease)) and owned.trusted_until <= now:
-                self.witness.violated(
-                    f"{worker.instance} sends {operation} of {document['id']} for {lease.id}, not trusting it any more"
-                )
-
-    @staticmethod
-    def _is_child(document: Document, lease: Lease) -> bool:
-        if "FeedRange" not in document or document["id"] == lease.id or lease.range is None:
-            return False
-        bounds = document["FeedRange"]["Range"]
-        return lease.range.min <= bounds["min"] and bounds["max"] <= lease.range.max
-
     def _check_trust(self) -> None:
-        now = asyncio.get_running_loop().time()
         self.witness.check_trust(
-            [
-                (worker.instance, tenure.lease, tenure.trusted_until)
-                for worker in self.workers.values()
-                for tenure, _ in worker.processor._running.values()
-                if not worker.dead and not tenure.replacing and tenure.trusted_until > now
-                and tenure.lease.id.startswith(f"{self.prefix}..")
-            ]
-        )  # fmt: skip
+            [trusted for worker in self.workers.values() for trusted in worker.trusted()]
+        )
 
     def _check(self) -> None:
         self._check_trust()

@@ -19,7 +19,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_p
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.leases import FeedRange, Lease, from_document
-from cosmos_outbox.ports import Document, Listing
+from cosmos_outbox.ports import ChangeBatch, Document, Listing
 
 T = TypeVar("T")
 
@@ -71,23 +71,20 @@ class Witness:
             self.violated(f"{key}: {number} arrived before {self.arrived[key]}")
         self.arrived[key] = max(self.arrived[key], number + 1)
 
-    def page_begins(
-        self, owner: str, lease: str, tenure: int, page: int, documents: tuple[Document, ...]
-    ) -> None:
+    def page_begins(self, owner: str, batch: ChangeBatch) -> None:
         """
         Within one tenure pages come in order: the same again after a failure, or the next, which starts behind it.
         """
+        lease, page, first = batch.lease, batch.page, batch.documents[0]["_lsn"]
         if (owner, lease) in self._given_up:
             self.violated(f"{owner} handles a page of {lease}, which it released")
-        last, reached = self._pages.get((owner, lease, tenure), (0, 0))
-        if page not in (last, last + 1) or (page == last + 1 and documents[0]["_lsn"] <= reached):
-            self.violated(
-                f"{owner} handles page {page} of {lease} at {documents[0]['_lsn']} after {last} at {reached}"
-            )
-        self._pages[owner, lease, tenure] = page, documents[-1]["_lsn"]
+        last, reached = self._pages.get((owner, lease, batch.tenure), (0, 0))
+        if page not in (last, last + 1) or (page == last + 1 and first <= reached):
+            self.violated(f"{owner} handles page {page} of {lease} at {first} after {last} at {reached}")
+        self._pages[owner, lease, batch.tenure] = page, batch.documents[-1]["_lsn"]
 
-    def page_is_done(self, owner: str, lease: str, lsn: int) -> None:
-        self._handled[owner, lease] = lsn
+    def page_is_done(self, owner: str, batch: ChangeBatch) -> None:
+        self._handled[owner, batch.lease] = batch.documents[-1]["_lsn"]
 
     # who trusts what
 
@@ -98,6 +95,8 @@ class Witness:
         """
         honest = []
         for owner, lease, until in trusted:
+            if not self._current(lease):
+                continue
             robbed_at = self._robbed.get((owner, lease.id))
             if robbed_at is None and (owner, lease.id) not in self._given_up:
                 honest.append((owner, lease))

@@ -1,0 +1,159 @@
+"""
+One worker of the fleet: a processor with its own links and ice, and a handler that fails, hangs and watches as it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.leases import Lease
+from cosmos_outbox.ports import ChangeBatch, Document
+from tests.simulation.ice import ICE, Ice
+from tests.simulation.links import Link
+from tests.simulation.witness import Seat, Witness
+
+
+class Worker:
+    """
+    A process that runs from its creation on.
+
+    Args:
+        seat: its access to the leases.
+        arrives: called with each change that its handler has handled.
+        looks: called when its handler begins a page: a good moment to look at everybody's leases.
+        race: writes a lease a moment before this worker does.
+        now: the time on its own clock.
+    """
+
+    def __init__(
+        self,
+        container: MemoryContainer,
+        seat: Seat,
+        witness: Witness,
+        *,
+        arrives: Callable[[Document], None],
+        looks: Callable[[], None],
+        race: Callable[[Document], Awaitable[None]],
+        now: Callable[[], float],
+    ) -> None:
+        self.instance = seat.actor
+        self._witness, self._arrives, self._looks = witness, arrives, looks
+        self.failures, self.hang, self.swallows = 0, 0.0, False
+        self.ice, self._thawed_at = Ice(), 0.0
+        self.feed = Link(lambda: container)
+        self.leases = Link(lambda: seat, sending=self._check_sent, race=race, die=self.die)
+        self.processor = ChangeFeedProcessor(
+            self.feed,  # type: ignore[arg-type] # it passes every operation on
+            self.leases,  # type: ignore[arg-type] # as well
+            self._handle,
+            ProcessorOptions(processor_name="p", instance_name=self.instance, max_items=10),
+            hooks=(),
+            utcnow=lambda: datetime.fromtimestamp(now(), UTC),
+        )
+        context = contextvars.copy_context()
+        context.run(ICE.set, self.ice)
+        self.task = asyncio.get_running_loop().create_task(self.processor.run(), context=context)
+
+    @property
+    def dead(self) -> bool:
+        return self.leases.dead
+
+    def die(self) -> None:
+        self.feed.dead = self.leases.dead = self.ice.frozen = True
+
+    def thaw(self) -> None:
+        self._thawed_at = asyncio.get_running_loop().time()
+        self.ice.thaw()
+
+    def heal(self) -> None:
+        self.feed.heal()
+        self.leases.heal()
+        self.thaw()
+        self.failures, self.hang, self.swallows = 0, 0.0, False
+
+    def trusted(self) -> list[tuple[str, Lease, float]]:
+        """
+        Return what this worker may act on, and until when.
+        """
+        now = asyncio.get_running_loop().time()
+        return [
+            (self.instance, tenure.lease, tenure.trusted_until)
+            for tenure, _ in self.processor._running.values()
+            if not self.dead and not tenure.replacing and tenure.trusted_until > now
+        ]
+
+    # its handler
+
+    async def _handle(self, batch: ChangeBatch) -> None:
+        self._end_if_dead()
+        self._looks()
+        task = asyncio.current_task()
+        assert task
+        if task.cancelling() or not self._may_handle(batch):
+            self._violated(f"begins a page of {batch.lease}, which it does not own any more")
+        self._witness.page_begins(self.instance, batch)
+        try:
+            if self.hang:
+                hang, self.hang = self.hang, 0.0
+                await asyncio.sleep(hang)
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("the handler fails")
+            for document in batch.documents:
+                await asyncio.sleep(0.01)
+                self._end_if_dead()
+                if not self._may_handle(batch) and not task.cancelling():
+                    self._violated(f"still handles {batch.lease}, which it does not own any more")
+                self._arrives(document)
+        except asyncio.CancelledError:
+            if not self.swallows or self.dead:
+                raise
+        if not task.cancelling():
+            self._witness.page_is_done(self.instance, batch)
+
+    def _may_handle(self, batch: ChangeBatch) -> bool:
+        """
+        Say whether a page may be worked on now; a process that wakes from ice may finish the step that it was in.
+        """
+        owned, _ = self.processor._running.get(batch.lease, (None, None))
+        now = asyncio.get_running_loop().time()
+        trusted = owned is not None and owned.number == batch.tenure and now <= owned.trusted_until
+        return trusted or now == self._thawed_at
+
+    def _end_if_dead(self) -> None:
+        if self.dead:
+            raise asyncio.CancelledError
+
+    # its writes
+
+    def _check_sent(self, operation: str, args: tuple[Any, ...]) -> None:
+        """
+        Check that whoever sends a write of a lease, or of a child of it, trusts it as it does so.
+        """
+        if operation not in ("create", "replace", "delete"):
+            return
+        document = args[0] if isinstance(args[0], dict) else {"id": args[0]}
+        now = asyncio.get_running_loop().time()
+        for owned, _ in self.processor._running.values():
+            lease = owned.lease
+            own = document["id"] == lease.id and document.get("Owner") in (self.instance, None)
+            if (own or _is_child(document, lease)) and owned.trusted_until <= now:
+                self._violated(
+                    f"sends {operation} of {document['id']} for {lease.id}, not trusting it any more"
+                )
+
+    def _violated(self, what: str) -> None:
+        self._witness.violated(f"{self.instance} {what}")
+
+
+def _is_child(document: Document, lease: Lease) -> bool:
+    if "FeedRange" not in document or document["id"] == lease.id or lease.range is None:
+        return False
+    bounds = document["FeedRange"]["Range"]
+    return bool(lease.range.min <= bounds["min"] and bounds["max"] <= lease.range.max)
