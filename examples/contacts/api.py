@@ -4,20 +4,20 @@ The contacts API: HTTP in, one unit of work per request, problem details out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from cosmos_outbox import Outbox, Store
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos_store import open_store
 from examples.contacts import problems, service
+from examples.contacts.conditions import ExpectedEtags, KnownEtags
 from examples.contacts.domain import Contact
 from examples.contacts.models import (
     ContactPage,
@@ -34,9 +34,11 @@ from examples.contacts.service import Changed, ContactsUnitOfWork
 from examples.contacts.settings import Settings
 
 MAX_PAGE_SIZE = 100
-# Each alternative begins in its own way, so that no header makes the search go back and forth.
-_ETAG = re.compile(r'\*|(?:W/)?"[^"]*"|[^\s,"*][^\s,"]*')
-_ETAGS = re.compile(rf"\s*(?:{_ETAG.pattern})(?:\s*,\s*(?:{_ETAG.pattern}))*\s*")
+_DESCRIPTION = """
+People and how to reach them. Every change is committed together with the event that tells of it.
+
+Errors are problem details (RFC 9457). `X-Correlation-Id` and `traceparent` of a request are passed on to its events.
+"""
 
 router = APIRouter(prefix="/api/contacts", tags=["contacts"])
 
@@ -64,11 +66,11 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
             app.state.outbox = Outbox(store or await _opened(settings or Settings(), stack))
             yield
 
-    app = FastAPI(title="Contacts", version="1", lifespan=lifespan)
+    app = FastAPI(title="Contacts", version="1", description=_DESCRIPTION, lifespan=lifespan)
     app.add_middleware(RequestContext)
     app.include_router(router)
     app.add_api_route("/healthz", _healthz, methods=["GET"], tags=["operations"], operation_id="healthz")
-    problems.install(app)
+    problems.install(app, router)
     app.openapi = _without_422(app.openapi)  # type: ignore[method-assign] # FastAPI's documented way
     return app
 
@@ -94,40 +96,8 @@ async def _unit_of_work(request: Request) -> AsyncIterator[ContactsUnitOfWork]:
         yield uow
 
 
-def _expected_etags(
-    if_match: Annotated[
-        str | None, Header(description="Change the contact only while it has this etag.")
-    ] = None,
-    etag: Annotated[str | None, Header(description="The same, as Microsoft's sample has it.")] = None,
-) -> list[str]:
-    return _etags(if_match if if_match is not None else etag)
-
-
-def _known_etags(
-    if_none_match: Annotated[
-        str | None, Header(description="Answer 304 while the contact has this etag.")
-    ] = None,
-    etag: Annotated[str | None, Header(description="The same, as Microsoft's sample has it.")] = None,
-) -> list[str]:
-    return [tag.removeprefix("W/") for tag in _etags(if_none_match if if_none_match is not None else etag)]
-
-
-def _etags(header: str | None) -> list[str]:
-    if header is None:
-        return []
-    if not _ETAGS.fullmatch(header):
-        # read as "no condition" it would let a change through that the caller wanted to guard
-        raise HTTPException(
-            HTTPStatus.BAD_REQUEST, "The header with etags is malformed; it must be * or a list of etags."
-        )
-    # An unquoted etag, as some clients send it, means the quoted one.
-    tags = _ETAG.findall(header)
-    return [tag if tag == service.ANY_ETAG or tag.endswith('"') else f'"{tag}"' for tag in tags]
-
-
 UnitOfWorkNeeded = Annotated[ContactsUnitOfWork, Depends(_unit_of_work)]
-ExpectedEtags = Annotated[list[str], Depends(_expected_etags)]
-KnownEtags = Annotated[list[str], Depends(_known_etags)]
+ContactId = Annotated[UUID, Path(description="The contact's id, as its creation gave it out.")]
 
 
 def _problem_responses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
@@ -144,8 +114,8 @@ def _problem_responses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]
     }
 
 
-_ETAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "The contact's new etag."}}
-_CHANGE_HEADERS = _ETAG_HEADER | {
+_ETAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "The contact's etag."}}
+_CHANGE_HEADERS = {
     "X-Contact-Version": {"schema": {"type": "integer"}, "description": "The contact's new version."},
     "X-Event-Ids": {
         "schema": {"type": "string"},
@@ -153,23 +123,43 @@ _CHANGE_HEADERS = _ETAG_HEADER | {
     },
 }
 _Responses = dict[int | str, dict[str, Any]]
-_CREATED: _Responses = {201: {"headers": _CHANGE_HEADERS | {"Location": {"schema": {"type": "string"}}}}}
-_CHANGED: _Responses = {200: {"headers": _CHANGE_HEADERS}}
-_READ: _Responses = {
-    200: {"headers": _ETAG_HEADER},
-    304: {"description": "The caller's copy is current."},
+_CREATED: _Responses = {
+    201: {
+        "description": "The contact as it is stored.",
+        "headers": _ETAG_HEADER
+        | _CHANGE_HEADERS
+        | {"Location": {"schema": {"type": "string"}, "description": "Where the contact is read."}},
+    }
 }
-_DELETED: _Responses = {204: {"headers": _CHANGE_HEADERS}}
+_CHANGED: _Responses = {
+    200: {"description": "The contact as it is now stored.", "headers": _ETAG_HEADER | _CHANGE_HEADERS}
+}
+_READ: _Responses = {
+    200: {"description": "The contact.", "headers": _ETAG_HEADER},
+    304: {"description": "The caller's copy is current.", "headers": _ETAG_HEADER},
+}
+_LISTED: _Responses = {
+    200: {
+        "description": "A page of contacts.",
+        "headers": {
+            "X-Continuation-Token": {
+                "schema": {"type": "string"},
+                "description": "As in the body; not there after the last page.",
+            }
+        },
+    }
+}
+_DELETED: _Responses = {204: {"description": "The contact is deleted.", "headers": _CHANGE_HEADERS}}
 _CHANGE_PROBLEMS = _problem_responses(HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED)
 
 
 def _describe(changed: Changed, response: Response) -> ContactView:
     _set_change_headers(changed, response)
+    response.headers["ETag"] = changed.contact.etag or ""
     return ContactView.of(changed.contact)
 
 
 def _set_change_headers(changed: Changed, response: Response) -> None:
-    response.headers["ETag"] = changed.contact.etag or ""
     response.headers["X-Contact-Version"] = str(changed.contact.version)
     response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
 
@@ -190,12 +180,18 @@ async def create_contact(body: NewContact, uow: UnitOfWorkNeeded, response: Resp
     return _describe(changed, response)
 
 
-@router.get("", operation_id="listContacts", responses=_problem_responses())
+@router.head("", include_in_schema=False)
+@router.get("", operation_id="listContacts", responses=_LISTED | _problem_responses())
 async def list_contacts(
     uow: UnitOfWorkNeeded,
     response: Response,
-    page_size: Annotated[int, Query(alias="pageSize", ge=1, le=MAX_PAGE_SIZE)] = 10,
-    continuation_token: Annotated[str | None, Query(alias="continuationToken")] = None,
+    page_size: Annotated[
+        int, Query(alias="pageSize", ge=1, le=MAX_PAGE_SIZE, description="How many contacts at most.")
+    ] = 10,
+    continuation_token: Annotated[
+        str | None,
+        Query(alias="continuationToken", description="Of the page before; none for the first page."),
+    ] = None,
     x_continuation_token: Annotated[
         str | None, Header(description="The same as continuationToken, as Microsoft's sample has it.")
     ] = None,
@@ -209,13 +205,14 @@ async def list_contacts(
     return ContactPage.of(page)
 
 
+@router.head("/{contact_id}", include_in_schema=False)
 @router.get(
     "/{contact_id}",
     operation_id="getContact",
     responses=_READ | _problem_responses(HTTPStatus.NOT_FOUND),
 )
 async def get_contact(
-    contact_id: UUID, uow: UnitOfWorkNeeded, known: KnownEtags, response: Response
+    contact_id: ContactId, uow: UnitOfWorkNeeded, known: KnownEtags, response: Response
 ) -> ContactView:
     """
     Read a contact.
@@ -243,7 +240,7 @@ def _change_route(part: str, operation_id: str) -> Callable[[Callable[..., Any]]
 
 @_change_route("name", "updateContactName")
 async def update_name(
-    contact_id: UUID, body: NewName, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId, body: NewName, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
 ) -> ContactView:
     """
     Change how a contact is called.
@@ -254,7 +251,11 @@ async def update_name(
 
 @_change_route("description", "updateContactDescription")
 async def update_description(
-    contact_id: UUID, body: NewDescription, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId,
+    body: NewDescription,
+    uow: UnitOfWorkNeeded,
+    expected: ExpectedEtags,
+    response: Response,
 ) -> ContactView:
     """
     Change how a contact is described.
@@ -267,7 +268,7 @@ async def update_description(
 
 @_change_route("email", "updateContactEmail")
 async def update_email(
-    contact_id: UUID, body: NewEmail, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId, body: NewEmail, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
 ) -> ContactView:
     """
     Change or remove a contact's e-mail address.
@@ -280,7 +281,11 @@ async def update_email(
 
 @_change_route("company", "updateContactCompany")
 async def update_company(
-    contact_id: UUID, body: NewCompany, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId,
+    body: NewCompany,
+    uow: UnitOfWorkNeeded,
+    expected: ExpectedEtags,
+    response: Response,
 ) -> ContactView:
     """
     Change a contact's company.
@@ -298,7 +303,7 @@ async def update_company(
     responses=_DELETED | _CHANGE_PROBLEMS,
 )
 async def delete_contact(
-    contact_id: UUID, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
 ) -> None:
     """
     Delete a contact; its document stays, marked, and is no longer returned.

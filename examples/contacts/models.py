@@ -14,6 +14,12 @@ from cosmos_outbox import EntityPage
 from examples.contacts.domain import Company, Contact, DescriptionText, Name
 
 _NAME_FIELDS = ("firstName", "lastName")
+_JANE: dict[str, Any] = {
+    "name": {"firstName": "Jane", "lastName": "Doe"},
+    "description": "Met at the conference",
+    "email": "jane@example.com",
+    "company": {"companyName": "Contoso", "city": "Palo Alto", "country": "US"},
+}
 _COMPANY_FIELDS = ("companyName", "street", "houseNumber", "postalCode", "city", "country")
 
 
@@ -55,6 +61,8 @@ class NewContact(_Body):
     A contact to be added.
     """
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_JANE]})
+
     name: NameBody
     description: DescriptionText = ""
     email: EmailStr | None = None
@@ -66,6 +74,8 @@ class NewName(_Body):
     How a contact is to be called.
     """
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": _JANE["name"]}]})
+
     name: NameBody
 
 
@@ -73,6 +83,8 @@ class NewDescription(_Body):
     """
     How a contact is to be described.
     """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"description": _JANE["description"]}]})
 
     description: DescriptionText
 
@@ -82,6 +94,8 @@ class NewEmail(_Body):
     A contact's new e-mail address; null removes it.
     """
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"email": _JANE["email"]}]})
+
     email: EmailStr | None
 
 
@@ -89,6 +103,8 @@ class NewCompany(_Body):
     """
     A contact's new company.
     """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"company": _JANE["company"]}]})
 
     company: CompanyBody
 

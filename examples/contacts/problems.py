@@ -8,8 +8,9 @@ import math
 from collections import defaultdict
 from http import HTTPStatus
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -71,12 +72,22 @@ class Problem(BaseModel):
     )
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, router: APIRouter) -> None:
     """
-    Make an application answer every error as a problem.
+    Make an application answer every error as a problem; what a path allows is said by the routes of the router.
     """
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
+        if status is HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(router, request.url.path)):
+            headers["Allow"] = ", ".join(allowed)
+        detail = error.detail if error.detail != status.phrase else None
+        return _answer(request, status, detail, headers=headers)
+
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(NotModified, _not_modified)
     app.add_exception_handler(OutboxError, _outbox_error)
     app.add_exception_handler(Exception, _unexpected)
@@ -108,12 +119,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return _answer(request, HTTPStatus.BAD_REQUEST, "The request is not valid; see errors.", errors=errors)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    status = HTTPStatus(error.status_code)
-    detail = error.detail if error.detail != status.phrase else None
-    return _answer(request, status, detail, headers=dict(error.headers or {}))
+def _allowed(router: APIRouter, path: str) -> list[str]:
+    # Starlette names those of the first route of that path only, while each method here has a route of its own.
+    routes = [
+        route for route in router.routes if isinstance(route, APIRoute) and route.path_regex.match(path)
+    ]
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 async def _not_modified(request: Request, error: Exception) -> Response:

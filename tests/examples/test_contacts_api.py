@@ -226,6 +226,7 @@ async def test_a_deleted_contact_is_gone_for_readers_and_kept_in_the_store(
     answer = await api.delete(location, headers={"If-Match": etag})
 
     assert (204, "2") == (answer.status, answer.headers["X-Contact-Version"])
+    assert "ETag" not in answer.headers, "nothing is left that could have one"
     assert ["ContactCreatedEvent", "ContactDeletedEvent"] == actions(container)
     assert stored(container, "contact")[0]["data"]["deleted"]
     assert_problem(await api.get(location), 404)
@@ -300,10 +301,35 @@ async def test_invalid_parameters_are_refused(api: Client, path: str):
     assert_problem(await api.get(f"/api/contacts{path}"), 400)
 
 
-async def test_a_method_that_is_not_offered_is_refused_with_those_that_are(api: Client):
-    answer = await api.send("PATCH", "/api/contacts")
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/api/contacts", "GET, HEAD, POST"),
+        (f"/api/contacts/{UNKNOWN_ID}", "DELETE, GET, HEAD"),
+        (f"/api/contacts/{UNKNOWN_ID}/name", "PUT"),
+        (f"/api/contacts/{UNKNOWN_ID}/update-name", "POST"),
+        ("/healthz", "GET"),
+    ],
+)
+async def test_a_method_that_is_not_offered_is_refused_with_all_those_that_are(
+    api: Client, path: str, allowed: str
+):
+    answer = await api.send("PATCH", path)
     assert_problem(answer, 405)
-    assert answer.headers["Allow"]
+    assert allowed == answer.headers["Allow"]
+
+
+async def test_a_head_is_answered_as_a_get_without_its_body(api: Client):
+    location, etag = await created(api)
+    answer = await api.send("HEAD", location)
+    assert (200, etag, "") == (answer.status, answer.headers["ETag"], answer.text)
+    assert 304 == (await api.send("HEAD", location, headers={"If-None-Match": etag})).status
+    assert 200 == (await api.send("HEAD", "/api/contacts")).status
+
+
+async def test_a_weak_etag_guards_no_change(api: Client):
+    location, etag = await created(api)
+    assert_problem(await api.delete(location, headers={"If-Match": f"W/{etag}"}), 412)
 
 
 async def test_a_lost_answer_of_the_store_is_not_the_callers_concern(
@@ -392,7 +418,15 @@ async def test_the_openapi_description_is_complete(api: Client):
         if method != "get" and "{contact_id}" in path:
             assert "412" in operation["responses"]
             success = operation["responses"]["204" if method == "delete" else "200"]
-            assert {"ETag", "X-Contact-Version", "X-Event-Ids"} == set(success["headers"])
+            of_what_is_left = set() if method == "delete" else {"ETag"}
+            assert {"X-Contact-Version", "X-Event-Ids"} | of_what_is_left == set(success["headers"])
+        for parameter in operation.get("parameters", []):
+            assert parameter["description"], (path, method, parameter["name"])
+        for status, response in operation["responses"].items():
+            assert response["description"] not in ("", "Successful Response"), (path, method, status)
+        if body := operation.get("requestBody"):
+            name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            assert schema["components"]["schemas"][name]["examples"], name
     assert "HTTPValidationError" not in schema["components"]["schemas"]
     assert "Problem" in schema["components"]["schemas"]
 
