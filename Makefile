@@ -7,7 +7,7 @@ MINUTES ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
+.PHONY: help setup demo run test test-endpoints test-official sbom test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,8 +67,35 @@ check-infra: $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offlin
 	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q tests/infra/test_checks.py
 	@$(INFRA) -m infra.check
 
+test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
+	@: "$${OUTBOX_TEST_COSMOS_CONNECTION_STRING:?is not set: nothing was tested}" \
+		"$${OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING:?is not set: nothing was tested}"
+	@$(PY) -m examples.contacts demo --contacts 10 --partitions 1 --concurrency 4 \
+		--cosmos "$$OUTBOX_TEST_COSMOS_CONNECTION_STRING" --servicebus "$$OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING"
+	$(PY) -m pytest tests/contracts tests/examples/test_scenarios.py -k azure $(PYTEST_ARGS)
+
+# The emulators' published keys; they open nothing else.
+OFFICIAL_COSMOS := AccountEndpoint=http://127.0.0.1:8081/;AccountKey=C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==;
+OFFICIAL_SERVICEBUS := Endpoint=sb://127.0.0.1;SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;
+test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compose and fails without
+	@docker info > /dev/null 2>&1 || \
+		{ echo "test-official: 'docker info' fails, no container engine is here; nothing was tested" >&2; exit 1; }
+	GATEWAY_PUBLIC_ENDPOINT=127.0.0.1 docker compose up --detach cosmos servicebus
+	@WAIT_FOR='http://127.0.0.1:8079/ready http://127.0.0.1:5300/health' WAIT_SECONDS=300 PYTHONPATH=. \
+		OUTBOX_COSMOS_CONNECTION_STRING='$(OFFICIAL_COSMOS)' OUTBOX_COSMOS_DATABASE=contacts \
+		OUTBOX_COSMOS_CONTAINER=data OUTBOX_LEASE_CONTAINER=leases OUTBOX_PARKED_CONTAINER=parked \
+		$(PY) infra/compose/init.py && \
+	OUTBOX_TEST_COSMOS_CONNECTION_STRING='$(OFFICIAL_COSMOS)' \
+		OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING='$(OFFICIAL_SERVICEBUS)' $(MAKE) test-endpoints; code=$$?; \
+	test $$code -eq 0 || docker compose logs --tail 50; docker compose down --volumes; exit $$code
+
 test-image: $(STAMP) ## build both images and hold them to their promises; skipped where no engine is
 	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py
+
+sbom: $(INFRA_STAMP) ## what is installed in each image, as CycloneDX: sbom/worker.json, sbom/api.json
+	@mkdir -p sbom
+	for image in worker api; do .venv-infra/bin/cyclonedx-py requirements infra/docker/requirements-$$image.txt \
+		--output-reproducible --of JSON --outfile sbom/$$image.json || exit 1; done
 
 format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .

@@ -23,7 +23,7 @@ from examples.contacts.demo.commands import demo as do_demo
 from examples.contacts.demo.commands import run as do_run
 from examples.contacts.demo.job import DemoOptions
 from examples.contacts.demo.load import Load
-from examples.contacts.demo.stack import StackOptions
+from examples.contacts.demo.stack import Accounts, StackOptions
 from examples.contacts.provision import provision as do_provision
 from examples.contacts.settings import Settings
 from examples.contacts.subscriber import load_settings, run_until_stopped
@@ -51,6 +51,8 @@ def demo(
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Contacts changed at a time.")] = 16,
     seed: Annotated[int, typer.Option(help="The same seed sends the same requests.")] = 0,
     no_kill: Annotated[bool, typer.Option("--no-kill", help="Let all workers live.")] = False,
+    cosmos: Annotated[str | None, typer.Option(help="Connection string; default: our own emulator.")] = None,
+    servicebus: Annotated[str | None, typer.Option(help="Connection string; goes with --cosmos.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
     """
@@ -60,9 +62,12 @@ def demo(
         raise typer.BadParameter(
             "nobody could take over: use 2 or more, or --no-kill", param_hint="--workers"
         )
+    if (cosmos is None) != (servicebus is None):
+        raise typer.BadParameter("give both or none", param_hint="--cosmos, --servicebus")
+    accounts = Accounts(cosmos=cosmos, servicebus=servicebus) if cosmos and servicebus else None
     options = DemoOptions(
         load=Load(contacts=contacts, changes=changes, concurrency=concurrency, seed=seed),
-        stack=StackOptions(partitions=partitions, workers=workers),
+        stack=StackOptions(accounts=accounts, partitions=partitions, workers=workers),
         kill=not no_kill,
     )
     _bypass_proxies()

@@ -17,6 +17,8 @@ from examples.contacts.demo.processes import Child, Children
 from examples.contacts.provision import provision
 
 DATABASE, DATA, LEASES, PARKED = "contacts", "data", "leases", "parked"
+# Microsoft's Service Bus emulator takes ten in all: two workers' lanes, and the receivers.
+_FEW_CONNECTIONS = {"OUTBOX_LANES": "2", "OUTBOX_RECEIVERS": "4"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,22 @@ class LeaseTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """
+    A Cosmos DB account and a Service Bus namespace that run already, such as Microsoft's emulators, by connection string.
+    """
+
+    cosmos: str
+    servicebus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
     """
     What may be chosen about the stack.
     """
 
+    accounts: Accounts | None = None  # None: our own emulators, with so many partitions
     partitions: int = 2
     workers: int = 2
     api_port: int = 0  # 0: any free port
@@ -57,7 +70,7 @@ class Stack:
     api_url: str
     cosmos: str
     servicebus: str
-    control: str
+    control: str | None
     record: Path
     children: Children
     workers: tuple[Child, ...]
@@ -74,18 +87,22 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
         ChildDied: one could not start; its log says why.
     """
     base = _clean_environment()
-    emulators = await children.start(
-        "emulators",
-        ("-m", "emulators", "--json", "--partitions", str(options.partitions)),
-        env=base,
-        announces=True,
-    )
-    announced = await emulators.announcement()
-    cosmos, servicebus = announced["cosmos"], announced["servicebus"]
+    if options.accounts is None:
+        emulators = await children.start(
+            "emulators",
+            ("-m", "emulators", "--json", "--partitions", str(options.partitions)),
+            env=base,
+            announces=True,
+        )
+        announced = await emulators.announcement()
+        cosmos, servicebus, control = announced["cosmos"], announced["servicebus"], announced["control"]
+    else:
+        cosmos, servicebus, control = options.accounts.cosmos, options.accounts.servicebus, None
+        base |= _FEW_CONNECTIONS
     await children.guard(provision(cosmos, database=DATABASE, data=DATA, leases=LEASES, parked=PARKED))
 
     record = directory / "received.jsonl"
-    env = base | _environment(cosmos, servicebus, options.leases)
+    env = _environment(cosmos, servicebus, options.leases) | base
     api = await children.start(
         "api",
         ("-m", "examples.contacts", "api", "--json", "--port", str(options.api_port)),
@@ -105,7 +122,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
             api_url=api_url,
             cosmos=cosmos,
             servicebus=servicebus,
-            control=announced["control"],
+            control=control,
             record=record,
             children=children,
             workers=tuple(workers),

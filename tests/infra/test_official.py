@@ -1,0 +1,47 @@
+"""
+The suites for other endpoints never pass by testing nothing, and run on whatever the variables name.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.looptime(False)
+
+ROOT = Path(__file__).parents[2]
+
+
+def make(target: str, *, path: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    # -o: the environment is the one that runs this.
+    return subprocess.run(  # noqa: S603 # our own Makefile
+        ("make", "-o", ".venv/.installed", target),  # noqa: S607 # make is on the path wherever this runs
+        cwd=ROOT,
+        env=environment | {"PATH": path} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_a_container_engine_the_official_suite_fails_and_says_so(tmp_path: Path):
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    done = make("test-official", path=f"{tmp_path}:{os.environ['PATH']}")
+    assert 0 != done.returncode
+    assert "no container engine is here; nothing was tested" in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["COSMOS", "SERVICEBUS"])
+def test_without_endpoints_the_suite_for_them_fails_and_names_the_variable(missing: str):
+    variables = {
+        f"OUTBOX_TEST_{name}_CONNECTION_STRING": "x" for name in ("COSMOS", "SERVICEBUS") if name != missing
+    }
+    done = make("test-endpoints", path=os.environ["PATH"], **variables)
+    assert 0 != done.returncode
+    assert f"OUTBOX_TEST_{missing}_CONNECTION_STRING" in done.stderr
+    assert "nothing was tested" in done.stderr
