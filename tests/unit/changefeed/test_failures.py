@@ -153,3 +153,23 @@ async def test_a_stop_between_two_attempts_does_not_take_the_page_for_done():
 
     (lease,) = await world.all_leases()
     assert (None, None) == (lease.owner, lease.continuation)
+
+
+async def test_a_failure_handler_that_fails_is_called_again_after_as_many_attempts_and_the_page_is_kept():
+    world, records = World(), list[Record]()
+    attempts: list[int] = []
+
+    async def dead_letter(batch: ChangeBatch, error: Exception, attempt: int) -> None:
+        attempts.append(attempt)
+        if len(attempts) < 3:
+            raise OSError("the dead-letter store is down")
+        await world.handle(batch)
+
+    await world.write("k")
+    world.start("a", handler=fail, on_failure=dead_letter, halt_after_attempts=3, hooks=[records.append])
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert [3, 6, 9] == attempts
+    alarms = [record for record in records if isinstance(record, LeaseHalted)]
+    assert ["OSError", "OSError"] == [type(alarm.error).__name__ for alarm in alarms]
