@@ -13,7 +13,7 @@ from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
 from cosmos_outbox.errors import LeaseLost
 from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
-from tests.unit.changefeed.world import virtual_seconds, virtual_utcnow
+from tests.unit.changefeed.world import Faulty, virtual_seconds, virtual_utcnow
 
 OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")
 
@@ -141,3 +141,56 @@ async def test_work_may_be_begun_until_it_is_ended_or_trust_runs_out():
     with pytest.raises(asyncio.CancelledError):
         tenure.ensure_active()
     tenure.ensure_trusted()  # what was done may still be saved
+
+
+class SlowLeases(CountingLeases):
+    """
+    A store that writes at once and answers late.
+    """
+
+    async def replace(self, document, *, etag):
+        written = await super().replace(document, etag=etag)
+        await asyncio.sleep(10)
+        return written
+
+
+async def test_trust_counts_from_when_a_write_was_sent_not_from_its_answer():
+    loop, store = asyncio.get_running_loop(), SlowLeases(now=virtual_seconds)
+    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
+    sent_at = loop.time()
+    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    assert sent_at + OPTIONS.trust_seconds == tenure.trusted_until
+
+    sent_at = loop.time()
+    await tenure.save()
+    assert sent_at + OPTIONS.trust_seconds == tenure.trusted_until
+
+
+async def test_a_write_that_is_never_answered_is_a_loss_when_trust_runs_out():
+    _, tenure = await owned()
+    store = Faulty(MemoryLeases())
+    store.hanging.add("replace")
+    tenure._store = store
+    with pytest.raises(LeaseLost):
+        await tenure.keep()
+
+    assert tenure.trusted_until == asyncio.get_running_loop().time()
+
+
+async def test_a_lease_that_is_deleted_is_lost_at_once():
+    store, tenure = await owned()
+    await store.delete("p..0", "p..0")
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(LeaseLost, match="gone"):
+        await tenure.save()
+
+    assert before == asyncio.get_running_loop().time()
+
+
+async def test_a_wish_is_heard_with_the_next_write():
+    store, tenure = await owned()
+    await store.written_by_another(properties={**tenure.lease.properties, "handover.wanted-by": "b"})
+    assert not tenure.drain.is_set()
+    await tenure.save()
+
+    assert (True, True) == (tenure.wanted, tenure.drain.is_set())
