@@ -188,14 +188,18 @@ class Witness:
             return
         if lease.owner is not None:
             self.violated(f"{actor} creates {lease.id} with an owner")
-        for other in others:
-            if other not in parents and self._twice(lease.range, other.range):
-                self.violated(f"{actor} creates {lease.id}, which overlaps {other.id}")
+        # Without a parent of its own it is one that was missing when its creator looked, which may be long ago: where its range
+        # is held by others by now, its first owner replaces it by nothing, and `overlapping` waits for that.
         for parent in parents:
-            if parent.owner == actor and lease.continuation != parent.continuation:
+            if parent.owner != actor:
+                continue
+            if lease.continuation != parent.continuation:
                 self.violated(
                     f"{lease.id} starts at {lease.continuation}, its parent is at {parent.continuation}"
                 )
+            for other in others:
+                if other not in parents and self._twice(lease.range, other.range):
+                    self.violated(f"{actor} creates {lease.id}, which overlaps {other.id}")
 
     def _is_deleted(self, actor: str, lease: Lease) -> None:
         if actor in STRANGERS:
