@@ -135,7 +135,7 @@ class _Sending:
         Also without an earlier attempt of ours: the SDK and proxies between repeat requests unseen. A repeated
         commit fails at its first event's id; one without events fails at its entity.
         """
-        if self._in_doubt or not self._commit.events:
+        if not self._commit.events:
             return True
         return refusal.document_id is None or refusal.document_id in self._commit.event_ids
 
@@ -165,8 +165,8 @@ class _Sending:
         trail, version = commit_trail(document), version_of(document)
         if trail.get(part.version) == self._commit.commit_id:
             return _Finding.WRITTEN
-        if part.version in trail or document["_etag"] == part.entity.etag:
-            return _Finding.NOT_WRITTEN  # our version is another commit's, or the entity is as it was before
+        if document["_etag"] == part.entity.etag:
+            return _Finding.NOT_WRITTEN  # the entity is as it was before
         if version < part.version or "version" not in document:
             return _Finding.OVERWRITTEN  # created anew, or written by a program that keeps no trail
         # Every later commit passes the trail on, without its oldest entries once it is full.
@@ -200,14 +200,14 @@ class _Sending:
             # Where the store refuses our event's id, its writing replica has some document of that id and the one we
             # read from does not yet: look again, only reading it tells whose it is. Where it refuses the entity, it
             # had accepted the events' ids, so they were not there.
-            taken = isinstance(refusal, Conflict) and refusal.document_id in self._commit.event_ids
+            taken = refusal.document_id in self._commit.event_ids
             return _Finding.UNREADABLE if taken else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and self._commit.deletes_only:
             return _Finding.WRITTEN if self._in_doubt else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and not self._in_doubt:
             return _Finding.NOT_WRITTEN
-        if isinstance(refusal, NotFound) and refusal.document_id == self._commit.marker:
-            return _Finding.OVERWRITTEN  # it was there when we read it, and was deleted since
+        if isinstance(refusal, NotFound):
+            return _Finding.OVERWRITTEN  # both were there when we read them, and were deleted since
         return _Finding.UNREADABLE  # refused for what is there, yet nothing is there: look again
 
     async def _written_earlier(self) -> WrittenCommit:

@@ -165,16 +165,6 @@ class ContainerContext:
         """
         return [tracked for tracked in self._tracked.values() if tracked.pending]
 
-    def tracked(self) -> tuple[Entity, ...]:
-        """
-        Return all entities that a commit may write, in the order they were first seen.
-        """
-        return tuple(
-            tracked.entity
-            for tracked in self._tracked.values()
-            if tracked.pending or tracked.change is not Change.DELETE
-        )
-
     def clear(self) -> None:
         """
         Forget everything; nothing of it is written.
@@ -264,7 +254,7 @@ def _pending_entity(tracked: Tracked) -> PendingEntity:
     entity, change = tracked.entity, tracked.change
     version = entity.version + 1
     if change is Change.NONE:
-        change = Change.UPDATE if version > 1 else Change.CREATE
+        change = Change.UPDATE
     return PendingEntity(
         entity=entity,
         change=change,

@@ -220,7 +220,7 @@ class UnitOfWork:
         )
 
     def _recorded_events(self) -> Iterator[DomainEvent]:
-        return (event for entity in self._context.tracked() for event in entity.events)
+        return (event for tracked in self._context.changed() for event in tracked.entity.events)
 
 
 class Outbox:

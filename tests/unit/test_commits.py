@@ -31,7 +31,7 @@ from cosmos_outbox.commits import UNKNOWN_ETAG
 from cosmos_outbox.documents import TRAIL_LENGTH
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.notes import Line, Note, actions, events, stored
+from tests.notes import Line, Note, NoteDeleted, actions, events, stored
 
 F = CommitFault
 
@@ -518,6 +518,182 @@ async def test_a_cancelled_commit_is_settled_by_the_next_one():
         await uow.commit()
 
     assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+async def test_a_collision_that_can_be_nobody_elses_is_reported_without_asking_further():
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("mine")
+        await changed_by_somebody_else(container, note.id)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+    assert 1 == store.reads
+
+
+class Nameless(FaultyStore):
+    """
+    A store whose refusals do not tell which document they are about, nor its etag.
+    """
+
+    names = False
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        try:
+            return await super().commit(partition_key, writes)
+        except (Conflict, PreconditionFailed) as refusal:
+            raise type(refusal)(document_id=refusal.document_id if self.names else None) from refusal
+
+
+async def test_a_refusal_that_names_no_document_may_be_our_own_echo():
+    container = MemoryContainer()
+    async with Outbox(Nameless(container, [F.RESENT])).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.commit()
+    assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+@pytest.mark.parametrize(("names", "stale", "reads"), [(False, None, 2), (True, ReadFault.UNAVAILABLE, 2)])
+async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
+    names: bool, stale: ReadFault | None, reads: int
+):
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = Nameless(container, reads=[None, stale])
+    store.names = names
+    async with Outbox(store).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("mine")
+        await changed_by_somebody_else(container, note.id)
+        with pytest.raises(PreconditionFailed) as caught:
+            await uow.commit()
+    assert (None, reads) == (caught.value.actual, store.reads)
+
+
+async def test_an_event_id_that_another_event_has_is_a_conflict():
+    container = MemoryContainer()
+    for attempt in range(2):
+        async with Outbox(container).unit_of_work() as uow:
+            line = uow.repository(Line).create(Line(book="b"))
+            line.record(NoteDeleted(id="e", note_id=line.id))
+            if attempt:
+                with pytest.raises(Conflict, match="'e'"):
+                    await uow.commit()
+            else:
+                await uow.commit()
+
+
+async def test_a_creation_without_events_that_a_stale_replica_denies_is_still_found_out():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.STALE, ReadFault.STALE])
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        await uow.commit()
+    assert (1, 2) == (line.version, store.commits)
+
+
+async def recreated_line(container: MemoryContainer) -> None:
+    await deleted_line(container)
+    await with_line(container)
+
+
+@pytest.mark.parametrize(
+    ("creates", "happens"), [(True, replaced_by_a_program_without_trail), (False, recreated_line)]
+)
+async def test_a_trail_that_somebody_began_anew_proves_nothing(
+    creates: bool, happens: Callable[[MemoryContainer], Awaitable[None]]
+):
+    container = MemoryContainer()
+    if not creates:
+        await with_line(container)
+    store = Overtaken(container, F.LOST_AFTER, lambda: happens(container))
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        if creates:
+            lines.create(Line(id="l", book="b"))
+        else:
+            lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+    assert caught.value.final
+
+
+async def test_a_lost_answer_whose_trace_was_cut_off_the_trail_is_unknown_for_good():
+    container = MemoryContainer()
+    await with_line(container)
+
+    async def later() -> None:
+        for n in range(TRAIL_LENGTH + 1):
+            await changed_line(container, str(n))
+
+    async with Outbox(Overtaken(container, F.LOST_AFTER, later)).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+    assert caught.value.final
+
+
+@pytest.mark.parametrize("glances", [0, TRAIL_LENGTH], ids=["short trail", "full trail"])
+async def test_a_trail_that_leads_past_us_proves_that_we_were_not_there(glances: int):
+    container = MemoryContainer(now=lambda: 0.0)
+    note = await written_note(container)
+
+    async def glanced_at() -> None:
+        async with Outbox(container).unit_of_work() as uow:
+            (await uow.repository(Note).read(note.id)).glance()
+            await uow.commit()
+
+    async def later() -> None:
+        await changed_by_somebody_else(container, note.id)  # takes our version, and leaves no trail
+        if not glances:
+            await glanced_at()
+
+    for _ in range(glances):
+        await glanced_at()
+    async with Outbox(Overtaken(container, F.LOST_BEFORE, later)).unit_of_work() as uow:
+        mine = await uow.repository(Note).read(note.id)
+        mine.text = "mine"
+        uow.repository(Note).update(mine)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+
+async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_both_are_gone():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "ac":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+
+    async def theirs() -> None:
+        await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in "ac"])
+
+    async with Outbox(Overtaken(container, F.LOST_BEFORE, theirs)).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("a", partition_key="b"))
+        await lines.delete("c", partition_key="b")
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+    assert caught.value.final
+
+
+async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_BEFORE] * 1000, [ReadFault.UNAVAILABLE] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.commit_faults, store.read_faults = [], []
+        line.record(NoteDeleted(note_id=line.id))
+        commit = await uow.commit()
+        line.record(NoteDeleted(note_id=line.id))
+        alone = await uow.commit()
+
+    assert (2, 3, 1) == (commit.attempts, commit.operations, len(commit.events))
+    assert commit.request_charge > alone.request_charge > 0
+    assert events(container)[0]["meta"]["commitId"] == commit.id
 
 
 # Any sequence of operations, commits, faults and collisions

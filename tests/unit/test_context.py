@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, U
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.pending import Change, PendingCommit, _exactly, _roughly
 from cosmos_outbox.ports import MAX_BATCH_BYTES, Write, WriteKind
-from tests.notes import Line, Note, NoteDeleted, Remark
+from tests.notes import Line, Note, NoteDeleted, NoteEvent, Remark
 
 
 def pending(context: ContainerContext) -> PendingCommit:
@@ -72,6 +73,17 @@ def test_what_was_deleted_cannot_be_changed_any_more():
     context.track(line, Change.DELETE)
     with pytest.raises(UsageError, match="deleted"):
         context.track(line, Change.UPDATE)
+
+
+@pytest.mark.parametrize(("stored", "then"), [(True, Change.CREATE), (False, Change.UPDATE)])
+def test_what_was_deleted_can_only_be_created_again_where_it_never_was_stored(stored: bool, then: Change):
+    context, line = ContainerContext(), Line(book="b")
+    if stored:
+        committed(line)
+    context.track(line, Change.NONE if stored else Change.CREATE)
+    context.track(line, Change.DELETE)
+    with pytest.raises(UsageError, match="deleted"):
+        context.track(line, then)
 
 
 def test_what_was_neither_read_nor_created_cannot_be_updated_because_it_might_overwrite():
@@ -272,3 +284,15 @@ def test_events_too_short_lived_to_prove_anything_leave_the_proof_to_the_entity(
         commit = pending(context)
         assert marker_is_an_event == (commit.marker in commit.event_ids)
         assert marker_is_an_event == ("meta" not in commit.entity_writes[0].document)
+
+
+@pytest.mark.parametrize(("minutes", "proves"), [(59, False), (60, True)])
+def test_an_event_that_lives_for_an_hour_proves_a_commit(minutes: int, proves: bool):
+    class Lasting(NoteEvent):
+        action = f"Lasting{minutes}"
+        ttl = timedelta(minutes=minutes)
+
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    note.record(Lasting(note_id="n"))
+    assert proves == (pending(context).marker == note.events[0].id)

@@ -153,7 +153,8 @@ async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
         with pytest.raises(NotFound):
             await lines.delete("l", partition_key="b")
         await lines.delete("l", partition_key="b", hard=True)
-        await uow.commit()
+        assert 1 == (await uow.commit()).operations
+        assert 0 == (await uow.commit()).operations
     assert () == container.documents()
 
 
@@ -260,6 +261,55 @@ async def test_what_was_refused_is_still_pending_until_it_is_read_again():
                 await uow.commit()
         assert "" == (await uow.repository(Note).read("n")).text
         assert 0 == (await uow.commit()).operations
+
+
+async def test_what_was_refused_can_still_be_changed_and_is_refused_again():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        mine = uow.repository(Note).create(Note(id="n", text="mine"))
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                await uow.commit()
+            uow.repository(Note).update(mine)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_after_a_refusal_only_what_was_in_the_way_is_read_anew(deleted: bool):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for name in "ab":
+            uow.repository(Line).create(Line(id=name, book="b"))
+        await uow.commit()
+    outbox = Outbox(container)
+    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as other:
+        lines, theirs = mine.repository(Line), other.repository(Line)
+        held = [lines.update(await lines.read(name, partition_key="b")) for name in "ab"]
+        if deleted:
+            await theirs.delete("a", partition_key="b")
+        else:
+            theirs.update(await theirs.read("a", partition_key="b"))
+        await other.commit()
+        with pytest.raises(NotFound if deleted else PreconditionFailed):
+            await mine.commit()
+        assert held[1] is await lines.read("b", partition_key="b")
+        if deleted:
+            with pytest.raises(NotFound):
+                await lines.read("a", partition_key="b")
+        else:
+            assert held[0] is not await lines.read("a", partition_key="b")
+
+
+async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
+    class Postcard(Note):
+        entity_type = "note"
+
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        await uow.repository(Note).read("n")
+        with pytest.raises(NotFound):
+            await uow.repository(Postcard).read("n")
 
 
 async def test_an_id_that_no_document_can_have_is_not_asked_for():

@@ -353,7 +353,39 @@ async def test_an_error_of_the_block_is_not_hidden_by_another_task_that_still_co
     await committing[0]
 
 
+async def test_leaving_the_block_while_another_task_commits_is_an_error(container: MemoryContainer):
+    store = FaultyStore(container, [CommitFault.HANGING_AFTER])
+    uow = Outbox(store).unit_of_work(NotesUnitOfWork)
+    await uow.__aenter__()
+    uow.notes.create(Note())
+    committing = asyncio.create_task(uow.commit())
+    await asyncio.sleep(0.01)
+    with pytest.raises(SharedUnitOfWork):
+        await uow.__aexit__(None, None, None)
+    await committing
+
+
+async def test_handlers_are_not_told_of_what_never_was(container: MemoryContainer):
+    outbox, seen = Outbox(container), []
+    outbox.on(NoteEvent, lambda event, uow: seen.append(event.action))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        await uow.notes.delete(uow.notes.create(Note()).id, hard=True)
+        await uow.commit()
+    assert [] == seen
+
+
 # What the world is told
+
+
+async def test_a_mapping_also_stands_for_subclasses_and_keeps_the_time_of_the_event(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+    outbox.publishes(NoteEvent, lambda event: NoteAnnounced(headline=event.action))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        recorded = uow.notes.create(Note()).events[0]
+        commit = await uow.commit()
+    assert [("NoteAnnounced", recorded.created_at)] == [(e.action, e.created_at) for e in commit.events]
 
 
 async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(container: MemoryContainer):

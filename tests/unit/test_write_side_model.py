@@ -486,7 +486,9 @@ class WriteSide(RuleBasedStateMachine):
             if self.stored.get(part.held.entity.id) is not part.base
         ]
         assert document_id in in_the_way, "refused though nobody was in the way"
-        unit.held[document_id].outdated = True
+        for part in snapshot.parts:
+            if part.held.entity.id == document_id:
+                part.held.outdated = True
 
     def _read(
         self,
