@@ -12,8 +12,9 @@ import pytest
 
 from cosmos_outbox import changefeed
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
+from cosmos_outbox.instrumentation import LeaseClosed, Record
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from tests.unit.changefeed.world import Faulty, World
 
@@ -59,8 +60,8 @@ async def test_a_clean_stop_saves_what_is_done_and_releases_every_lease():
 
 
 async def test_two_workers_share_the_ranges_evenly_without_handling_anything_twice():
-    world = World(ranges=4)
-    world.start("a")
+    world, records = World(ranges=4), list[Record]()
+    world.start("a", hooks=[records.append])
     await asyncio.sleep(20)
     await world.write_many(100)
     world.start("b")
@@ -70,6 +71,8 @@ async def test_two_workers_share_the_ranges_evenly_without_handling_anything_twi
 
     assert {"a": 2, "b": 2} == await world.owners()
     await world.stop_all()
+    reasons = [record.reason for record in records if isinstance(record, LeaseClosed)]
+    assert [CloseReason.HANDED_OVER] * 2 + [CloseReason.STOPPED] * 2 == reasons
     assert all(numbers == sorted(set(numbers)) for numbers in world.handled.values())
 
 

@@ -268,7 +268,10 @@ async def test_the_leases_of_the_new_ranges_are_taken_at_once():
     await world.stop_all()
 
 
-async def test_a_child_is_not_created_by_a_parent_that_is_not_trusted_any_more():
+@pytest.mark.parametrize(
+    ("writes", "left"), [(0, {"0"}), (1, {"0", "1"}), (2, {"0", "1", "2"}), (3, {"1", "2"})]
+)
+async def test_nothing_is_written_by_a_parent_that_is_not_trusted_any_more(writes: int, left: set[str]):
     store = MemoryLeases()
     lease = from_document(await store.create(parent("0", "", "FF").raw))
     ranges = physical(("1", "", "80"), ("2", "80", "FF"))
@@ -276,16 +279,16 @@ async def test_a_child_is_not_created_by_a_parent_that_is_not_trusted_any_more()
     assert children
     steps = 0
 
-    def trusted_for_one_write() -> None:
+    def trusted_for_a_while() -> None:
         nonlocal steps
         steps += 1
-        if steps > 1:
+        if steps > writes:
             raise LeaseLost
 
-    with pytest.raises(LeaseLost):
-        await replace_lease(lease, children, store, ensure_trusted=trusted_for_one_write)
+    with suppress(LeaseLost):
+        await replace_lease(lease, children, store, ensure_trusted=trusted_for_a_while)
 
-    assert {"0", "1"} == {d["LeaseToken"] for d in (await store.list("p")).documents}
+    assert left == {d["LeaseToken"] for d in (await store.list("p")).documents}
 
 
 async def test_a_stop_does_not_wait_for_a_split_that_hangs():
@@ -302,3 +305,50 @@ async def test_a_stop_does_not_wait_for_a_split_that_hangs():
 
     assert asyncio.get_running_loop().time() - started <= 6
     assert {"nobody": 1} == await world.owners()
+
+
+async def test_a_split_that_hangs_is_given_up_when_trust_runs_out():
+    world, records = World(), list[Record]()
+    feed = Faulty(world.container)
+    processor = world.start("a", feed=feed, hooks=[records.append])
+    await asyncio.sleep(20)
+    feed.hanging.add("physical_ranges")
+    world.container.split("0")
+    await asyncio.sleep(60)
+
+    (end,) = [record for record in records if isinstance(record, LeaseClosed)]
+    assert (CloseReason.RANGE_GONE, TimeoutError) == (end.reason, type(end.error))
+    feed.hanging.clear()
+    await world.write_many(20)
+    await world.until(world.all_handled)
+    assert ["1", "2"] == [status.token for status in processor.status()]
+    await world.stop_all()
+
+
+async def test_a_split_of_a_lease_that_was_taken_meanwhile_is_left_to_its_owner():
+    world, records = World(), list[Record]()
+    world.start("a", hooks=[records.append])
+    await asyncio.sleep(20)
+    (lease,) = await world.all_leases()
+    thief = lease.with_changes(now=world.utcnow(), owner="dotnet", properties={})
+    theirs = await world.leases.replace(thief.raw, etag=lease.etag or "")
+    world.container.split("0")
+    await asyncio.sleep(20)
+
+    (end,) = [record for record in records if isinstance(record, LeaseClosed)]
+    assert isinstance(end.error, LeaseLost)
+    assert theirs == await world.leases.read(lease.id, lease.id)
+    await world.stop_all()
+
+
+async def test_children_start_behind_what_is_done_though_it_was_not_saved_yet():
+    world = World()
+    world.start("a", checkpoint_interval=timedelta(minutes=1))
+    await world.write_many(20)
+    await world.until(world.all_handled)
+    world.container.split("0")
+    await world.write_many(20)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert all(numbers == sorted(set(numbers)) for numbers in world.handled.values())
