@@ -25,6 +25,10 @@ EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
     "2 a setting or resource cannot work."
 )
+_TELEMETRY = (
+    "Telemetry, besides /metrics: OTEL_EXPORTER_OTLP_ENDPOINT sends it out by OTLP over HTTP,",
+    "APPLICATIONINSIGHTS_CONNECTION_STRING to Azure Monitor (needs cosmos-outbox[azure-monitor]).",
+)
 
 _logger = logging.getLogger("worker")
 
@@ -99,7 +103,7 @@ def _usage(*, asked_for: bool) -> int:
         default = "required" if field.is_required() else field.get_default()
         shown = "" if default is None or field.default_factory else f" [{default}]"
         lines.append(f"  OUTBOX_{name.upper():28} {field.description}{shown}")
-    lines += ["", EXIT_CODES]
+    lines += ["", *_TELEMETRY, "", EXIT_CODES]
     (sys.stdout if asked_for else sys.stderr).write("\n".join(lines) + "\n")
     return 0 if asked_for else 2
 

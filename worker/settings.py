@@ -20,6 +20,7 @@ from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.relay.ttl import require_ttls
+from worker.azure_monitor import VARIABLE
 
 PREFIX = "OUTBOX_"
 # Exactly one of each pair.
@@ -238,6 +239,8 @@ def load() -> Settings:
         if len(given) != 1:
             wanted = "one of them is required" if not given else "give only one of them"
             mistakes.append(f"{PREFIX}{first.upper()} or {PREFIX}{second.upper()}: {wanted}")
+    if (sink := os.environ.get(VARIABLE)) and "instrumentationkey=" not in sink.casefold():
+        mistakes.append(f"{VARIABLE}: is no connection string: it lacks InstrumentationKey=…")
     settings: Settings | None = None
     wrong: set[str] = set()
     try:
@@ -302,5 +305,7 @@ def _described(error: ValidationError) -> list[str]:
         message = (
             "is required" if mistake["type"] == "missing" else mistake["msg"].removeprefix("Value error, ")
         )
+        if mistake["loc"][0] == "start":
+            message = "must be beginning, now, or an ISO 8601 time"
         lines.setdefault(variable, f"{variable}: {message}")
     return list(lines.values())

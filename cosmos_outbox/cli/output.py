@@ -41,7 +41,9 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
     for name, value in rows[0].items():
         table.add_column(
             name.replace("_", " "),
-            justify="right" if isinstance(value, int | float | timedelta) else "left",
+            justify="right"
+            if isinstance(value, int | float | timedelta) and not isinstance(value, bool)
+            else "left",
             overflow="fold",
         )
     for row in rows:
@@ -64,6 +66,8 @@ def confirm(question: str, *, yes: bool) -> None:
 def _text(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.0f} s"
     # rich reads [brackets] as markup

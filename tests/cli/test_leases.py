@@ -19,6 +19,11 @@ def test_bootstrap_creates_a_lease_for_every_range_once(outbox: Local):
     assert [False, False] == [lease["created"] for lease in outbox.json("bootstrap")]
 
 
+def test_yes_and_no_are_words_for_people_and_values_for_programs(outbox: Local):
+    assert "yes" in outbox.run("bootstrap").stdout
+    assert [False, False] == [row["created"] for row in outbox.json("bootstrap")]
+
+
 def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
     empty = outbox.json("status")
     assert ([], 0, None) == (empty["leases"], empty["waiting"], empty["oldest_age_seconds"])

@@ -142,6 +142,7 @@ def test_help_names_every_setting_and_the_exit_codes():
     assert 0 == ended.returncode
     assert "OUTBOX_HEALTH_PORT" in ended.stdout
     assert "Exit codes: 0" in ended.stdout
+    assert "APPLICATIONINSIGHTS_CONNECTION_STRING" in ended.stdout
 
 
 def test_an_unknown_argument_exits_2():

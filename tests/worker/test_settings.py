@@ -87,9 +87,11 @@ def test_wrong_values_are_reported_together_and_by_variable(environment):
         OUTBOX_LANES="0",
         OUTBOX_PAGE_SIZE="many",
         OUTBOX_START="yesterday",
+        APPLICATIONINSIGHTS_CONNECTION_STRING="hunter2",
     )
     found = mistakes()
     assert [
+        "APPLICATIONINSIGHTS_CONNECTION_STRING",
         "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT",
         "OUTBOX_COSMOS_CONNECTION_STRING",
         "OUTBOX_COSMOS_ENDPOINT",
@@ -97,7 +99,9 @@ def test_wrong_values_are_reported_together_and_by_variable(environment):
         "OUTBOX_PAGE_SIZE",
         "OUTBOX_START",
     ] == [line.partition(":")[0] for line in found]
-    assert "lacks AccountEndpoint=… and AccountKey=…" in found[1]
+    assert "lacks AccountEndpoint=… and AccountKey=…" in found[2]
+    assert "OUTBOX_START: must be beginning, now, or an ISO 8601 time" == found[-1]
+    assert "hunter2" not in "".join(found)
 
 
 def test_a_renew_interval_longer_than_half_the_expiration_is_refused(environment):
