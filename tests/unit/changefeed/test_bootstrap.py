@@ -219,3 +219,30 @@ async def test_a_fault_while_the_leases_are_created_delays_a_start_by_a_back_off
 
     assert await world.until(world.all_handled) < 2
     await world.stop_all()
+
+
+async def test_a_worker_that_outlived_its_lock_finds_the_marker_of_another_and_goes_on():
+    class Overtaken(MemoryLeases):
+        async def create(self, document):
+            if document["id"].endswith("..0"):
+                await super().create({"id": f"{PREFIX}.info"})
+            return await super().create(document)
+
+    world = World()
+    world.leases = Overtaken(now=virtual_seconds)
+    await run(world)
+
+    assert ["..0", ".info"] == await ids(world)
+
+
+async def test_a_lock_that_cannot_be_taken_back_holds_nobody_up_for_long():
+    world = World()
+    feed, store = Faulty(world.container), Faulty(world.leases)
+    feed.hanging.add("physical_ranges")
+    store.hanging.add("delete")
+    world.start("a", feed=feed, leases=store)
+    await world.until(lambda: feed.calls["physical_ranges"] > 0)
+    started = asyncio.get_running_loop().time()
+    await world.stop("a")
+
+    assert asyncio.get_running_loop().time() - started < 6
