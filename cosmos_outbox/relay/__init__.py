@@ -11,6 +11,7 @@ every event of the page, or the parked store holds it, and only then does the pr
     relay      carries the plan out: lanes side by side, inside a lane one after another      (relay.py)
     parking    holds the events of a partition key whose next event can never be sent        (parking.py)
     release    the operator's side of it: look, send what is held, drop                       (release.py)
+    claim      what one operator at a time does to a parked key's queue                      (claim.py)
 
     around the publisher:  routing (which topics), cloudevents (in which form)   (routing.py, cloudevents.py)
     around the handler:    ttl (what may die unsent), retention (what is deleted once sent)  (ttl.py, retention.py)

@@ -1,16 +1,18 @@
 """
 The index of parked keys: one document that names every one of them, so that a new owner needs one look.
 
-An entry is written before the key is parked and removed after it was handed back, each parking under an epoch of its
-own. So while a key is parked its entry is there: nobody but the one who gave that very epoch back removes it.
+An entry is written before its key is parked and removed after the key was handed back, each parking under an epoch of
+its own. What a new owner must not miss does not hang on any clock: an event counts as held only once a write of the
+index, made while the key's document is there, has shown the entry (`confirm`). A parking that crashed leaves an entry;
+who removes it reads the index, proves that the key is not parked, and writes under the etag that it read. So between
+proof and removal nobody confirmed. The age at which that happens only says when it is worth the trouble.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from cosmos_outbox.errors import (
@@ -22,13 +24,15 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
-from cosmos_outbox.relay.parked import INDEX_ID
+from cosmos_outbox.relay.parked import INDEX_ID, key_in
 from cosmos_outbox.retries import Deadline, RetryOptions
 
-# A parking that crashed between its entry and the key leaves the entry; no parking takes nearly so long.
-_ABANDONED_AFTER = timedelta(hours=1)
+_ABANDONED_AFTER_SECONDS = 3600  # on the service's clock; no parking takes nearly so long
+_MOST_LOOKED_AT = 50  # of abandoned entries at a time, each costs two requests
 
-Entries = dict[str, dict[str, str]]
+Entries = dict[
+    str, dict[str, Any]
+]  # by epoch: {"key": …, "since": when it was first seen there, at the latest}
 ResultT = TypeVar("ResultT")
 
 
@@ -64,11 +68,24 @@ class ParkedIndex:
         """
         Return all parked keys, and perhaps some that are not: what is not among them is not parked.
         """
-        # Written back unchanged: that nobody wrote in between proves that the copy which was read is the newest.
-        entries = await self._changed(lambda entries: entries)
-        return frozenset(entry["key"] for entry in entries.values())
 
-    async def add(self, partition_key: str, *, at: datetime, max_keys: int) -> str:
+        async def unchanged(entries: Entries, now: int) -> Entries:
+            # Written back all the same: that nobody wrote in between proves that the copy is the newest.
+            return entries
+
+        return _keys(await self._changed(unchanged))
+
+    async def look(self) -> frozenset[str]:
+        """
+        Return the parked keys by a mere read, for those who only watch: it may be behind.
+        """
+
+        async def step(deadline: Deadline) -> frozenset[str]:
+            return _keys((await self._read(deadline))[0])
+
+        return await until_applied(step, self._options)
+
+    async def add(self, partition_key: str, *, max_keys: int) -> str:
         """
         Announce that a key will be parked, which it is not now; return the epoch for it.
 
@@ -77,43 +94,61 @@ class ParkedIndex:
         """
         epoch = uuid.uuid4().hex
 
-        def with_key(entries: Entries) -> Entries:
-            others = {entry["key"] for entry in entries.values()} - {partition_key}
+        async def with_key(entries: Entries, now: int) -> Entries:
+            others = _keys(entries) - {partition_key}
             if len(others) >= max_keys:
                 raise ParkingFull(
                     f"{len(others)} partition keys are parked, as many as the limit allows, so {partition_key!r} "
-                    "cannot be; release or drop some, or raise the limit."
+                    "cannot be; list them, release or drop some, or raise the limit."
                 )
-            return {
-                **_without_abandoned(entries, partition_key, at),
-                epoch: {"key": partition_key, "at": at.isoformat()},
-            }
+            return {**entries, epoch: {"key": partition_key}}
 
         await self._changed(with_key)
         return epoch
+
+    async def confirm(self, epoch: str, partition_key: str) -> None:
+        """
+        See to it that a key whose document is there is named, whatever was removed before it came.
+        """
+
+        async def with_key(entries: Entries, now: int) -> Entries:
+            return {epoch: {"key": partition_key}, **entries}
+
+        await self._changed(with_key)
 
     async def remove(self, epoch: str) -> None:
         """
         Remove the entry of a key that was handed back, or never parked.
         """
-        await self._changed(lambda entries: {name: entries[name] for name in entries if name != epoch})
 
-    async def remove_abandoned(self, partition_key: str, *, now: datetime) -> None:
-        """
-        Remove the entries that crashed parkings of a key left behind, once that key is not parked.
-        """
-        await self._changed(lambda entries: _without_abandoned(entries, partition_key, now))
+        async def without(entries: Entries, now: int) -> Entries:
+            return {name: entry for name, entry in entries.items() if name != epoch}
 
-    async def _changed(self, change: Callable[[Entries], Entries]) -> Entries:
+        await self._changed(without)
+
+    async def remove_abandoned(self, partition_keys: Collection[str]) -> None:
+        """
+        Remove what crashed parkings of these keys left behind, where it is old and the key is not parked.
+        """
+
+        async def without_abandoned(entries: Entries, now: int) -> Entries:
+            old = [
+                epoch
+                for epoch, entry in entries.items()
+                if entry["key"] in partition_keys and now - entry["since"] > _ABANDONED_AFTER_SECONDS
+            ][:_MOST_LOOKED_AT]
+            # Proven after the index was read: a key parked by now was confirmed since, and the write fails.
+            gone = {epoch for epoch in old if await key_in(self._store, entries[epoch]["key"]) is None}
+            return {epoch: entry for epoch, entry in entries.items() if epoch not in gone}
+
+        await self._changed(without_abandoned)
+
+    async def _changed(self, change: Callable[[Entries, int], Awaitable[Entries]]) -> Entries:
         async def step(deadline: Deadline) -> Entries:
-            document: dict[str, Any]
-            try:
-                document = await deadline.attempt(lambda: self._store.read(INDEX_ID, INDEX_ID))
-                kind, etag = WriteKind.REPLACE, document["_etag"]
-            except NotFound:
-                document, kind, etag = {"keys": {}}, WriteKind.CREATE, None
-            changed = change(document["keys"])
+            entries, written_at, etag = await self._read(deadline)
+            changed = await deadline.attempt(lambda: change(entries, written_at))
             body = {"id": INDEX_ID, "partitionKey": INDEX_ID, "type": "parkedKeys", "keys": changed}
+            kind = WriteKind.CREATE if etag is None else WriteKind.REPLACE
             write = Write(kind=kind, id=INDEX_ID, document=body, etag=etag)
             await deadline.attempt(lambda: self._store.commit(INDEX_ID, [write]))
             return changed
@@ -121,10 +156,15 @@ class ParkedIndex:
         async with self._lock:
             return await until_applied(step, self._options)
 
+    async def _read(self, deadline: Deadline) -> tuple[Entries, int, str | None]:
+        try:
+            document = await deadline.attempt(lambda: self._store.read(INDEX_ID, INDEX_ID))
+        except NotFound:
+            return {}, 0, None
+        written_at = int(document["_ts"])
+        entries = {epoch: {"since": written_at, **entry} for epoch, entry in document["keys"].items()}
+        return entries, written_at, document["_etag"]
 
-def _without_abandoned(entries: Entries, partition_key: str, now: datetime) -> Entries:
-    return {
-        epoch: entry
-        for epoch, entry in entries.items()
-        if entry["key"] != partition_key or datetime.fromisoformat(entry["at"]) > now - _ABANDONED_AFTER
-    }
+
+def _keys(entries: Entries) -> frozenset[str]:
+    return frozenset(entry["key"] for entry in entries.values())

@@ -37,6 +37,7 @@ With session consistency a read may return what was true a moment ago, a write n
 parked key would break order, so what it must not miss is proven by a write: the index is read and written back under
 its etag, and that a key is not parked is proven by a deletion that finds nothing. A key enters the index before it is
 parked and leaves it after it was handed back, each time under a new epoch, so a late removal never hits a later parking.
+And no event counts as held before the index was seen, by a write, to name the epoch of the key's document.
 
 Failures
 --------
@@ -51,7 +52,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from cosmos_outbox.errors import Conflict, ParkingFull, PreconditionFailed, StoreError, StoreUnavailable
@@ -83,6 +84,16 @@ def utcnow() -> datetime:
     return datetime.now(UTC)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """
+    What became of events that were to be held.
+    """
+
+    parked: bool  # False: the key is not, for they are to be sent, or an operator has dealt with all of them
+    left: list[Delivery]  # to be sent, because the key is not parked
+
+
 class Parking:
     """
     The relay's side of the parked store.
@@ -107,6 +118,7 @@ class Parking:
         self._store, self._max_keys, self._max_events = store, max_keys, max_events
         self._retry, self._utcnow = retry or RetryOptions(), utcnow
         self._index = ParkedIndex(store, self._retry)
+        self._confirmed: dict[str, str] = {}  # epochs of parked keys that the index was seen to name
 
     async def keys(self) -> frozenset[str]:
         """
@@ -119,9 +131,9 @@ class Parking:
 
     async def hold(
         self, partition_key: str, deliveries: Sequence[Delivery], failure: Failure | None = None
-    ) -> list[Delivery]:
+    ) -> Held:
         """
-        Put events at the end of their key's queue; return those that are to be sent, because the key is not parked.
+        Put events at the end of their key's queue, and say which are to be sent, because the key is not parked.
 
         Every event of the key before these was sent or held. Repeating a call, here or elsewhere, does no harm.
 
@@ -134,15 +146,18 @@ class Parking:
             ParkingFull: a limit is reached; the events up to it may be held.
             StoreError: the store refused or failed.
         """
-        due = list(deliveries)
+        due, parked = list(deliveries), False
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step(deadline: Deadline) -> None:
-            nonlocal due
+            nonlocal due, parked
             if not due:
                 return
             key = await deadline.attempt(lambda: key_in(self._store, partition_key))
+            parked = key is not None
+            if key is not None:
+                await self._confirm(key)
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
             if key is None and (failure is None or due[0].event.id != failure.event_id):
@@ -150,6 +165,7 @@ class Parking:
             try:
                 if key is None:
                     count = await self._park(partition_key, due, failure, deadline)
+                    parked = True
                 else:
                     count = await self._write(key, WriteKind.REPLACE, due, failure, deadline)
             except Conflict as conflict:
@@ -163,21 +179,28 @@ class Parking:
             before = len(due)
             await until_applied(step, self._retry)
             handed_back = len(due) == before
-        return due
+        return Held(parked=parked, left=due)
 
     async def _park(
         self, partition_key: str, due: Sequence[Delivery], failure: Failure | None, deadline: Deadline
     ) -> int:
-        now = self._utcnow()
         # A new epoch each time: the entry of an attempt that nobody knows the outcome of may be needed still.
-        epoch = await self._index.add(partition_key, at=now, max_keys=self._max_keys)
-        key = ParkedKey(partition_key=partition_key, epoch=epoch, parked_at=now.isoformat(), failure=failure)
+        epoch = await self._index.add(partition_key, max_keys=self._max_keys)
+        parked_at = self._utcnow().isoformat()
+        key = ParkedKey(partition_key=partition_key, epoch=epoch, parked_at=parked_at, failure=failure)
         try:
-            return await self._write(key, WriteKind.CREATE, due, failure, deadline)
+            count = await self._write(key, WriteKind.CREATE, due, failure, deadline)
         except StoreError as error:
             if await self._failed_for_sure(key, error, deadline):
                 await self._index.remove(epoch)
             raise
+        await self._confirm(key)
+        return count
+
+    async def _confirm(self, key: ParkedKey) -> None:
+        if self._confirmed.get(key.partition_key) != key.epoch:
+            await self._index.confirm(key.epoch, key.partition_key)
+            self._confirmed[key.partition_key] = key.epoch
 
     async def _failed_for_sure(self, key: ParkedKey, error: StoreError, deadline: Deadline) -> bool:
         if isinstance(error, StoreUnavailable):

@@ -190,17 +190,18 @@ class Relay:
         lease = page.batch.lease
         try:
             async with self._holding:
-                unheld = await parking.hold(partition_key, stream, failure)
+                held = await parking.hold(partition_key, stream, failure)
         except OutboxError as error:  # other partition keys go on
             page.errors.append(error)
             self._notify(ParkingFailed(lease=lease, partition_key=partition_key, error=error))
             return
-        page.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in unheld}
-        if unheld:
-            left[partition_key] = unheld
+        page.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in held.left}
+        if held.left:
+            left[partition_key] = held.left
             page.lease.parked.discard(partition_key)
             if failure is None:
                 self._notify(KeyResumed(lease=lease, partition_key=partition_key))
+        if not held.parked:
             return
         page.lease.parked.add(partition_key)
         if failure is not None:

@@ -4,7 +4,6 @@ Release: the operator's side of the parked store; look at parked keys, send what
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,18 +12,10 @@ from typing import Any
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import StoredEvent
-from cosmos_outbox.errors import (
-    KeyNotParked,
-    MessageRejected,
-    NotFound,
-    OutboxError,
-    PreconditionFailed,
-    ReleaseInProgress,
-    StoreError,
-    UsageError,
-)
+from cosmos_outbox.errors import KeyNotParked, MessageRejected, StoreError, UsageError
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import ParkedStore, Publisher, Write, WriteKind
+from cosmos_outbox.ports import ParkedStore, Publisher
+from cosmos_outbox.relay.claim import claimed, parked_key, require_unclaimed
 from cosmos_outbox.relay.message import message_of
 from cosmos_outbox.relay.parked import (
     EventStatus,
@@ -33,12 +24,11 @@ from cosmos_outbox.relay.parked import (
     ParkedEvent,
     ParkedKey,
     events_in,
-    failure_of,
     key_in,
 )
 from cosmos_outbox.relay.parked_index import ParkedIndex, until_applied
 from cosmos_outbox.relay.parking import utcnow
-from cosmos_outbox.relay.queue import closings, send_in_order
+from cosmos_outbox.relay.queue import send_in_order
 from cosmos_outbox.retries import Deadline, RetryOptions
 
 _ROUNDS_BEFORE_CLOSING = 2  # then the relays are asked to wait, or a busy key would be chased for ever
@@ -103,9 +93,20 @@ class ParkedKeys:
     async def list(self) -> tuple[ParkedKey, ...]:
         """
         Return all parked keys, those parked first in front.
+
+        What crashed parkings left in the index, and would count towards the limit, is removed on the way.
         """
-        found = [await self._key(partition_key) for partition_key in await self._index.keys()]
-        return tuple(sorted((key for key in found if key is not None), key=lambda key: key.parked_at))
+        found = {name: await self._key(name) for name in await self._index.look()}
+        if absent := [name for name, key in found.items() if key is None]:
+            with suppress(StoreError):  # the next look tries again
+                await self._index.remove_abandoned(absent)
+        return tuple(sorted(filter(None, found.values()), key=lambda key: key.parked_at))
+
+    async def names(self) -> frozenset[str]:
+        """
+        Return the partition keys that are parked, and perhaps some that are not; one read, whatever their number.
+        """
+        return await self._index.look()
 
     async def show(self, partition_key: str) -> Parked:
         """
@@ -116,7 +117,7 @@ class ParkedKeys:
         """
 
         async def step(deadline: Deadline) -> Parked:
-            key = await self._parked(partition_key)
+            key = await parked_key(self._store, partition_key, deadline)
             events = await deadline.attempt(lambda: events_in(self._store, partition_key))
             held = [event for event in events if event.status is EventStatus.HELD]
             records = [event for event in events if event.status is not EventStatus.HELD]
@@ -147,27 +148,28 @@ class ParkedKeys:
         """
         if self._publisher is None:
             raise UsageError("A release needs the topic; give ParkedKeys a publisher.")
-        claim = uuid.uuid4().hex
-        await self._claim(partition_key, claim, edited, take_over=take_over)
         sent = rounds = 0
-        try:
+        async with claimed(
+            self._store,
+            partition_key,
+            edited=edited,
+            take_over=take_over,
+            retry=self._retry,
+            utcnow=self._utcnow,
+        ) as claim:
             while True:
-                queue = await self._due(partition_key, claim)
-                if not queue and await self._hand_back(partition_key, claim):
+                queue = await claim.due()
+                if not queue and await claim.hand_back():
                     return Released(sent=sent)
                 rounds += 1
                 state = KeyState.CLOSING if rounds > _ROUNDS_BEFORE_CLOSING else KeyState.RELEASING
                 for start in range(0, len(queue), _CHUNK):
                     due = queue[start : start + _CHUNK]
                     passed, rejection = await self._send(self._publisher, due)
-                    await self._take_off(partition_key, claim, due[:passed], state)
+                    await claim.take_off(due[:passed], state)
                     sent += sum(event.status is EventStatus.HELD for event in due[:passed])
                     if rejection is not None:
-                        failure = await self._stop_at(partition_key, claim, due[passed], rejection)
-                        return Released(sent=sent, failure=failure)
-        except OutboxError:
-            await self._give_up_claim(partition_key, claim)
-            raise
+                        return Released(sent=sent, failure=await claim.stop_at(due[passed], rejection))
 
     async def drop(
         self, partition_key: str, event_id: str, *, reason: str, take_over: bool = False
@@ -175,8 +177,9 @@ class ParkedKeys:
         """
         Give one held event up for good; return the record of it, which stays in the parked store.
 
-        The key stays parked until it is released. A worker that read the event before it was parked, and lost its
-        lease since without noticing, may still send it, if the broker takes it by now.
+        The key stays parked until it is released. Two things cannot be taken back. A worker that read the event before it
+        was parked, and lost its lease since without noticing, may still send it, if the broker takes it by now. And where
+        events are routed to several topics, one behind the event that parked the key may be in another topic already.
 
         Raises:
             KeyNotParked: the key is not parked, or does not hold the event.
@@ -184,8 +187,8 @@ class ParkedKeys:
         """
 
         async def step(deadline: Deadline) -> ParkedEvent:
-            key = await self._parked(partition_key)
-            self._check_claim(key, None, take_over=take_over)
+            key = await parked_key(self._store, partition_key, deadline)
+            require_unclaimed(key, take_over=take_over)
             events = await deadline.attempt(lambda: events_in(self._store, partition_key))
             event = next((event for event in events if event.event_id == event_id), None)
             if (
@@ -204,161 +207,20 @@ class ParkedKeys:
                 held=key.held - 1,
                 failure=None if failed else key.failure,
             )
-            await self._commit(deadline, partition_key, [changed.write(), dropped.write()])
+            await deadline.attempt(
+                lambda: self._store.commit(partition_key, [changed.write(), dropped.write()])
+            )
             return dropped
 
         return await until_applied(step, self._retry)
-
-    async def _claim(
-        self, partition_key: str, claim: str, edited: Mapping[str, Any] | None, *, take_over: bool
-    ) -> None:
-        async def step(deadline: Deadline) -> None:
-            key = await self._parked(partition_key)
-            self._check_claim(key, claim, take_over=take_over)
-            writes = [replace(key, state=KeyState.RELEASING, claim=claim).write()]
-            if edited is not None:
-                # Before anything is sent: whoever goes on with this release must send the same payload.
-                queue = await self._queue(key, deadline)
-                first = next((event for event in queue if event.status is EventStatus.HELD), None)
-                if first is None:
-                    raise KeyNotParked(f"Partition key {partition_key!r} holds no event to edit.")
-                writes.append(first.edited(edited).write())
-            await self._commit(deadline, partition_key, writes)
-
-        await until_applied(step, self._retry)
-
-    async def _due(self, partition_key: str, claim: str) -> Sequence[ParkedEvent]:
-        async def step(deadline: Deadline) -> Sequence[ParkedEvent]:
-            return await self._queue(await self._claimed(partition_key, claim), deadline)
-
-        return await until_applied(step, self._retry)
-
-    async def _queue(self, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
-        """
-        Return the whole queue in order, dropped events too.
-        """
-        events = await deadline.attempt(lambda: events_in(self._store, key.partition_key))
-        queue = [event for event in events if event.epoch == key.epoch and event.position >= key.first]
-        queue.sort(key=lambda event: event.position)
-        if [event.position for event in queue[: key.next - key.first]] != list(range(key.first, key.next)):
-            # The list may be behind the key that was read before it: an event that it lacks would be overtaken.
-            raise PreconditionFailed("The list of held events is behind; read it again.")
-        return queue[: key.next - key.first]
 
     async def _send(
         self, publisher: Publisher, due: Sequence[ParkedEvent]
     ) -> tuple[int, MessageRejected | None]:
         return await send_in_order(publisher, due, message_of=self._message_of, backoff=self._backoff)
 
-    async def _take_off(
-        self, partition_key: str, claim: str, passed: Sequence[ParkedEvent], state: KeyState
-    ) -> None:
-        async def step(deadline: Deadline) -> None:
-            key = await self._claimed(partition_key, claim)
-            if not passed or key.first > passed[-1].position:  # the answer to the first attempt was lost
-                return
-            changed = replace(
-                key,
-                state=state,
-                first=passed[-1].position + 1,
-                held=key.held - sum(event.status is EventStatus.HELD for event in passed),
-                failure=None,
-            )
-            await self._commit(
-                deadline, partition_key, [changed.write(), *closings(passed, now=self._utcnow())]
-            )
-
-        await until_applied(step, self._retry)
-
-    async def _stop_at(
-        self, partition_key: str, claim: str, event: ParkedEvent, rejection: MessageRejected
-    ) -> Failure:
-        """
-        End the release where the next event is rejected; the key waits for another decision.
-        """
-        attempts = 1 + (event.failure.attempts if event.failure is not None else 0)
-        failure = failure_of(event.event_id, rejection, attempts=attempts)
-
-        async def step(deadline: Deadline) -> None:
-            key = await self._parked(partition_key)
-            if key.failure == failure and key.claim is None:  # the answer to the first attempt was lost
-                return
-            self._check_claimed(key, claim)
-            changed = replace(key, state=KeyState.PARKED, claim=None, failure=failure)
-            failed = replace(event, failure=failure)
-            await self._commit(deadline, partition_key, [changed.write(), failed.write()])
-
-        await until_applied(step, self._retry)
-        return failure
-
-    async def _hand_back(self, partition_key: str, claim: str) -> bool:
-        """
-        Delete the key, provided that its queue is empty; return False where events were appended meanwhile.
-        """
-        deleting: ParkedKey | None = None
-
-        async def step(deadline: Deadline) -> bool:
-            nonlocal deleting
-            try:
-                key = await self._claimed(partition_key, claim)
-            except KeyNotParked:
-                if deleting is None:
-                    raise
-                return True  # the answer to the deletion was lost
-            if key.first != key.next:
-                return False
-            deleting = key
-            await self._commit(deadline, partition_key, [key.write(WriteKind.DELETE)])
-            return True
-
-        if not await until_applied(step, self._retry):
-            return False
-        if deleting is not None:
-            with suppress(StoreError):  # an entry that is left over costs each new owner one read
-                await self._index.remove(deleting.epoch)
-        return True
-
-    async def _give_up_claim(self, partition_key: str, claim: str) -> None:
-        async def step(deadline: Deadline) -> None:
-            key = await self._claimed(partition_key, claim)
-            changed = replace(key, state=KeyState.PARKED, claim=None)
-            await self._commit(deadline, partition_key, [changed.write()])
-
-        with suppress(
-            OutboxError
-        ):  # the error that ended the release matters more; the next one has to take over
-            await until_applied(step, self._retry)
-
-    async def _claimed(self, partition_key: str, claim: str) -> ParkedKey:
-        key = await self._parked(partition_key)
-        self._check_claimed(key, claim)
-        return key
-
-    def _check_claimed(self, key: ParkedKey, claim: str) -> None:
-        if key.claim != claim:
-            raise ReleaseInProgress(f"Somebody took over the release of partition key {key.partition_key!r}.")
-
-    async def _parked(self, partition_key: str) -> ParkedKey:
-        key = await self._key(partition_key)
-        if key is None:
-            await self._index.remove_abandoned(partition_key, now=self._utcnow())
-            raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")
-        return key
-
     async def _key(self, partition_key: str) -> ParkedKey | None:
         async def step(deadline: Deadline) -> ParkedKey | None:
             return await deadline.attempt(lambda: key_in(self._store, partition_key))
 
         return await until_applied(step, self._retry)
-
-    async def _commit(self, deadline: Deadline, partition_key: str, writes: Sequence[Write]) -> None:
-        try:
-            await deadline.attempt(lambda: self._store.commit(partition_key, writes))
-        except NotFound as gone:  # the key was handed back, or the event taken off, since they were read
-            raise PreconditionFailed(document_id=gone.document_id) from gone
-
-    def _check_claim(self, key: ParkedKey, claim: str | None, *, take_over: bool) -> None:
-        if key.claim not in (None, claim) and not take_over:
-            raise ReleaseInProgress(
-                f"Somebody releases partition key {key.partition_key!r}; wait for them, or take over if they are gone."
-            )

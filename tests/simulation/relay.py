@@ -46,6 +46,7 @@ class StoreFault(StrEnum):
     LOST = "lost"
     ACK_LOST = "ack-lost"
     LATE = "late"
+    ECHO = "echo"  # sent twice by the client: what it did comes back as a refusal
 
 
 class Act(StrEnum):
@@ -53,6 +54,7 @@ class Act(StrEnum):
     What an operator does to every parked key.
     """
 
+    LOOK = "look"
     RELEASE = "release"
     EDIT = "edit"
     DROP_FIRST = "drop the first event"
@@ -108,6 +110,7 @@ class Script:
     latency: float
     owners: tuple[Owner, ...]
     operators: tuple[Operator, ...]
+    clock_speed: float = 360.0  # of the store's clock: what is abandoned after an hour, is after ten seconds
     committed: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -116,8 +119,8 @@ class Service:
     The parked store with all its versions: a read gets an older one, a write the newest.
     """
 
-    def __init__(self) -> None:
-        self.newest = MemoryParked()
+    def __init__(self, *, clock_speed: float = 1.0) -> None:
+        self.newest = MemoryParked(now=lambda: asyncio.get_running_loop().time() * clock_speed)
         self.versions: list[tuple[float, tuple[Document, ...]]] = [(0.0, ())]
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
@@ -166,6 +169,8 @@ class Session:
             raise StoreUnavailable
         try:
             result = await self._service.commit(partition_key, writes)
+            if fault is StoreFault.ECHO:
+                result = await self._service.commit(partition_key, writes)
         finally:
             self._seen[partition_key] = len(self._service.versions)
         if fault is StoreFault.ACK_LOST:
@@ -193,7 +198,7 @@ class Simulation:
         self.script = script
         self.broker = MemoryBroker(clock=self._now, dedup_window_seconds=None, rejects=self._rejects)
         self.broker.latency_seconds = script.latency
-        self.service = Service()
+        self.service = Service(clock_speed=script.clock_speed)
         self.checkpoint = 0
         self.violations: list[str] = []
         self._tenures = itertools.count(1)
@@ -264,7 +269,9 @@ class Simulation:
                     await self._act(keys, parked.partition_key, operator)
 
     async def _act(self, keys: ParkedKeys, partition_key: str, operator: Operator) -> None:
-        if operator.act is Act.RELEASE:
+        if operator.act is Act.LOOK:
+            await keys.show(partition_key)
+        elif operator.act is Act.RELEASE:
             await keys.release(partition_key, take_over=operator.take_over)
         elif operator.act is Act.EDIT:
             await keys.release(partition_key, edited=MENDED, take_over=operator.take_over)

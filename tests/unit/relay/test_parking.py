@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
@@ -488,7 +487,7 @@ async def test_a_store_that_is_down_halts_the_lease_and_the_other_keys_flow() ->
     assert ["a/1", "a/2"] == world.ids
 
 
-@pytest.mark.parametrize("lost", range(12))
+@pytest.mark.parametrize("lost", range(14))
 async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
     """
     Of all the answers of parking, appending and releasing, each one is lost once.
@@ -512,28 +511,6 @@ async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
     await world.relay(batch(event("b", 5)))
     assert [f"b/{number}" for number in range(1, 6)] == world.ids
     assert () == await world.operator.list()
-
-
-async def test_entries_of_parkings_that_crashed_are_removed_when_they_are_old() -> None:
-    world = World()
-    world.reject("b/1")
-    # the first commit asks whether the key is parked, the second would park it
-    outcomes = iter([None])
-    world.counted.before = lambda operation, key: (
-        next(outcomes, StoreUnavailable()) if (operation, key) == ("commit", "b") else None
-    )
-    with pytest.raises(StoreUnavailable):
-        await world.relay(batch(event("b", 1)))
-    world.counted.before = lambda operation, key: None
-    index = world.store.documents()[0]
-    assert {"b"} == {entry["key"] for entry in index["keys"].values()}
-    with pytest.raises(KeyNotParked):
-        await world.operator.release("b")
-    assert index["keys"] == world.store.documents()[0]["keys"]  # that parking might be under way still
-    later = ParkedKeys(world.store, utcnow=lambda: datetime.now(UTC) + timedelta(hours=2))
-    with pytest.raises(KeyNotParked):
-        await later.drop("b", "b/1", reason="none")
-    assert {} == world.store.documents()[0]["keys"]
 
 
 async def test_a_parking_without_effect_leaves_no_entry() -> None:
