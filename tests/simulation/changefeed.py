@@ -322,7 +322,7 @@ class Simulation:
             await self._kill("w0")
             self._start("w0", skew=0)
         until = self.now() + timedelta(minutes=30).total_seconds()
-        while missing := self._missing():
+        while missing := await self._missing():
             self._check()
             for worker in self.workers.values():
                 self._check_alive(worker)
@@ -331,12 +331,13 @@ class Simulation:
             await asyncio.sleep(1)
         self._check()
 
-    def _missing(self) -> list[object]:
+    async def _missing(self) -> list[object]:
         """
-        Return what is not yet as it has to be: changes that did not arrive, leases that overlap.
+        Return what is not yet as it has to be: changes that did not arrive, leases that overlap or name what is gone.
         """
         late = [key for key, count in self._written.items() if self.witness.arrived[key] < count]
-        return [*late, *self.witness.overlapping()]
+        partitions = {partition.id for partition in await self.container.physical_ranges()}
+        return [*late, *self.witness.overlapping(), *self.witness.misnamed(partitions)]
 
     async def _end(self) -> None:
         await self._stop_neighbour(clean=False)

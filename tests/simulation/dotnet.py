@@ -100,6 +100,8 @@ class DotNetNeighbour:
                     start=StartFrom.BEGINNING,
                     max_items=10,
                 )
+                if lease.version == 0 and page.range_id != lease.token:
+                    raise RangeGone  # noqa: TRY301 - it asks for the partition by its id
                 for document in page.documents:
                     await self._handle(document)
                 if page.documents:

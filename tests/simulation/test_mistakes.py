@@ -54,6 +54,12 @@ LOAD = "write 0 5, write 3 5, "
 TWO = "start 0 0, wait 0 2, start 1 0, wait 0 3, wait 0 3, "
 CUT_OFF = "cut-leases 0 0, " + 16 * (LOAD + "wait 0 1, wait 0 1, ")
 
+# A worker dies between the children and the deletion of their parent, and the range becomes one again.
+CUT_SHORT = (
+    "start 0 0, wait 0 2, merge 0 0, wait 0 3, split 0 0, wait 0 2, split 0 0, doom 0 9, wait 0 2, merge 0 0, "
+    "start 1 0, start 2 0, wait 0 4, "
+) + 6 * (LOAD + "wait 0 2, ")
+
 MISTAKES = {
     "a position is saved before its changes are handled": Mistake(
         owner=pump.Pump, name="run",
@@ -124,7 +130,21 @@ MISTAKES = {
         owner=supervisor, name="children_of",
         right="_common(parent_range, candidate.range).without(descendants)", wrong="[candidate.range]",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 2, merge 0 0, wait 0 2, split 0 0, wait 0 2, wait 0 3",
-        ranges=3, said="overlaps",
+        ranges=3, said="before all of its children",
+    ),
+    "a replacement that a crash cut short is not noticed": Mistake(
+        owner=processor, name="half_replaced",
+        right="any(_descends(other, lease, parent_range) for other in others)", wrong="False",
+        story=CUT_SHORT, said="both trust",
+    ),
+    "a replacement that a crash cut short is made anew": Mistake(
+        owner=supervisor, name="children_of",
+        right="[other.range for other in others if other.range and _descends(other, lease, parent_range)]", wrong="[]",
+        story=CUT_SHORT, said="half an hour",
+    ),
+    "a merged partition is read on under its old name": Mistake(
+        owner=pump.Pump, name="_read", right="page.range_id != self._tenure.lease.token", wrong="False",
+        story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
     ),
     "a page that failed is passed over": Mistake(
         owner=pump, name="handle", right="progress.failed(error)", wrong="break",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -116,6 +116,13 @@ class Witness:
             for lease, other in _pairs(leases, key=lambda lease: lease.range)
             if self._twice(lease.range, other.range)
         ]
+
+    def misnamed(self, partitions: Collection[str]) -> list[str]:
+        """
+        Return the version 0 leases that name no partition: .NET and KEDA could not read on from them.
+        """
+        leases = [lease for lease in self.leases.values() if self._current(lease) and lease.version == 0]
+        return [lease.id for lease in leases if lease.token not in partitions]
 
     def _twice(self, first: FeedRange | None, second: FeedRange | None) -> bool:
         if first is None or second is None or not first.overlaps(second):
