@@ -8,7 +8,8 @@ import ast
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from antlr4 import InputStream  # type: ignore[import-untyped] # has no types
@@ -33,7 +34,7 @@ _TABLES = {
 _OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 
 
-def problems(directory: Path, instrumentation: Path, metrics: Set[str]) -> list[str]:
+def problems(directory: Path, instrumentation: Path, metrics: AbstractSet[str]) -> list[str]:
     """
     Return one line a mistake in any query of a directory.
 
@@ -50,7 +51,7 @@ def problems(directory: Path, instrumentation: Path, metrics: Set[str]) -> list[
     ]
 
 
-def judge(query: str, events: dict[str, set[str]], metrics: Set[str]) -> Iterator[str]:
+def judge(query: str, events: dict[str, set[str]], metrics: AbstractSet[str]) -> Iterator[str]:
     """
     Yield what is wrong with one query.
     """
