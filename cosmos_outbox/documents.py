@@ -160,7 +160,7 @@ def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
     return StoredEvent(
         id=event_id,
         partition_key=partition_key,
-        action=str(data.get("action", "")),
+        action=str(data.get("action") or ""),
         data=data,
         meta=meta if isinstance(meta, dict) else {},
         ttl=ttl if isinstance(ttl, int) else None,

@@ -286,6 +286,17 @@ class DeletionFailed:
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionsSkipped:
+    """
+    Events of a page that were sent are not deleted, for too many `waiting` ones are; they stay until their time to live ends.
+    """
+
+    lease: str
+    events: int
+    waiting: int
+
+
 Record = (
     LeaseAcquired
     | LeaseCheckpointed
@@ -311,6 +322,7 @@ Record = (
     | EventTtlShort
     | EventsDeleted
     | DeletionFailed
+    | DeletionsSkipped
 )
 Hook = Callable[[Record], None]
 

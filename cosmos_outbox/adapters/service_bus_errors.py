@@ -80,6 +80,7 @@ def leaves_link_usable(error: sdk.ServiceBusError) -> bool:
     """
     Say whether the broker answered on a link that stays open, so that the sender may go on.
     """
+    # After a rejected disposition it would stay open too, but the SDK closes it whatever this says.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 

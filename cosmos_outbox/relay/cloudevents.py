@@ -12,6 +12,7 @@ from typing import Any
 
 from cosmos_outbox.messages import OutboundMessage, PropertyValue
 from cosmos_outbox.ports import Publisher
+from cosmos_outbox.relay.message import text
 
 SPEC_VERSION = "1.0"
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
@@ -83,7 +84,7 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
 def _created_at(body: bytes) -> str | None:
     data: Any = json.loads(body)
     created_at = data.get("createdAt") if isinstance(data, dict) else None
-    return created_at if isinstance(created_at, str) and created_at else None
+    return text(created_at) if isinstance(created_at, str) and created_at else None
 
 
 class CloudEventsPublisher:

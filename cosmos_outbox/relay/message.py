@@ -36,7 +36,7 @@ def message_of(event: StoredEvent) -> OutboundMessage:
     return OutboundMessage(
         message_id=broker_id(event.id),
         session_id=broker_id(event.partition_key),
-        subject=_text(event.action),
+        subject=text(event.action),
         body=_json(event.data),
         properties=_properties(event.meta),
     )
@@ -61,7 +61,7 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
 def _property(value: Any) -> PropertyValue:
     # Other programs write documents too: what has no AMQP type here travels as the JSON it was.
     if isinstance(value, str):
-        return _text(value)
+        return text(value)
     if isinstance(value, int) and not isinstance(value, bool) and value in _INT:
         return value
     return _json(value).decode()
@@ -74,7 +74,10 @@ def _json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
+    """
+    Return what UTF-8 can carry of a string: half a surrogate pair, legal in JSON, becomes a replacement character.
+    """
     return (
         value
         if _is_text(value)

@@ -8,6 +8,7 @@ is for events that must not lie around; each deletion is an ordinary, paid write
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -16,9 +17,10 @@ from typing import Self
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.errors import NotFound, StoreError
+from cosmos_outbox.errors import NotFound
 from cosmos_outbox.instrumentation import (
     DeletionFailed,
+    DeletionsSkipped,
     EventsDeleted,
     Hook,
     LeaseCheckpointed,
@@ -27,6 +29,8 @@ from cosmos_outbox.instrumentation import (
     log_hook,
 )
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ChangeBatch, ChangeHandler, Store, Write, WriteKind
+
+_logger = logging.getLogger(__name__)
 
 ALL_ACTIONS = "*"
 # A commit whose answer was lost proves itself by its events (decision 5). Whoever wrote them must have found out.
@@ -124,10 +128,12 @@ class Retention:
         while handled and handled[0][0] <= pages:
             _, ids = handled.popleft()
             events = sum(map(len, ids.values()))
-            if self._waiting + events <= _MOST_WAITING:  # memory is bounded; their time to live ends too
-                self._waiting += events
-                self._due.append((due_at, ids))
-                self._something_due.set()
+            if self._waiting + events > _MOST_WAITING:  # memory is bounded; their time to live ends too
+                self._tell(DeletionsSkipped(lease=lease, events=events, waiting=self._waiting))
+                continue
+            self._waiting += events
+            self._due.append((due_at, ids))
+            self._something_due.set()
 
     async def _delete_when_due(self) -> None:
         loop = asyncio.get_running_loop()
@@ -156,17 +162,23 @@ class Retention:
                 )
             except NotFound as gone:
                 if gone.document_id not in left:
-                    self._notify(DeletionFailed(partition_key=partition_key, events=len(left), error=gone))
+                    self._tell(DeletionFailed(partition_key=partition_key, events=len(left), error=gone))
                     return
                 left.remove(gone.document_id)
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - all other deletions wait behind this one
                 attempt += 1
-                if not error.retriable or attempt == _MOST_ATTEMPTS:
-                    self._notify(DeletionFailed(partition_key=partition_key, events=len(left), error=error))
+                if not getattr(error, "retriable", False) or attempt == _MOST_ATTEMPTS:
+                    self._tell(DeletionFailed(partition_key=partition_key, events=len(left), error=error))
                     return
                 await asyncio.sleep(
                     self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 )
             else:
-                self._notify(EventsDeleted(partition_key=partition_key, events=len(left)))
+                self._tell(EventsDeleted(partition_key=partition_key, events=len(left)))
                 return
+
+    def _tell(self, record: Record) -> None:
+        try:
+            self._notify(record)
+        except Exception:  # a hook may raise anything; no event may stay over it
+            _logger.exception("hook.failed %s", type(record).__name__)

@@ -96,6 +96,14 @@ def test_an_event_of_the_net_sample_has_the_required_attributes_and_no_others():
     )
 
 
+def test_a_time_that_is_no_text_does_not_keep_the_event():
+    document = event()
+    document["data"]["createdAt"] = "2026\ud800"
+    found = stored_event(document)
+    assert found
+    assert "2026\ufffd" == structured(message_of(found))["time"]
+
+
 def test_the_type_is_never_empty():
     document = event()
     del document["data"]["action"]

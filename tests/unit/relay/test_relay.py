@@ -143,6 +143,16 @@ async def test_the_attempts_count_from_one_again_after_progress() -> None:
     assert [1, 2, 1] == [failure.attempt for failure in failures]
 
 
+async def test_the_attempts_count_from_one_again_after_the_first_half_of_a_batch_went_out() -> None:
+    world = World(lanes=1)
+    world.reject("k3/1")
+    world.broker.faults.extend([None, Fault.LOST, None, Fault.LOST])
+    with pytest.raises(MessageRejected):
+        await world.relay(batch(*(event(f"k{number}", 1) for number in (1, 2, 3, 4))))
+    assert [1, 1] == [record.attempt for record in world.told if isinstance(record, PublishFailed)]
+    assert ["k1/1", "k2/1", "k4/1"] == world.ids
+
+
 async def test_a_rejected_event_stops_its_own_partition_key_and_no_other() -> None:
     world = World(lanes=1)
     world.reject("b/2")

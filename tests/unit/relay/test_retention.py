@@ -16,6 +16,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from cosmos_outbox.instrumentation import (
     DeletionFailed,
+    DeletionsSkipped,
     EventsDeleted,
     LeaseCheckpointed,
     LeaseClosed,
@@ -185,6 +186,52 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
     assert isinstance(failed, DeletionFailed)
     assert ("a", 1) == (failed.partition_key, failed.events)
     assert EventsDeleted(partition_key="b", events=1) == deleted
+
+
+async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
+    container, records = Container(), list[Record]()
+    await container.add(renamed(1), renamed(1, "b"), renamed(1, "c"))
+    container.failures = [ValueError("an answer that is no JSON")]
+
+    def tell(record: Record) -> None:
+        records.append(record)
+        if getattr(record, "partition_key", None) == "b":
+            raise ValueError("a hook that fails")
+
+    async with Retention(handled, container, delete={"*"}, keep=KEEP, notify=tell) as retention:
+        await retention(page(renamed(1), renamed(1, "b"), renamed(1, "c")))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await settled()
+    assert [("b", ["b/1"]), ("c", ["c/1"])] == container.deletions
+    assert [DeletionFailed, EventsDeleted, EventsDeleted] == [type(record) for record in records]
+
+
+async def test_deleting_goes_on_after_there_was_nothing_to_delete():
+    container = Container()
+    await container.add(renamed(1), renamed(2), renamed(3))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+        for number in (1, 2, 3):
+            await retention(page(renamed(number), number=number))
+            retention.hear(LeaseCheckpointed(lease="0", pages=number))
+            await settled()
+    assert [("a", ["a/1"]), ("a", ["a/2"]), ("a", ["a/3"])] == container.deletions
+
+
+async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_there_is_room_again(monkeypatch):
+    monkeypatch.setattr("cosmos_outbox.relay.retention._MOST_WAITING", 3)
+    container, records = Container(), list[Record]()
+    await container.add(renamed(1), renamed(1, "b"))
+    async with Retention(handled, container, delete={"*"}, keep=KEEP, notify=records.append) as retention:
+        await retention(page(*(renamed(number) for number in range(1, 4)), number=1))
+        await retention(page(renamed(1, "b"), number=2))
+        retention.hear(LeaseCheckpointed(lease="0", pages=2))
+        assert [DeletionsSkipped(lease="0", events=1, waiting=3)] == records
+        await settled()
+        assert [("a", ["a/1"])] == container.deletions
+        await retention(page(renamed(1, "b"), number=3))
+        retention.hear(LeaseCheckpointed(lease="0", pages=3))
+        await settled()
+    assert [("a", ["a/1"]), ("b", ["b/1"])] == container.deletions
 
 
 async def test_behind_a_processor_everything_is_sent_and_then_deleted():

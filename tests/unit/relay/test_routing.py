@@ -107,6 +107,15 @@ def test_a_topic_without_a_publisher_is_refused():
         RoutedPublisher(ROUTES, {"events": MemoryBroker().publisher()})
 
 
+def test_there_are_as_many_lanes_as_every_topic_has():
+    brokers = {"events": MemoryBroker(), "deletions": MemoryBroker(), "orders": MemoryBroker()}
+    publishers = {
+        topic: broker.publisher(lanes=lanes)
+        for lanes, (topic, broker) in zip((4, 2, 8), brokers.items(), strict=True)
+    }
+    assert 2 == RoutedPublisher(ROUTES, publishers).lanes
+
+
 async def test_messages_go_to_all_their_topics_in_order():
     brokers = Brokers()
     sent = [message(1), message(2, action="Deleted"), message(3, entity_type="order"), message(4)]
