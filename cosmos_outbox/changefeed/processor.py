@@ -240,8 +240,7 @@ class ChangeFeedProcessor:
                 reservation=2 * self._options.acquire_interval,
             )
             for lease in decided.hand_over:
-                if lease.id in self._running:  # else it ended while we were waiting
-                    self._running[lease.id][0].hand_over()
+                self._running[lease.id][0].hand_over()
             for lease in decided.ask:
                 await self._ask(lease)
             for lease in decided.take:
@@ -352,8 +351,6 @@ class ChangeFeedProcessor:
 
     async def _pause(self, seconds: float) -> None:
         jittered = seconds * random.uniform(0.9, 1.1)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(jittered):
                 await self._wake.wait()
-        except TimeoutError:
-            return

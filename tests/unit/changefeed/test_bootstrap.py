@@ -11,7 +11,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, uncovered
-from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
+from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.leases import FeedRange, new_lease
 from cosmos_outbox.ports import PhysicalRange, StartFrom
 from tests.unit.changefeed.world import Faulty, World, virtual_seconds, virtual_utcnow
@@ -246,3 +246,35 @@ async def test_a_lock_that_cannot_be_taken_back_holds_nobody_up_for_long():
     await world.stop("a")
 
     assert asyncio.get_running_loop().time() - started < 6
+
+
+async def test_a_refusal_at_the_start_that_will_not_pass_ends_the_processor():
+    world = World()
+    feed = Faulty(world.container)
+    feed.failing["describe"] = AccessDenied
+    world.start("a", feed=feed)
+    with pytest.raises(AccessDenied):
+        await asyncio.wait_for(world.workers.pop("a")[1], 60)
+
+
+async def test_a_split_at_the_start_delays_it_and_one_during_a_balancing_pass_the_pass():
+    world = World()
+    await run(world)
+    (lease,) = await world.all_leases()
+    document = {name: value for name, value in lease.raw.items() if name != "FeedRange"}
+    await world.leases.replace(document, etag=lease.etag or "")  # its range must be asked for
+
+    class Splitting(Faulty):
+        async def physical_ranges(self):
+            self.calls["physical_ranges"] += 1
+            if self.calls["physical_ranges"] in (1, 3):
+                raise RangeGone
+            return await world.container.physical_ranges()
+
+    feed = Splitting(world.container)
+    await world.write("k")
+    world.start("a", feed=feed)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert 4 == feed.calls["physical_ranges"]
