@@ -17,7 +17,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.instrumentation import BalancingFailed, LoopBlocked, Record
 from cosmos_outbox.leases import FeedRange, from_document, new_lease
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from tests.unit.changefeed.world import World, virtual_utcnow
+from tests.unit.changefeed.world import Faulty, World, virtual_utcnow
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 
@@ -173,3 +173,13 @@ async def test_a_start_that_was_chosen_stays_and_one_that_nobody_needs_is_not_wr
     assert lease == pinned(lease, StartFrom.NOW, since=virtual_utcnow())
     assert read == pinned(read, StartFrom.NOW, since=virtual_utcnow())
     assert StartFrom.BEGINNING == start_of(from_document({**read.raw, "_etag": "x"}))
+
+
+async def test_a_container_that_is_gone_ends_the_processor_with_the_one_error_that_names_the_fix():
+    world = World(ranges=3)
+    feed = Faulty(world.container)
+    world.start("a", feed=feed)
+    await asyncio.sleep(20)
+    feed.failing["read_page"] = ConfigurationError
+    with pytest.raises(ConfigurationError):
+        await asyncio.wait_for(world.workers.pop("a")[1], 60)
