@@ -24,7 +24,6 @@ from cosmos_outbox.ports import (
     PhysicalRange,
     StartFrom,
 )
-from cosmos_outbox.relay import Parking
 from cosmos_outbox.relay.release import ParkedKeys
 from worker.vitals import ParkedSeen, Vitals
 
@@ -136,8 +135,9 @@ async def look_at_parked(store: ParkedStore) -> ParkedSeen:
     """
     Return what is parked; each key costs a read, so where there are many only their number is told.
     """
-    names = await Parking(store).keys()
+    parked = ParkedKeys(store)
+    names = await parked.names()
     if len(names) > _KEYS_LOOKED_AT:
         return ParkedSeen(count=len(names))
-    keys = await ParkedKeys(store).list()
+    keys = await parked.list()
     return ParkedSeen(count=len(keys), keys=keys, events=sum(key.held for key in keys))

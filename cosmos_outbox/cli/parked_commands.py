@@ -26,6 +26,9 @@ app = typer.Typer(
 )
 
 Key = Annotated[str, typer.Argument(help="The partition key.")]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Although somebody else releases it, because they are gone.")
+]
 
 
 @app.command("list")
@@ -67,9 +70,7 @@ async def release(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="JSON object to send as the first held event's data."),
     ] = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Although somebody else releases it, because they are gone.")
-    ] = False,
+    take_over: TakeOver = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -106,6 +107,7 @@ async def drop(
     event: Annotated[str, typer.Argument(help="The id of a held event.")],
     *,
     reason: Annotated[str, typer.Option(help="Why it is given up; kept with the event.")],
+    take_over: TakeOver = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +117,7 @@ async def drop(
     async with opened(target_of(os.environ)) as outbox:
         keys = parked_keys(outbox)
         confirm(f"Never send event {event!r} of {key!r}?", yes=yes)
-        await keys.drop(key, event, reason=reason)
+        await keys.drop(key, event, reason=reason, take_over=take_over)
     if as_json:
         print_json({"key": key, "event": event, "dropped": True})
     else:

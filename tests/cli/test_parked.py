@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.cli.events import Wanted, read_events
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.relay.parked import KeyState, key_in
 from tests.cli.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -112,3 +114,17 @@ def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
             "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=1, **PARKED
         ).stderr
     )
+
+
+def test_what_somebody_else_releases_is_dropped_only_by_taking_over(outbox: Local):
+    ids = park(outbox, "ada")
+
+    async def claim(database):
+        store = CosmosParked(database.get_container_client("parked"))
+        key = await key_in(store, "ada")
+        await store.commit("ada", [replace(key, state=KeyState.RELEASING, claim="somebody").write()])
+
+    outbox.on_database(claim)
+    drop = ("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes")
+    assert "take over" in outbox.run(*drop, code=1, **PARKED).stderr
+    assert outbox.json(*drop, "--take-over", **PARKED)["dropped"]
