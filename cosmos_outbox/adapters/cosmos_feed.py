@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from azure.core.pipeline import PipelineResponse
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
@@ -29,6 +30,9 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, PhysicalRange, StartFrom
 
+_GONE = 410
+_RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
+_MOST_TIMES_GONE = 5
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
 
 
@@ -85,19 +89,19 @@ class CosmosChangeFeed:
                     else {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": _sdk_start(start)}
                 )
                 response.pages = self._container.query_items_change_feed(
-                    **where, max_item_count=max_items, response_hook=response.note
+                    **where,
+                    max_item_count=max_items,
+                    response_hook=response.note,
+                    raw_response_hook=response.note_gone,
                 ).by_page()
             try:
-                response.charge = 0.0
+                response.charge, response.times_gone = 0.0, 0
                 page = await anext(response.pages)
                 documents = tuple([document async for document in page])
             except StopAsyncIteration:
                 documents = ()
-            except RecursionError as error:
-                raise RangeGone from error  # the SDK calls itself anew for each 410 that says so
-            except (
-                ValueError
-            ) as error:  # what the SDK raises once it noticed that its token names another container
+            except ValueError as error:
+                # What the SDK raises once it noticed that its token names another container.
                 if "collection rid" in str(error):
                     raise ContainerReplaced from error
                 raise
@@ -143,12 +147,10 @@ class CosmosChangeFeed:
                 start_time="Now",
                 max_item_count=1,
                 response_hook=response.note,
+                raw_response_hook=response.note_gone,
             ).by_page()
-            try:
-                async for _ in pages:
-                    break
-            except RecursionError as error:
-                raise RangeGone from error  # as in `read_page`
+            async for _ in pages:
+                break
         range_id = response.range_id()
         if response.sub_ranges() > 1 or range_id is None:
             raise RangeGone  # split again since the ranges were listed
@@ -165,6 +167,7 @@ class _Read:
         self.container_rid: str | None = None
         self.session_token = ""
         self.charge = 0.0
+        self.times_gone = 0
         self.pages: Any = None
         self.next_read: tuple[str | None, int] | None = None
         self._headers: Mapping[str, str] = {}
@@ -175,6 +178,21 @@ class _Read:
         self.container_rid = headers.get("x-ms-content-path")
         self.session_token = headers.get("x-ms-session-token") or ""
         self.charge += float(headers.get("x-ms-request-charge") or 0)
+
+    def note_gone(self, response: PipelineResponse[Any, Any]) -> None:
+        """
+        End a read that is told again and again that its range is gone.
+
+        The SDK looks up the ranges and calls itself anew for each such answer, until the stack ends and connections leak.
+
+        Raises:
+            RangeGone: it was told too often.
+        """
+        answer = response.http_response
+        if answer.status_code == _GONE and answer.headers.get("x-ms-substatus") in _RANGE_GONE:
+            self.times_gone += 1
+            if self.times_gone == _MOST_TIMES_GONE:
+                raise RangeGone
 
     def range_id(self) -> str | None:
         """

@@ -5,6 +5,7 @@ The processor over memory and virtual time: what a user of `ChangeFeedProcessor`
 from __future__ import annotations
 
 import asyncio
+import inspect
 import textwrap
 from datetime import timedelta
 
@@ -22,8 +23,7 @@ from tests.unit.changefeed.world import Faulty, World
 async def test_the_example_in_the_docstring_runs(capsys):
     world = World(ranges=4)
     await world.write("k")
-    example = textwrap.dedent("    " * 2 + (ChangeFeedProcessor.__doc__ or "").partition("\n\n        ")[2])
-    code = example.partition("\n    Args:")[0].partition("\nArgs:")[0]
+    code = inspect.cleandoc(ChangeFeedProcessor.__doc__ or "").partition("\n\n")[2].partition("\nArgs:")[0]
     names = {**vars(changefeed), "MemoryContainer": lambda **_: world.container, "MemoryLeases": MemoryLeases}
     indented = textwrap.indent(textwrap.dedent(code), "    ")
     exec(f"async def example():\n{indented}", {**names, "ChangeBatch": ChangeBatch}, names)  # noqa: S102 - the claim
