@@ -140,3 +140,9 @@ def test_an_unknown_variable_is_named_with_the_setting_it_probably_means():
         "OUTBOX_LANNES is not a setting of the worker; did you mean OUTBOX_LANES?",
         "OUTBOX_ZZZ is not a setting of the worker",
     ] == unknown_variables({"OUTBOX_LANNES": "4", "OUTBOX_ZZZ": "1", "OUTBOX_TOPIC": "t", "PATH": "/"})
+
+
+def test_more_parked_keys_than_one_document_names_are_refused(environment):
+    environment(**COMPLETE, OUTBOX_PARKED_MAX_KEYS="10001")
+    (mistake,) = mistakes()
+    assert mistake.startswith("OUTBOX_PARKED_MAX_KEYS")

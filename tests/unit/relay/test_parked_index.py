@@ -161,3 +161,17 @@ async def test_a_key_whose_entry_was_removed_before_it_came_is_named_before_its_
     await world.worker()(batch(event("b", 3)))
     assert [] == world.ids
     assert ["b/1", "b/2", "b/3"] == await world.held("b")
+
+
+async def test_a_key_that_is_found_parked_and_not_named_is_named_before_its_page_is_done() -> None:
+    """
+    Its entry was removed before it came, and the worker that parked it died before it looked again.
+    """
+    world = await parked()
+    index = ParkedIndex(world.store, RetryOptions())
+    for epoch in (await world.store.read(INDEX_ID, INDEX_ID))["keys"]:
+        await index.remove(epoch)
+    await world.worker()(batch(event("b", 2), event("b", 3), event("b", 4)))
+    await world.worker()(batch(event("b", 5)))
+    assert ["b/1"] == world.ids
+    assert ["b/2", "b/3", "b/4", "b/5"] == await world.held("b")
