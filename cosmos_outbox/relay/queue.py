@@ -45,7 +45,7 @@ async def send_in_order(
             sent += error.accepted
             attempt = 1 if error.accepted else attempt + 1
             if isinstance(error, MessageRejected):
-                if len(chunk) - error.accepted == 1:
+                if len(chunk) == 1:
                     return held[sent], error
                 size = 1  # which of them it is, only one at a time tells
             elif not error.retriable or attempt >= _PUBLISH_ATTEMPTS:

@@ -59,6 +59,10 @@ async def test_a_release_that_makes_progress_is_not_given_up() -> None:
     world.broker.faults.extend([*4 * (Fault.LOST,), None] * 5)
     operator = ParkedKeys(world.store, world.broker.publisher(lanes=1, batch_size=1), backoff=Backoff())
     assert 5 == (await operator.release("b")).sent
+    world = await parked(later=4)
+    world.reject("b/6")  # from here on they are sent one by one
+    world.broker.faults.extend([None, *[*4 * (Fault.LOST,), None] * 4])
+    assert 4 == (await world.operator.release("b")).sent
     world = await parked()
     world.broker.faults.extend(5 * (Fault.LOST,))
     with pytest.raises(BrokerUnavailable):
