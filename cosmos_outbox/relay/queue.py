@@ -47,7 +47,7 @@ async def send_in_order(
             if isinstance(error, MessageRejected):
                 if len(chunk) == 1:
                     return held[sent], error
-                size = 1  # which of them it is, only one at a time tells
+                size, attempt = 1, 0  # which of them it is, only one at a time tells
             elif not error.retriable or attempt >= _PUBLISH_ATTEMPTS:
                 raise
             else:
