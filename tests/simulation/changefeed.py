@@ -361,6 +361,8 @@ def random_script(source: random.Random) -> tuple[int, list[Step]]:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
+    while not task.done():  # again where it is: what a process cleans up never ends once its links are dead
+        task.cancel()
+        await asyncio.wait({task}, timeout=10)
     with suppress(asyncio.CancelledError, AccessDenied):
         await task
