@@ -153,6 +153,104 @@ async def test_a_broker_without_credit_is_no_obstacle(server: ServiceBusServer) 
         assert 4 == stats(server)["published"]
 
 
+async def test_a_link_that_is_cut_at_its_first_send_is_told_of(server: ServiceBusServer) -> None:
+    """
+    Not sent again behind the caller's back: what became of the messages is open, and whether the broker is there.
+    """
+    async with publisher_to(server) as publisher:
+        for number in range(2):
+            server.broker.faults.add({"action": "drop-before-store"})
+            with pytest.raises(BrokerUnavailable):
+                await publisher.publish(0, messages("k", 1, first=number))
+        assert 2 == stats(server)["transfers"]
+
+
+async def test_a_new_link_after_one_that_worked_has_to_work_itself_first(server: ServiceBusServer) -> None:
+    async with publisher_to(server) as publisher:
+        await publisher.publish(0, messages("k", 1))
+        server.broker.faults.add({"action": "no-ack"})
+        with pytest.raises(asyncio.CancelledError):
+            await _cancelled(publisher, server)
+        server.broker.faults.add({"action": "drop-before-store"})
+        with pytest.raises(BrokerUnavailable):
+            await publisher.publish(0, messages("k", 1, first=1))
+        await publisher.publish(0, messages("k", 1, first=1))
+
+
+async def _cancelled(publisher: ServiceBusPublisher, server: ServiceBusServer) -> None:
+    call = asyncio.create_task(publisher.publish(0, messages("k", 1, first=1)))
+    await until(lambda: stats(server)["published"] == 2)
+    call.cancel()
+    await call
+
+
+class _Recording:
+    """
+    A client that keeps the senders it gave out, and which of them were closed.
+    """
+
+    def __init__(self, client: ServiceBusClient) -> None:
+        self._client = client
+        self.opened: list[ServiceBusSender] = []
+        self.closed: list[ServiceBusSender] = []
+
+    def get_topic_sender(self, topic: str, **options: Any) -> ServiceBusSender:
+        sender = self._client.get_topic_sender(topic, **options)
+        close = sender.close
+
+        async def closing() -> None:
+            await close()
+            self.closed.append(sender)
+
+        sender.close = closing  # type: ignore[method-assign]  # one method of the real sender
+        self.opened.append(sender)
+        return sender
+
+
+@asynccontextmanager
+async def _recorded(
+    connection_string: str, **options: Any
+) -> AsyncIterator[tuple[_Recording, ServiceBusPublisher]]:
+    async with open_service_bus_client(connection_string=connection_string) as client:
+        recording = _Recording(client)
+        async with ServiceBusPublisher(
+            recording,  # type: ignore[arg-type]  # of the client, the publisher uses one method
+            options.pop("topic", "events"),
+            lanes=2,
+            **options,
+        ) as publisher:
+            yield recording, publisher
+        assert recording.opened == recording.closed
+
+
+async def test_leaving_the_publisher_closes_every_sender(server: ServiceBusServer) -> None:
+    async with _recorded(server.connection_string) as (recording, publisher):
+        await publisher.publish(0, messages("k", 1))
+        await publisher.publish(1, messages("l", 1))
+        assert (2, 0) == (len(recording.opened), len(recording.closed))
+
+
+async def test_a_sender_whose_link_was_refused_is_replaced(server: ServiceBusServer) -> None:
+    async with _recorded(server.connection_string, topic="missing") as (recording, publisher):
+        for _ in range(2):
+            with pytest.raises(TopicUnavailable):
+                await publisher.publish(0, messages("k", 1))
+        assert 2 == len(recording.opened)
+
+
+async def test_a_sender_whose_call_was_cancelled_while_its_link_opened_is_replaced(
+    server: ServiceBusServer,
+) -> None:
+    async with _recorded(server.connection_string) as (recording, publisher):
+        call = asyncio.create_task(publisher.publish(0, messages("k", 1)))
+        await until(lambda: server.broker.connections == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await publisher.publish(0, messages("k", 1))
+        assert 2 == len(recording.opened)
+
+
 async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
     """
     It accepts connections and says nothing: the SDK alone would wait for a minute.
@@ -167,12 +265,13 @@ async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
     port = silent.sockets[0].getsockname()[1]
     endpoint = f"Endpoint=sb://127.0.0.1:{port};{KEY};UseDevelopmentEmulator=true;"
     loop = asyncio.get_running_loop()
-    async with silent, open_service_bus_client(connection_string=endpoint) as client:
-        async with ServiceBusPublisher(client, "events", send_timeout=timedelta(seconds=0.5)) as publisher:
+    async with silent, _recorded(endpoint, send_timeout=timedelta(seconds=0.5)) as (recording, publisher):
+        for attempt in (1, 2):
             started = loop.time()
             with pytest.raises(BrokerUnavailable):
                 await publisher.publish(0, messages("k", 1))
             assert loop.time() - started < 3
+            assert attempt == len(recording.opened)
         hung.set()
 
 
@@ -198,6 +297,7 @@ class _Hanging:
 async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
     server: ServiceBusServer,
 ) -> None:
+    before = asyncio.all_tasks()
     async with open_service_bus_client(connection_string=server.connection_string) as client:
         hanging = _Hanging(client)
         async with ServiceBusPublisher(
@@ -205,6 +305,9 @@ async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
         ) as publisher:
             with pytest.raises(BrokerUnavailable, match="did not say"):
                 await publisher.publish(0, messages("k", 1))
+            await asyncio.sleep(0)
+            left = [task for task in asyncio.all_tasks() - before if "_hang" in repr(task)]
+            assert [] == left
             hanging.hangs = False
             await publisher.publish(0, messages("k", 1))
     assert (1, 1) == (stats(server)["published"], stats(server)["transfers"])
