@@ -100,7 +100,7 @@ class Link:
         return REFUSALS[self.status]()
 
     async def _unless_dead(self) -> None:
-        if self.doomed:
+        if self.doomed and not self.dead:
             self.doomed -= 1
             if not self.doomed:
                 self._die()
