@@ -87,8 +87,9 @@ class RoutedPublisher:
     """
     The Publisher port over several topics: order holds inside each, per session; topics do not wait for one another.
 
-    A message is accepted when all its topics have it. After an error its copies may be in some of them: sent again,
-    they are dropped there by their id.
+    A message is accepted when all its topics have it. After an error its copies may be in some of them: sent again
+    inside their window, they are dropped there by their id. That holds for messages behind a rejected one too: they may
+    be in other topics when their partition key is parked, and nothing calls them back.
 
     Args:
         routes: where messages go.
