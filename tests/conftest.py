@@ -8,6 +8,13 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No claim depends on how busy the machine is; a failure prints what reproduces it.
+settings.register_profile(
+    "claims", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("claims")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
