@@ -22,6 +22,7 @@ from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from examples.contacts.demo.processes import Children
 
 DATABASE = "bench"
+PARKED = "parked"
 BODY_TEXT = "x" * 500  # with its properties a message has about 1 KB
 _SEEDERS = 8
 _TOPICS = 64
@@ -84,15 +85,16 @@ class Emulated:
                 group.create_task(seed())
         return name
 
-    async def delay(self, milliseconds: float) -> None:
+    async def delay(self, milliseconds: float, *, cosmos: bool = True) -> None:
         """
-        Add so much to every ack of a send and to every reply of Cosmos DB; 0 for nothing.
+        Add so much to every ack of a send and, unless told otherwise, to every reply of Cosmos DB; 0 for nothing.
         """
         for path in ("/cosmos/faults", "/servicebus/faults"):
             await self._tell("DELETE", path)
         if milliseconds:
             seconds = milliseconds / 1000
-            await self._tell("POST", "/cosmos/faults", {"delay_s": seconds})
+            if cosmos:
+                await self._tell("POST", "/cosmos/faults", {"delay_s": seconds})
             await self._tell("POST", "/servicebus/faults", {"action": "latency", "seconds": seconds})
 
     async def published(self, topic: str) -> int:
@@ -190,5 +192,6 @@ async def emulated() -> AsyncIterator[Emulated]:
                 open_cosmos_client(connection_string=announced["cosmos"]) as client,
                 aiohttp.ClientSession(announced["control"], raise_for_status=True) as control,
             ):
-                await client.create_database(DATABASE)
+                database = await client.create_database(DATABASE)
+                await database.create_container(PARKED, PartitionKey("/partitionKey"))
                 yield Emulated(announced, client, control)

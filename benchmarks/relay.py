@@ -30,6 +30,7 @@ from cosmos_outbox.adapters.service_bus import open_service_bus_client
 KEYS = 1000
 DELAYS_MS = (0, 5, 20)
 LATENCY_ROUNDS = 2
+SLOW_ACK_MS = 200
 EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
 SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}  # at 20 ms it needs seven seconds for 150
 
@@ -244,6 +245,27 @@ async def _until_shared(system: Emulated, leases: str, workers: int) -> None:
         await asyncio.sleep(0.1)
 
 
+async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float]:
+    """
+    Return how much memory a worker takes whose topic is slow while very many events wait.
+    """
+    events = sizes.backlog[-1]
+    data = await system.new_events(events, in_commit=20)
+    leases, topic = await system.new_leases(), system.new_topic()
+    async with running_worker(system, data=data, leases=leases, topic=topic) as worker:
+        await system.delay(SLOW_ACK_MS, cosmos=False)
+        worker.go()
+        await asyncio.sleep(sizes.seconds)
+        published = await system.published(topic)
+        used = await worker.stop()
+        await system.delay(0)
+    show(
+        f"(f) {SLOW_ACK_MS} ms an ack, {events} wait",
+        f"peak {used['peak_mb']:.1f} MB after {published} events ({used['idle_mb']:.1f} MB before)",
+    )
+    return {"events": events, "published": published, "peak_mb": round(used["peak_mb"], 1)}
+
+
 async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
     """
     Return what an event costs as more of them wait.
@@ -297,6 +319,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         result |= await measure_latencies(system, bus, sizes)
         result["scale_2_workers"] = await compare_workers(system, sizes)
         result["backlog"] = await measure_backlog(system, sizes)
+        result["slow_broker"] = await measure_slow_broker(system, sizes)
         return result
 
 

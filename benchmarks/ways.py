@@ -20,21 +20,30 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from benchmarks.emulated import DATABASE
+from benchmarks.emulated import DATABASE, PARKED
 from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos_parked import open_parked
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.instrumentation import MessagesPublished, Record, unheard
+from cosmos_outbox.instrumentation import MessagesPublished, Record, log_hook
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
-from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.ttl import TtlGuard
+from worker.telemetry import opened_telemetry
+from worker.vitals import Identity, Vitals
+from worker.watching import WatchedFeed, WatchedLeases, watch
 
 PAGE = 100
 SAMPLE_PAGE = 25
 POLL_SECONDS = 0.02  # of the bare loop, where nothing is new: what the relay's shortest pause is too
 SAMPLE_POLL_SECONDS = 3.0
+PROCESSOR = "bench"
+WATCH_EVERY = timedelta(seconds=15)  # the worker's default
 
 Accepted = Callable[[int], None]
 
@@ -52,37 +61,73 @@ async def relay(
     name: str = "worker",
 ) -> None:
     """
-    Run the relay as a worker does, until `stop` is set; nothing is sent before `gate` is.
+    Run the relay as `worker.bootstrap` puts it together, until `stop` is set; nothing is sent before `gate` is.
+
+    Logs, vitals, metrics, spans, the parked store, retention, the guard over times to live and the watch are all there.
     """
 
     def count(record: Record) -> None:
         if isinstance(record, MessagesPublished):
             accepted(record.messages)
 
+    def notify(record: Record) -> None:
+        for hook in (log_hook, vitals, telemetry.instruments, count):
+            hook(record)
+
     async with AsyncExitStack() as stack:
+        telemetry = stack.enter_context(opened_telemetry(topic=topic, instance=name, environ={}))
         client = await stack.enter_async_context(open_cosmos_client(connection_string=cosmos))
         bus = await stack.enter_async_context(open_service_bus_client(connection_string=servicebus))
-        publisher = await stack.enter_async_context(ServiceBusPublisher(bus, topic))
+        publisher = TracedPublisher(
+            await stack.enter_async_context(ServiceBusPublisher(bus, topic)),
+            topic=topic,
+            tracer_provider=telemetry.tracer_provider,
+        )
         database = client.get_database_client(DATABASE)
+        container = database.get_container_client(data)
+        feed = CosmosChangeFeed(container, account_host=account_host(client))
+        lease_store = CosmosLeases(database.get_container_client(leases))
+        parked = await open_parked(client, DATABASE, PARKED)
+        vitals = Vitals(
+            Identity(instance=name, processor=PROCESSOR, container=data, topic=topic),
+            leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
+            stalled_after=timedelta(minutes=1),
+        )
+        relaying = Relay(publisher, parking=Parking(parked), notify=notify)
+        retention = await stack.enter_async_context(
+            Retention(relaying, CosmosStore(container), delete=(), notify=notify)
+        )
         processor = ChangeFeedProcessor(
-            CosmosChangeFeed(database.get_container_client(data), account_host=account_host(client)),
-            CosmosLeases(database.get_container_client(leases)),
-            _gated(TtlGuard(Relay(publisher, notify=count), notify=unheard), gate),
+            WatchedFeed(feed, charged=telemetry.instruments.charged),
+            WatchedLeases(lease_store, listed=vitals.balanced),
+            _gated(TtlGuard(retention, notify=notify), gate),
             ProcessorOptions(
-                processor_name="bench",
+                processor_name=PROCESSOR,
                 instance_name=name,
                 max_items=PAGE,
                 acquire_interval=timedelta(seconds=0.5),
                 # A page that waits for the gate is given up at once when another worker wants the lease.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
             ),
-            hooks=(unheard,),
+            hooks=(notify, retention.hear),
         )
         running = asyncio.create_task(processor.run())
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        watching = asyncio.create_task(
+            watch(
+                PROCESSOR,
+                feed=feed,
+                leases=lease_store,
+                parked=parked,
+                every=WATCH_EVERY,
+                vitals=vitals,
+                seen=lambda: setattr(telemetry.instruments, "observed", vitals.snapshot()),
+            )
+        )
+        await asyncio.wait({running, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
         processor.stop()
-        stopping.cancel()
+        for other in (stopping, watching):
+            other.cancel()
         await running
 
 
