@@ -210,7 +210,9 @@ class Settings(BaseSettings):
         default=60.0, gt=0, description="A lease that did not move for so long makes the worker unready."
     )
     lag_seconds: float = Field(
-        default=15.0, gt=0, description="Time between two looks at how much waits; each costs a read a lease."
+        default=15.0,
+        gt=0,
+        description="Time between two looks at how much waits; each costs about a read for every lease and parked key.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe log line."
