@@ -237,7 +237,7 @@ class Relay:
             try:
                 await self._publisher.publish(lane, [delivery.message for delivery in chunk])
             except PublishError as error:
-                outcome.accepted.update(delivery.key for delivery in chunk[: error.accepted])
+                self._accepted(outcome, lane, chunk[: error.accepted], seconds=loop.time() - started)
                 rest = chunk[error.accepted :]
                 if error.retriable:
                     # The same messages first: a later one must not enter the topic before them.
@@ -255,9 +255,15 @@ class Relay:
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
             else:
                 attempt = 0
-                outcome.accepted.update(delivery.key for delivery in chunk)
-                self._notify(MessagesPublished(lane=lane, messages=len(chunk), seconds=loop.time() - started))
+                self._accepted(outcome, lane, chunk, seconds=loop.time() - started)
         return outcome
+
+    def _accepted(
+        self, outcome: _Outcome, lane: int, deliveries: Sequence[Delivery], *, seconds: float
+    ) -> None:
+        if deliveries:
+            outcome.accepted.update(delivery.key for delivery in deliveries)
+            self._notify(MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds))
 
     async def _back_off(self, lane: int, attempt: int, error: PublishError) -> None:
         delay = self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))

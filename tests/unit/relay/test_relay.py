@@ -284,6 +284,13 @@ async def test_what_is_published_is_told_with_the_time_it_took() -> None:
     assert [MessagesPublished(lane=0, messages=2, seconds=0.5)] == world.told
 
 
+async def test_what_was_accepted_before_a_failure_is_told_as_published_too() -> None:
+    world = World(lanes=1, batch_size=2)
+    world.broker.faults.extend([None, None, Fault.LOST])
+    await world.relay(batch(*(event("k", number) for number in range(7))))
+    assert [4, 3] == [record.messages for record in world.told if isinstance(record, MessagesPublished)]
+
+
 async def test_a_message_that_is_too_large_is_a_rejected_one() -> None:
     world = World(lanes=1)
     with pytest.raises(MessageRejected, match="k/2"):
