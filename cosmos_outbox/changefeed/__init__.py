@@ -9,6 +9,7 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
 
     bootstrap   create the missing leases, once, under a lock document            (bootstrap.py)
     balancing   every acquire interval: list the leases, decide which to take     (balancing.py, processor.py)
+    holdings    the leases that this worker owns                                  (holdings.py)
     supervisor  the life of one owned lease: tenure and pump share one fate       (supervisor.py)
     tenure      all writes of an owned lease: renewal, checkpoint, release        (tenure.py)
     pump        read a page, have it handled, report how far we are; repeat       (pump.py, handling.py)

@@ -22,6 +22,7 @@ LOCK_SECONDS = 30
 UNLOCK_SECONDS = 5
 STALE_LOCK = timedelta(seconds=2 * LOCK_SECONDS)
 START = "start"
+EVERY_KEY = FeedRange(min="", max="FF")
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ async def bootstrap(
     by_id = await store.partitioned_by_id()
     marker = _document(f"{prefix}.info", by_id=by_id)
     lock = _document(f"{prefix}.lock", by_id=by_id) | {"ttl": LOCK_SECONDS}
-    while not await _exists(marker, store):
+    while (found := await _found(marker, store)) is None:
         try:
             held = await store.create(lock)
         except Conflict:
@@ -49,7 +50,7 @@ async def bootstrap(
             await asyncio.sleep(look_again.total_seconds())
             continue
         try:
-            await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
+            await create_missing(prefix, feed=feed, store=store, start=start, now=utcnow())
             with suppress(Conflict):
                 await store.create(marker)
         finally:  # also after a fault: whoever tries again need not wait until the lock expires
@@ -57,7 +58,9 @@ async def bootstrap(
                 async with asyncio.timeout(UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return
-    repaired = await create_missing(prefix, feed=feed, store=store, start=start, utcnow=utcnow)
+    # "Now" is still when the first leases were created: what came since may not have been handled.
+    now = datetime.fromtimestamp(found["_ts"], UTC)
+    repaired = await create_missing(prefix, feed=feed, store=store, start=start, now=now)
     for lease in repaired:
         _logger.warning(
             "lease.repaired no lease covered the range of %s; its changes are read from the start", lease.id
@@ -70,7 +73,7 @@ async def create_missing(
     feed: ChangeFeed,
     store: LeaseStore,
     start: StartFrom | datetime,
-    utcnow: Callable[[], datetime],
+    now: datetime,
 ) -> tuple[Lease, ...]:
     """
     Create a lease for every physical range that none covers; return those created here.
@@ -79,7 +82,7 @@ async def create_missing(
     # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
     physical = await feed.physical_ranges()
     leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
-    properties = {START: _start_property(start, utcnow())}
+    properties = {START: _start_property(start, now)}
     created = []
     for gap in uncovered(physical, leases):
         whole = next((p for p in physical if p.range == gap), None)
@@ -105,6 +108,14 @@ def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tup
     if len(known) < len(covered):
         return ()
     return tuple(gap for candidate in physical for gap in candidate.range.without(known))
+
+
+def gaps_between(leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
+    """
+    Return what no lease covers of all keys; nothing where a lease says by its token alone what it covers.
+    """
+    ranges = [lease.range for lease in leases if lease.range is not None]
+    return EVERY_KEY.without(ranges) if len(ranges) == len(leases) else ()
 
 
 def start_of(lease: Lease) -> StartFrom | datetime:
@@ -137,12 +148,11 @@ def _start_property(start: StartFrom | datetime, now: datetime) -> str:
     return format_timestamp(moment)
 
 
-async def _exists(document: Document, store: LeaseStore) -> bool:
+async def _found(document: Document, store: LeaseStore) -> Document | None:
     try:
-        await store.read(document["id"], _routing(document))
+        return await store.read(document["id"], _routing(document))
     except NotFound:
-        return False
-    return True
+        return None
 
 
 async def _break_if_stale(prefix: str, store: LeaseStore) -> None:

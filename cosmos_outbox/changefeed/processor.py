@@ -9,18 +9,15 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from cosmos_outbox.changefeed.balancing import plan, wished
-from cosmos_outbox.changefeed.bootstrap import bootstrap, pinned
+from cosmos_outbox.changefeed.bootstrap import bootstrap, gaps_between, pinned
 from cosmos_outbox.changefeed.grace import within_grace
+from cosmos_outbox.changefeed.holdings import Holdings
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
-from cosmos_outbox.changefeed.splits import half_replaced
-from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
-from cosmos_outbox.changefeed.tenure import Tenure, acquire
+from cosmos_outbox.changefeed.progress import LeaseStatus
 from cosmos_outbox.changefeed.watchdog import watched
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -33,7 +30,6 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.instrumentation import (
     BalancingFailed,
     Hook,
-    LeaseAcquired,
     MonitoredContainerReplaced,
     Record,
     log_hook,
@@ -103,32 +99,22 @@ class ChangeFeedProcessor:
         hooks: Iterable[Hook] = (log_hook,),
         utcnow: Callable[[], datetime] = _utcnow,
     ) -> None:
-        self._feed, self._store, self._handler, self._options = feed, leases, handler, options
+        self._feed, self._store, self._options = feed, leases, options
         self._hooks = tuple(hooks)
         self._utcnow = utcnow
-        self._running: dict[str, tuple[Tenure, Progress]] = {}
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
+        self._holdings = Holdings(
+            feed, leases, handler, options, notify=self._notify, utcnow=utcnow, replaced=self._wake.set
+        )
+        self._gaps: tuple[FeedRange, ...] = ()
+        self._gaps_since = 0.0
 
     def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:
         """
         Return how each lease of this worker is doing; one that did not move for `stalled_after` is stalled.
         """
-        now = asyncio.get_running_loop().time()
-        return tuple(
-            LeaseStatus(
-                lease=lease_id,
-                token=tenure.lease.token,
-                continuation=tenure.continuation,
-                lag=progress.lag,
-                idle_seconds=now - progress.moved_at,
-                failed_attempts=progress.failed_attempts,
-                error=repr(progress.error) if progress.error else None,
-                draining=tenure.drain.is_set(),
-                stalled=progress.stands_still(now, stalled_after),
-            )
-            for lease_id, (tenure, progress) in sorted(self._running.items())
-        )
+        return self._holdings.status(stalled_after=stalled_after)
 
     def stop(self) -> None:
         """
@@ -136,8 +122,7 @@ class ChangeFeedProcessor:
         """
         self._stopping.set()
         self._wake.set()
-        for tenure, _ in self._running.values():
-            tenure.drain.set()
+        self._holdings.drain()
 
     async def run(self) -> None:
         """
@@ -198,13 +183,7 @@ class ChangeFeedProcessor:
         while True:
             try:
                 container = await self._feed.describe()
-                await bootstrap(
-                    self._prefix(container),
-                    feed=self._feed,
-                    store=self._store,
-                    start=self._options.start,
-                    utcnow=self._utcnow,
-                )
+                await self._bootstrap(container)
             except (StoreError, RangeGone, ContainerReplaced) as error:
                 if isinstance(error, StoreError) and not error.retriable:
                     raise
@@ -234,22 +213,47 @@ class ChangeFeedProcessor:
             decided = plan(
                 leases,
                 me=self._options.instance_name,
-                running=self._running.keys(),
+                running=self._holdings.ids,
                 now=listing.read_at,
                 expiration=self._options.expiration,
                 reservation=2 * self._options.acquire_interval,
             )
             for lease in decided.hand_over:
-                self._running[lease.id][0].hand_over()
+                self._holdings.hand_over(lease)
             for lease in decided.ask:
                 await self._ask(lease)
             for lease in decided.take:
                 chosen = pinned(lease, self._options.start, since=started)
-                await self._take(chosen, leases, container.container_rid, group)
+                await self._holdings.take(
+                    chosen, others=leases, container_rid=container.container_rid, group=group
+                )
+            if len(leases) == len(listing.documents):  # what cannot be read may cover anything
+                await self._repair(container, leases)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._failed(error)
             return False
         return decided.waiting
+
+    async def _repair(self, container: MonitoredContainer, leases: Sequence[Lease]) -> None:
+        """
+        Create leases where somebody deleted some, once no owner of a deleted one can trust it any more.
+        """
+        now = asyncio.get_running_loop().time()
+        gaps = gaps_between(leases)
+        if gaps != self._gaps:
+            self._gaps, self._gaps_since = gaps, now
+        elif gaps and now - self._gaps_since > self._options.expiration.total_seconds():
+            self._gaps_since = now  # where it does not help, it is not tried at every pass
+            await self._bootstrap(container)
+
+    async def _bootstrap(self, container: MonitoredContainer) -> None:
+        await bootstrap(
+            self._prefix(container),
+            feed=self._feed,
+            store=self._store,
+            start=self._options.start,
+            utcnow=self._utcnow,
+        )
 
     def _readable(self, documents: Iterable[Document]) -> list[Lease]:
         """
@@ -267,77 +271,6 @@ class ChangeFeedProcessor:
         with suppress(PreconditionFailed, NotFound):
             wish = with_properties(lease, wished(lease.properties, self._options.instance_name))
             await self._store.replace(wish, etag=lease.etag or "")
-
-    async def _take(
-        self, lease: Lease, leases: Sequence[Lease], container_rid: str, group: asyncio.TaskGroup
-    ) -> None:
-        if self._stopping.is_set() or lease.id in self._running:
-            return
-        feed_range = lease.range or await self._range_of(lease)
-        if feed_range is None:
-            return
-        with suppress(PreconditionFailed, NotFound):
-            tenure = await acquire(
-                replace(lease, range=feed_range),
-                self._store,
-                self._options,
-                utcnow=self._utcnow,
-                notify=self._notify,
-            )
-            progress = Progress(moved_at=asyncio.get_running_loop().time())
-            self._running[lease.id] = (tenure, progress)
-            if self._stopping.is_set():
-                tenure.drain.set()
-            self._notify(
-                LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
-            )
-            replaced = half_replaced(lease, feed_range, leases)
-            group.create_task(
-                self._work(tenure, feed_range, progress, container_rid=container_rid, replaced=replaced)
-            )
-
-    async def _work(
-        self,
-        tenure: Tenure,
-        feed_range: FeedRange,
-        progress: Progress,
-        *,
-        container_rid: str,
-        replaced: bool,
-    ) -> None:
-        try:
-            closed = await supervise(
-                tenure,
-                feed_range,
-                container_rid=container_rid,
-                feed=self._feed,
-                store=self._store,
-                handler=self._handler,
-                options=self._options,
-                progress=progress,
-                notify=self._notify,
-                replaced=replaced,
-            )
-        finally:
-            del self._running[tenure.lease.id]
-        self._notify(closed)
-        if closed.reason == CloseReason.RANGE_GONE:
-            if closed.error is None:
-                self._wake.set()  # the leases of the new ranges can be taken
-            else:
-                self._failed(closed.error)
-
-    async def _range_of(self, lease: Lease) -> FeedRange | None:
-        for physical in await self._feed.physical_ranges():
-            if physical.id == lease.token:
-                return physical.range
-        self._failed(
-            ConfigurationError(
-                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
-                "delete the lease, its changes are then read again from the start of the new ranges."
-            )
-        )
-        return None
 
     def _failed(self, error: BaseException) -> None:
         self._notify(BalancingFailed(owner=self._options.instance_name, error=error))

@@ -314,12 +314,7 @@ class Simulation:
             worker.heal()
         await asyncio.sleep(1)  # a worker that was frozen while it was refused ends now
         await self._bury()
-        for i in range(self._most_workers):  # a new process repairs leases that somebody deleted
-            if f"w{i}" not in self.workers:
-                self._start(f"w{i}", skew=0)
-                break
-        else:
-            await self._kill("w0")
+        if not self.workers:
             self._start("w0", skew=0)
         until = self.now() + timedelta(minutes=30).total_seconds()
         while missing := await self._missing():

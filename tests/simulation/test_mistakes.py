@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox.changefeed import balancing, processor, pump, supervisor, tenure
+from cosmos_outbox.changefeed import balancing, holdings, processor, pump, supervisor, tenure
 from tests.simulation.changefeed import Simulation, Step, Violation
 
 
@@ -110,6 +110,10 @@ MISTAKES = {
         wrong="document = await self._store.create(changed.raw)",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
     ),
+    "a lease that somebody deleted is missed for ever": Mistake(
+        owner=processor.ChangeFeedProcessor, name="_repair", right="await self._bootstrap(container)", wrong="pass",
+        story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3, " + LOAD, said="half an hour",
+    ),
     "a lease is released without saving": Mistake(
         owner=tenure.Tenure, name="release",
         right="continuation=self._done, owner=None", wrong="owner=None",
@@ -133,7 +137,7 @@ MISTAKES = {
         ranges=3, said="before all of its children",
     ),
     "a replacement that a crash cut short is not noticed": Mistake(
-        owner=processor, name="half_replaced",
+        owner=holdings, name="half_replaced",
         right="any(_descends(other, lease, parent_range) for other in others)", wrong="False",
         story=CUT_SHORT, said="both trust",
     ),

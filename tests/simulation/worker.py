@@ -84,7 +84,7 @@ class Worker:
         now = asyncio.get_running_loop().time()
         return [
             (self.instance, tenure.lease, tenure.trusted_until)
-            for tenure, _ in self.processor._running.values()
+            for tenure, _ in self.processor._holdings._held.values()
             if not self.dead and not tenure.replacing and tenure.trusted_until > now
         ]
 
@@ -121,7 +121,7 @@ class Worker:
         """
         Say whether a page may be worked on now; a process that wakes from ice may finish the step that it was in.
         """
-        owned, _ = self.processor._running.get(batch.lease, (None, None))
+        owned, _ = self.processor._holdings._held.get(batch.lease, (None, None))
         now = asyncio.get_running_loop().time()
         trusted = owned is not None and owned.number == batch.tenure and now <= owned.trusted_until
         return trusted or now == self._thawed_at
@@ -140,7 +140,7 @@ class Worker:
             return
         document = args[0] if isinstance(args[0], dict) else {"id": args[0]}
         now = asyncio.get_running_loop().time()
-        for owned, _ in self.processor._running.values():
+        for owned, _ in self.processor._holdings._held.values():
             lease = owned.lease
             own = document["id"] == lease.id and document.get("Owner") in (self.instance, None)
             if (own or _is_child(document, lease)) and owned.trusted_until <= now:

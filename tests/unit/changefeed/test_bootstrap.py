@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, uncovered
+from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, gaps_between, uncovered
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.leases import FeedRange, new_lease
 from cosmos_outbox.ports import PhysicalRange, StartFrom
@@ -278,3 +278,55 @@ async def test_a_split_at_the_start_delays_it_and_one_during_a_balancing_pass_th
     await world.stop_all()
 
     assert 4 == feed.calls["physical_ranges"]
+
+
+async def test_a_running_fleet_creates_a_lease_again_once_its_owner_cannot_trust_it():
+    world = World(ranges=3)
+    world.start("a")
+    world.start("b")
+    await world.write_many(30)
+    await asyncio.sleep(30)  # nobody is starting any more
+    deleted = (await world.all_leases())[1]
+    await world.leases.delete(deleted.id, deleted.id)
+    gone_at = asyncio.get_running_loop().time()
+    await asyncio.sleep(20)  # its owner has tried to renew it
+    await world.write_many(30)
+    await world.until(world.all_handled)
+
+    assert asyncio.get_running_loop().time() - gone_at > timedelta(seconds=60).total_seconds()
+    assert ["..0", "..1", "..2", ".info"] == await ids(world)
+
+
+async def test_a_lease_created_again_starts_where_now_was_when_there_were_none():
+    world = World(ranges=1)
+
+    async def from_now() -> str:
+        await bootstrap(
+            PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW, utcnow=virtual_utcnow
+        )
+        return (await world.all_leases())[0].properties["start"]
+
+    first = await from_now()
+    await world.leases.delete(f"{PREFIX}..0", f"{PREFIX}..0")
+    await asyncio.sleep(3600)
+
+    assert first == await from_now()
+
+
+@pytest.mark.parametrize(
+    ("covered", "gaps"),
+    [
+        ([("", "80"), ("80", "FF")], []),
+        ([("", "FF"), ("", "80")], []),  # a parent whose children are being created
+        ([("", "40"), ("80", "FF")], [("40", "80")]),
+        ([], [("", "FF")]),
+        ([("", "40"), None], []),  # of an old SDK: its token alone says what it covers
+    ],
+)
+def test_gaps_are_what_no_lease_covers(covered, gaps):
+    leases = [
+        new_lease("p", str(number), FeedRange(min=bounds[0], max=bounds[1]) if bounds else None)
+        for number, bounds in enumerate(covered)
+    ]
+
+    assert gaps == [(gap.min, gap.max) for gap in gaps_between(leases)]

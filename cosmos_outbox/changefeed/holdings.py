@@ -1,0 +1,164 @@
+"""
+Holdings: the leases that this worker owns, each with the task that works on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, KeysView, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
+from cosmos_outbox.changefeed.splits import half_replaced
+from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
+from cosmos_outbox.changefeed.tenure import Tenure, acquire
+from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed
+from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired
+from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+
+
+class Holdings:
+    """
+    What a worker owns, by lease id; a lease enters when it was taken and leaves when the work on it has ended.
+
+    Args:
+        replaced: called when the leases of new ranges took the place of one of ours, and can be taken.
+    """
+
+    def __init__(
+        self,
+        feed: ChangeFeed,
+        store: LeaseStore,
+        handler: ChangeHandler,
+        options: ProcessorOptions,
+        *,
+        notify: Hook,
+        utcnow: Callable[[], datetime],
+        replaced: Callable[[], None],
+    ) -> None:
+        self._feed, self._store, self._handler, self._options = feed, store, handler, options
+        self._notify, self._utcnow, self._replaced = notify, utcnow, replaced
+        self._held: dict[str, tuple[Tenure, Progress]] = {}
+        self._draining = False
+
+    @property
+    def ids(self) -> KeysView[str]:
+        """
+        Return the ids of the leases, always as they are now.
+        """
+        return self._held.keys()
+
+    def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
+        """
+        Return how each lease is doing.
+        """
+        now = asyncio.get_running_loop().time()
+        return tuple(
+            LeaseStatus(
+                lease=lease_id,
+                token=tenure.lease.token,
+                continuation=tenure.continuation,
+                lag=progress.lag,
+                idle_seconds=now - progress.moved_at,
+                failed_attempts=progress.failed_attempts,
+                error=repr(progress.error) if progress.error else None,
+                draining=tenure.drain.is_set(),
+                stalled=progress.stands_still(now, stalled_after),
+            )
+            for lease_id, (tenure, progress) in sorted(self._held.items())
+        )
+
+    def drain(self) -> None:
+        """
+        Have all leases released, and take no others.
+        """
+        self._draining = True
+        for tenure, _ in self._held.values():
+            tenure.drain.set()
+
+    def hand_over(self, lease: Lease) -> None:
+        """
+        Have a lease released for the worker that asked for it.
+        """
+        self._held[lease.id][0].hand_over()
+
+    async def take(
+        self, lease: Lease, *, others: Sequence[Lease], container_rid: str, group: asyncio.TaskGroup
+    ) -> None:
+        """
+        Acquire a lease, unless somebody else was faster, and work on it in a task of the group.
+        """
+        if self._draining or lease.id in self._held:
+            return
+        feed_range = lease.range or await self._range_of(lease)
+        if feed_range is None:
+            return
+        with suppress(PreconditionFailed, NotFound):
+            tenure = await acquire(
+                replace(lease, range=feed_range),
+                self._store,
+                self._options,
+                utcnow=self._utcnow,
+                notify=self._notify,
+            )
+            progress = Progress(moved_at=asyncio.get_running_loop().time())
+            self._held[lease.id] = (tenure, progress)
+            if self._draining:
+                tenure.drain.set()
+            self._notify(
+                LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
+            )
+            replaced = half_replaced(lease, feed_range, others)
+            group.create_task(
+                self._work(tenure, feed_range, progress, container_rid=container_rid, replaced=replaced)
+            )
+
+    async def _work(
+        self,
+        tenure: Tenure,
+        feed_range: FeedRange,
+        progress: Progress,
+        *,
+        container_rid: str,
+        replaced: bool,
+    ) -> None:
+        try:
+            closed = await supervise(
+                tenure,
+                feed_range,
+                container_rid=container_rid,
+                feed=self._feed,
+                store=self._store,
+                handler=self._handler,
+                options=self._options,
+                progress=progress,
+                notify=self._notify,
+                replaced=replaced,
+            )
+        finally:
+            del self._held[tenure.lease.id]
+        self._notify(closed)
+        if closed.reason == CloseReason.RANGE_GONE:
+            if closed.error is None:
+                self._replaced()
+            else:
+                self._failed(closed.error)
+
+    async def _range_of(self, lease: Lease) -> FeedRange | None:
+        for physical in await self._feed.physical_ranges():
+            if physical.id == lease.token:
+                return physical.range
+        self._failed(
+            ConfigurationError(
+                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
+                "delete the lease, its changes are then read again from the start of the new ranges."
+            )
+        )
+        return None
+
+    def _failed(self, error: BaseException) -> None:
+        self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
