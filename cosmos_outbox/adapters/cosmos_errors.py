@@ -46,6 +46,10 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyError) and isinstance(error.__context__, AzureError):
+            # Where no replica has caught up (404/1002), the SDK drops what it knows of the session, and trips if it has
+            # dropped it before: its own record of what happened gets lost behind that.
+            error = error.__context__
         if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
             raise translate(error) from error
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import base64
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Awaitable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterable, Mapping, Sequence
+from typing import Any
 
 from aiohttp import ClientError
 from azure.core import MatchConditions
@@ -27,7 +27,6 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
 
-AnswerT = TypeVar("AnswerT")
 _SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 _REMEMBERED_SESSIONS = 10_000
 _SESSION_NOT_AVAILABLE = 1002
@@ -52,7 +51,8 @@ class CosmosStore:
         if (session := self._sessions.get(partition_key)) is not None:
             options["session_token"] = session[1]
         try:
-            document = dict(await _answer(self._container.read_item(document_id, partition_key, **options)))
+            async with translated():
+                document = dict(await self._container.read_item(document_id, partition_key, **options))
         except NotFound as error:
             error.document_id = document_id
             raise
@@ -121,7 +121,8 @@ class CosmosStore:
             ],
             max_item_count=limit,
         )
-        return await _answer(_first(items, limit))
+        async with translated():
+            return await _first(items, limit)
 
     async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         headers = _Headers()
@@ -208,18 +209,6 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
             "set its default time to live to -1."
         )
     return CosmosStore(proxy)
-
-
-async def _answer(call: Awaitable[AnswerT]) -> AnswerT:
-    try:
-        async with translated():
-            return await call
-    except KeyError as error:
-        # Where no replica has caught up, the SDK drops what it knows of the session, and trips if it has dropped it
-        # before: its own record of what happened gets lost behind that.
-        if not isinstance(error.__context__, AzureError):
-            raise
-        raise translate(error.__context__) from error.__context__
 
 
 async def _first(items: AsyncIterable[Document], limit: int) -> list[Document]:

@@ -212,3 +212,21 @@ def test_the_delay_that_the_service_asks_for_is_told(error: AzureError, seconds:
     ours = translate(error)
     assert isinstance(ours, TooManyRequests | StoreUnavailable)
     assert seconds == ours.retry_after
+
+
+async def stumble(over: Exception | None) -> None:
+    async with translated():
+        try:
+            if over is not None:
+                raise over
+        finally:
+            raise KeyError("the session that is dropped already")
+
+
+async def test_what_the_sdk_stumbled_over_while_it_told_of_an_error_is_told_as_that_error():
+    with pytest.raises(StoreUnavailable) as raised:
+        await stumble(an_error(404, 1002))
+    assert isinstance(raised.value.__cause__, CosmosHttpResponseError)
+
+    with pytest.raises(KeyError):
+        await stumble(None)
