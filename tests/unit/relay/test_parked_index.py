@@ -84,6 +84,14 @@ async def test_a_parked_key_stays_in_the_index_however_old_it_is() -> None:
     assert {"b"} == await world.index.keys()
 
 
+async def test_only_what_somebody_saw_absent_is_looked_at_again() -> None:
+    world = Clocked()
+    await world.crash("x", "y")
+    await world.hours_later(2)
+    await world.index.remove_abandoned(["x"])
+    assert {"y"} == await world.index.keys()
+
+
 async def test_the_age_of_an_entry_is_counted_from_when_it_was_first_seen_there() -> None:
     """
     Between two writes nobody knows when an entry came; the later moment is the safe one.
@@ -161,6 +169,24 @@ async def test_a_key_whose_entry_was_removed_before_it_came_is_named_before_its_
     await world.worker()(batch(event("b", 3)))
     assert [] == world.ids
     assert ["b/1", "b/2", "b/3"] == await world.held("b")
+
+
+async def test_a_key_that_was_parked_anew_is_looked_for_in_the_index_anew() -> None:
+    """
+    The worker knows the key from an earlier parking, and its entry of then says nothing about this one.
+    """
+    world = await parked()
+    world.reject()
+    await world.operator.release("b")
+    world.reject("b/5")
+    await world.worker()(batch(event("b", 5)))
+    index = ParkedIndex(world.store, RetryOptions())
+    for epoch in (await world.store.read(INDEX_ID, INDEX_ID))["keys"]:
+        await index.remove(epoch)
+    await world.relay(batch(event("b", 6)))
+    await world.worker()(batch(event("b", 7)))
+    assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
+    assert ["b/5", "b/6", "b/7"] == await world.held("b")
 
 
 async def test_a_key_that_is_found_parked_and_not_named_is_named_before_its_page_is_done() -> None:

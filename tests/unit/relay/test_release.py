@@ -69,6 +69,16 @@ async def test_a_release_that_makes_progress_is_not_given_up() -> None:
         await world.operator.release("b")
 
 
+async def test_a_failure_is_over_once_its_event_is_sent_whatever_becomes_of_the_others() -> None:
+    world = await parked(later=60)
+    world.reject()
+    world.broker.faults.extend([None, *5 * (Fault.LOST,)])
+    with pytest.raises(BrokerUnavailable):
+        await world.operator.release("b")
+    (key,) = await world.operator.list()
+    assert (None, 11) == (key.failure, key.held)
+
+
 async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_release() -> None:
     world = await parked()
     await world.operator.drop("b", "b/2", reason="of no use")
