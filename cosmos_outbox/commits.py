@@ -47,6 +47,7 @@ class WrittenCommit:
 class _Finding(StrEnum):
     WRITTEN = "written"
     NOT_WRITTEN = "not written"  # nor will it be, by an attempt that had this answer
+    UNTOUCHED = "untouched"  # as it was before: not written, unless a replica that lags says so
     ABSENT = "absent"  # nothing there: not written yet, but an attempt may still be on its way
     UNREADABLE = "unreadable"  # looking failed
     OVERWRITTEN = "overwritten"  # the only trace is gone
@@ -133,9 +134,10 @@ class _Sending:
         Say whether a refusal may only mean that the same commit was written before.
 
         Also without an earlier attempt of ours: the SDK and proxies between repeat requests unseen. A repeated
-        commit fails at its first event's id; one without events fails at its entity.
+        commit fails at its first event's id; where no event proves it, they may have expired, and it fails at its
+        entity.
         """
-        if not self._commit.events:
+        if not self._commit.proved_by_event:
             return True
         return refusal.document_id is None or refusal.document_id in self._commit.event_ids
 
@@ -146,6 +148,21 @@ class _Sending:
             if (finding := await self._look_at(part.entity.id)) is not _Finding.ABSENT:
                 return finding
         return _Finding.ABSENT
+
+    async def _look_after(self, refusal: Conflict | NotFound | PreconditionFailed) -> _Finding:
+        """
+        Look at what stood in the way, which tells whose it is; else, or where it is gone by now, at the marker.
+        """
+        refused = refusal.document_id
+        if refused is not None and refused in self._commit.event_ids:
+            finding = await self._look_at(refused)
+            if finding is not _Finding.ABSENT:
+                return finding
+        finding = await self._look()
+        if finding is _Finding.UNTOUCHED:
+            contradicts = isinstance(refusal, PreconditionFailed) and refused in (None, self._commit.marker)
+            return _Finding.UNREADABLE if contradicts else _Finding.NOT_WRITTEN
+        return finding
 
     async def _look_at(self, document_id: str) -> _Finding:
         try:
@@ -166,7 +183,7 @@ class _Sending:
         if trail.get(part.version) == self._commit.commit_id:
             return _Finding.WRITTEN
         if document["_etag"] == part.entity.etag:
-            return _Finding.NOT_WRITTEN  # the entity is as it was before
+            return _Finding.UNTOUCHED
         if version < part.version or "version" not in document:
             return _Finding.OVERWRITTEN  # created anew, or written by a program that keeps no trail
         # Every later commit passes the trail on, without its oldest entries once it is full.
@@ -182,7 +199,7 @@ class _Sending:
         """
         attempt = 0
         while True:
-            finding = await self._look()
+            finding = await self._look_after(refusal)
             if finding is _Finding.ABSENT:
                 finding = self._meaning_of_absence(refusal)
             if finding in (_Finding.WRITTEN, _Finding.NOT_WRITTEN):
@@ -196,7 +213,7 @@ class _Sending:
                 raise CommitOutcomeUnknown from refusal
 
     def _meaning_of_absence(self, refusal: Conflict | NotFound | PreconditionFailed) -> _Finding:
-        if self._commit.events:
+        if self._commit.proved_by_event:
             # Where the store refuses our event's id, its writing replica has some document of that id and the one we
             # read from does not yet: look again, only reading it tells whose it is. Where it refuses the entity, it
             # had accepted the events' ids, so they were not there.
@@ -204,8 +221,6 @@ class _Sending:
             return _Finding.UNREADABLE if taken else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and self._commit.deletes_only:
             return _Finding.WRITTEN if self._in_doubt else _Finding.NOT_WRITTEN
-        if isinstance(refusal, NotFound) and not self._in_doubt:
-            return _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound):
             return _Finding.OVERWRITTEN  # both were there when we read them, and were deleted since
         return _Finding.UNREADABLE  # refused for what is there, yet nothing is there: look again

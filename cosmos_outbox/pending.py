@@ -72,6 +72,13 @@ class PendingCommit:
         return frozenset(event.id for event in self.events)
 
     @property
+    def proved_by_event(self) -> bool:
+        """
+        Say whether the marker is an event, which outlives every doubt; else the entities keep the commit's id.
+        """
+        return self.marker in self.event_ids
+
+    @property
     def entity_writes(self) -> tuple[Write, ...]:
         return self.writes[len(self.events) :]
 
