@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cosmos_outbox.adapters.cosmos_containers import shared_containers
 from cosmos_outbox.adapters.service_bus import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
@@ -276,7 +277,13 @@ def _contradictions(wrong: Collection[str]) -> list[str]:
             )
         except ConfigurationError as error:
             found.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
-    return found
+    containers = ("cosmos_container", "lease_container", "parked_container")
+    return found + shared_containers({f"{PREFIX}{name.upper()}": _text(name) for name in containers})
+
+
+def _text(name: str) -> str | None:
+    default = Settings.model_fields[name].get_default()
+    return os.environ.get(f"{PREFIX}{name.upper()}") or (default if isinstance(default, str) else None)
 
 
 def _seconds(name: str, wrong: Collection[str]) -> float | None:

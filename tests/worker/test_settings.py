@@ -111,6 +111,24 @@ def test_a_renew_interval_longer_than_half_the_expiration_is_refused(environment
     ] == mistakes()
 
 
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({"OUTBOX_LEASE_CONTAINER": "data"}, ["OUTBOX_LEASE_CONTAINER: names the container of OUTBOX_COSMOS"]),
+        ({"OUTBOX_COSMOS_CONTAINER": "leases"}, ["OUTBOX_LEASE_CONTAINER: names the container of OUTBOX_COSMOS"]),
+        ({"OUTBOX_PARKED_CONTAINER": "data"}, ["OUTBOX_PARKED_CONTAINER: names the container of OUTBOX_COSMOS"]),
+        ({"OUTBOX_PARKED_CONTAINER": "leases"}, ["OUTBOX_PARKED_CONTAINER: names the container of OUTBOX_LEASE"]),
+        ({"OUTBOX_COSMOS_CONTAINER": "one", "OUTBOX_LEASE_CONTAINER": "one", "OUTBOX_PARKED_CONTAINER": "one"},
+         ["OUTBOX_LEASE_CONTAINER", "OUTBOX_PARKED_CONTAINER", "OUTBOX_PARKED_CONTAINER"]),
+    ],
+)  # fmt: skip
+def test_one_container_for_two_purposes_is_refused(environment, variables, refused):
+    environment(**COMPLETE | variables)
+    found = mistakes()
+    assert len(refused) == len(found)
+    assert all(line.startswith(begin) for line, begin in zip(found, refused, strict=True)), found
+
+
 def test_no_error_shows_a_secret(environment):
     environment(
         OUTBOX_COSMOS_CONNECTION_STRING=f"AccountKey={KEY}",
