@@ -183,7 +183,7 @@ class ContainerContext:
 
         Raises:
             MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
-            UsageError: a stored entity has another partition key than before, or none that Cosmos DB takes.
+            UsageError: a stored entity has another partition key than before, or none that Cosmos DB takes, or no etag.
         """
         partition_key = pending[0].entity.partition_key
         check_partition_key(partition_key)
@@ -205,17 +205,19 @@ class ContainerContext:
 
     def mark_written(self, commit: PendingCommit, etags: Mapping[str, str | None]) -> None:
         """
-        Take note that a commit was written: its entities are at their new version, deleted ones are forgotten.
+        Take note that a commit was written: its entities are at their new version, those deleted for good are new
+        again and forgotten.
         """
         for part, write in zip(commit.entities, commit.entity_writes, strict=True):
             entity, key = part.entity, (part.entity.entity_type, part.entity.id)
-            entity.mark_committed(
-                version=part.version, etag=etags.get(entity.id), taken=part.taken, stored=write.document
-            )
+            deleted = part.change is Change.DELETE
+            # Under its old version, the object would pass for one that is stored, and has no etag that guards it.
+            version, etag = (0, None) if deleted else (part.version, etags.get(entity.id))
+            entity.mark_committed(version=version, etag=etag, taken=part.taken, stored=write.document)
             tracked = self._tracked.get(key)
             if tracked is None or tracked.entity is not entity:
                 continue
-            if part.change is Change.DELETE:
+            if deleted:
                 del self._tracked[key]
             else:
                 tracked.settle(part)

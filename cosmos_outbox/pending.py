@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from cosmos_outbox.documents import entity_document, event_document, origin_of
 from cosmos_outbox.entities import Entity, TakenEvents
-from cosmos_outbox.errors import BatchTooLarge, IdentityConflict
+from cosmos_outbox.errors import BatchTooLarge, IdentityConflict, UsageError
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.identifiers import check_id, new_id
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
@@ -105,7 +105,7 @@ def pending_commit(
 
     Raises:
         IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
-        UsageError: an event has an id that no document can have.
+        UsageError: an event has an id that no document can have, or a stored entity no etag.
     """
     commit_id = new_id()
     events: list[DomainEvent] = []
@@ -136,11 +136,17 @@ def pending_commit(
 
 def _entity_write(part: PendingEntity, commit_id: str | None) -> Write:
     entity = part.entity
+    if part.change is Change.CREATE:
+        document = entity_document(entity, version=part.version, commit_id=commit_id)
+        return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
+    if entity.etag is None:
+        raise UsageError(
+            f"It is not known which state of {entity.entity_type} {entity.id!r} this one follows: it has no etag. "
+            "Read it and change that object."
+        )
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=entity.etag)
     document = entity_document(entity, version=part.version, commit_id=commit_id)
-    if part.change is Change.CREATE:
-        return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
     return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=entity.etag)
 
 

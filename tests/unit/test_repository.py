@@ -14,7 +14,7 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from tests.faulty_store import FaultyStore, ReadFault
+from tests.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.notes import Line, Note, actions, stored
 
 
@@ -226,6 +226,48 @@ async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
         await uow.commit()
 
     assert ["kept"] == [document["data"]["text"] for document in stored(container, "note")]
+
+
+@pytest.mark.parametrize("fault", [None, CommitFault.LOST_AFTER])
+async def test_what_was_deleted_for_good_is_new_again_and_cannot_overwrite_what_took_its_place(
+    fault: CommitFault | None,
+):
+    container, note = MemoryContainer(), Note(id="n", text="mine")
+    store = FaultyStore(container, [None, fault])
+    uow = Outbox(store).unit_of_work()
+    notes = uow.repository(Note)
+    notes.create(note)
+    await uow.commit()
+    await notes.delete("n", hard=True)
+    await uow.commit()
+    assert (True, None, None) == (note.is_new, note.etag, note.stored)
+
+    await written(container, theirs := Note(id="n", text="theirs"))
+    with pytest.raises(UsageError, match="neither read nor created"):
+        notes.update(note)
+    notes.create(note)
+    with pytest.raises(Conflict):
+        await uow.commit()
+    assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
+
+    async with Outbox(container).unit_of_work() as others:
+        await others.repository(Note).delete(theirs.id, hard=True)
+        await others.commit()
+    assert ["NoteWritten"] == [event.action for event in (await uow.commit()).events[:1]]
+    assert (1, 1) == (note.version, stored(container, "note")[0]["version"])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: bool):
+    container = MemoryContainer()
+    await written(container, Note(id="n", text="theirs"))
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Note).update(Note.restore({"id": "n"}, version=1, etag=None))
+        if hard:
+            await uow.repository(Note).delete("n", hard=True)
+        with pytest.raises(UsageError, match="no etag"):
+            await uow.commit()
+    assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
 
 
 async def test_after_a_refused_commit_reading_again_and_repeating_the_change_succeeds():
