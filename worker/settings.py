@@ -86,6 +86,17 @@ def _https_url(text: str | None) -> str | None:
     return text
 
 
+def _host(text: str | None) -> str | None:
+    if text is not None and "/" in text:
+        raise ValueError("must be a host such as NAME.servicebus.windows.net, not a URL")
+    return text
+
+
+# Longer than anybody waits, and shorter than what a clock cannot add.
+_Seconds = Annotated[float, Field(le=86_400, allow_inf_nan=False)]
+_LONGEST_TTL = 2_147_483_647  # that Cosmos DB takes
+
+
 class Settings(BaseSettings):
     """
     What the worker is told by its environment; every variable is `OUTBOX_` and the field's name in capitals.
@@ -112,7 +123,7 @@ class Settings(BaseSettings):
         default=None,
         description="Service Bus namespace with its key. Either this or OUTBOX_SERVICEBUS_NAMESPACE.",
     )
-    servicebus_namespace: str | None = Field(
+    servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = Field(
         default=None,
         description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
     )
@@ -141,11 +152,13 @@ class Settings(BaseSettings):
     event_ttl_seconds: int = Field(
         default=864_000,
         ge=1,
+        le=_LONGEST_TTL,
         description="Shortest time to live that events of this container are written with.",
     )
     tolerated_outage_seconds: int = Field(
         default=172_800,
         ge=0,
+        le=_LONGEST_TTL,
         description="Longest outage that must not lose events; the worker does not start where they live shorter.",
     )
     delete_after_publish: str | None = Field(
@@ -155,6 +168,8 @@ class Settings(BaseSettings):
     delete_keep_seconds: float = Field(
         default=120.0,
         ge=0,
+        le=_LONGEST_TTL,
+        allow_inf_nan=False,
         description="How long such an event stays at least; longer than any commit is tried.",
     )
     parked_container: str | None = Field(
@@ -186,17 +201,19 @@ class Settings(BaseSettings):
     )
     page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
-    max_poll_seconds: float = Field(
+    max_poll_seconds: _Seconds = Field(
         default=1.0, gt=0, description="Longest pause between reads of an idle range."
     )
-    lease_acquire_seconds: float = Field(default=13.0, gt=0, description="Time between two balancing passes.")
-    lease_renew_seconds: float = Field(
+    lease_acquire_seconds: _Seconds = Field(
+        default=13.0, gt=0, description="Time between two balancing passes."
+    )
+    lease_renew_seconds: _Seconds = Field(
         default=17.0, gt=0, description="Time between two renewals of a lease."
     )
-    lease_expiration_seconds: float = Field(
+    lease_expiration_seconds: _Seconds = Field(
         default=60.0, ge=2, description="A lease not renewed for so long is free."
     )
-    grace_seconds: float = Field(
+    grace_seconds: _Seconds = Field(
         default=20.0, ge=0, description="How long SIGTERM waits for pages in the making."
     )
     health_host: str = Field(
@@ -207,10 +224,10 @@ class Settings(BaseSettings):
     health_port: int = Field(
         default=8080, ge=0, le=65535, description="Port of the health server; 0 is any free one, see the log."
     )
-    stalled_seconds: float = Field(
+    stalled_seconds: _Seconds = Field(
         default=60.0, gt=0, description="A lease that did not move for so long makes the worker unready."
     )
-    lag_seconds: float = Field(
+    lag_seconds: _Seconds = Field(
         default=15.0,
         gt=0,
         description="Time between two looks at how much waits; each costs about a read for every lease and parked key.",

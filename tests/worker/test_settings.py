@@ -52,13 +52,13 @@ def test_all_missing_settings_are_reported_at_once(environment):
 @pytest.mark.parametrize(
     "pair",
     [
-        ("COSMOS_ENDPOINT", "COSMOS_CONNECTION_STRING"),
-        ("SERVICEBUS_NAMESPACE", "SERVICEBUS_CONNECTION_STRING"),
+        ("COSMOS_ENDPOINT", "COSMOS_CONNECTION_STRING", "https://b.example"),
+        ("SERVICEBUS_NAMESPACE", "SERVICEBUS_CONNECTION_STRING", "b.example"),
     ],
 )
-def test_two_ways_to_the_same_service_are_one_too_many(environment, pair: tuple[str, str]):
-    other, first = (f"OUTBOX_{name}" for name in pair)
-    environment(**COMPLETE, **{other: "https://b.example"})
+def test_two_ways_to_the_same_service_are_one_too_many(environment, pair: tuple[str, str, str]):
+    other, first = (f"OUTBOX_{name}" for name in pair[:2])
+    environment(**COMPLETE, **{other: pair[2]})
 
     assert [f"{first} or {other}: give only one of them"] == mistakes()
 
@@ -127,6 +127,20 @@ def test_one_container_for_two_purposes_is_refused(environment, variables, refus
     found = mistakes()
     assert len(refused) == len(found)
     assert all(line.startswith(begin) for line, begin in zip(found, refused, strict=True)), found
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", "99999999999999"])
+def test_a_time_that_no_clock_can_add_is_refused_for_every_setting(environment, value):
+    names = sorted(f"OUTBOX_{name.upper()}" for name in Settings.model_fields if name.endswith("_seconds"))
+    environment(**COMPLETE, **dict.fromkeys(names, value))
+    assert names == [line.partition(":")[0] for line in mistakes()]
+
+
+def test_a_namespace_is_a_host_and_no_url(environment):
+    complete = {name: text for name, text in COMPLETE.items() if "SERVICEBUS" not in name}
+    environment(**complete, OUTBOX_SERVICEBUS_NAMESPACE="https://n.servicebus.windows.net/")
+    (mistake,) = mistakes()
+    assert mistake.startswith("OUTBOX_SERVICEBUS_NAMESPACE: must be a host")
 
 
 def test_no_error_shows_a_secret(environment):
