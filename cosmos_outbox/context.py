@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from cosmos_outbox.documents import is_edited
 from cosmos_outbox.entities import Entity
 from cosmos_outbox.errors import IdentityConflict, MixedPartitionKeys, SharedUnitOfWork, UsageError
 from cosmos_outbox.events import DomainEvent
@@ -52,13 +53,13 @@ class Tracked:
         ):  # created, then updated: still created
             self.change = change
 
-    def settle(self, part: PendingEntity) -> None:
+    def settle(self, part: PendingEntity, *, edited: bool) -> None:
         """
-        Take note that the part of a commit was written; what was asked for since stays to be done.
+        Take note that the part of a commit was written; what was asked for or edited since stays to be done.
         """
-        if self.revision == part.revision:
+        if self.revision == part.revision and not edited:
             self.change = Change.NONE
-        elif self.change is Change.CREATE:
+        elif self.change is not Change.DELETE:
             self.change = Change.UPDATE
 
 
@@ -203,10 +204,12 @@ class ContainerContext:
             published=published,
         )
 
-    def mark_written(self, commit: PendingCommit, etags: Mapping[str, str | None]) -> None:
+    def mark_written(
+        self, commit: PendingCommit, etags: Mapping[str, str | None], *, in_doubt: bool = False
+    ) -> None:
         """
         Take note that a commit was written: its entities are at their new version, those deleted for good are new
-        again and forgotten.
+        again and forgotten. After it was `in_doubt`, they may have been edited since, and are still to be written then.
         """
         for part, write in zip(commit.entities, commit.entity_writes, strict=True):
             entity, key = part.entity, (part.entity.entity_type, part.entity.id)
@@ -220,7 +223,8 @@ class ContainerContext:
             if deleted:
                 del self._tracked[key]
             else:
-                tracked.settle(part)
+                edited = in_doubt and write.document is not None and is_edited(entity, write.document)
+                tracked.settle(part, edited=edited)
                 tracked.stored_under = commit.partition_key
 
     def mark_refused(self, commit: PendingCommit, document_id: str | None) -> None:

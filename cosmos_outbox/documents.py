@@ -58,7 +58,7 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
         "id": entity.id,
         "partitionKey": entity.partition_key,
         "type": entity.entity_type,
-        "data": entity.__pydantic_serializer__.to_python(entity, mode="json", by_alias=True),
+        "data": _data_of(entity),
         "ttl": KEPT_FOREVER,
         "version": version,
     }
@@ -78,6 +78,18 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
         trail.append({"version": version, "id": commit_id})
         document["meta"] = {**_meta_of(document), "commits": trail[-TRAIL_LENGTH:]}
     return document
+
+
+def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
+    """
+    Say whether an entity has other data now than when its document was made.
+    """
+    return not _data_of(entity).items() <= document["data"].items()
+
+
+def _data_of(entity: Entity) -> dict[str, Any]:
+    data: dict[str, Any] = entity.__pydantic_serializer__.to_python(entity, mode="json", by_alias=True)
+    return data
 
 
 def commit_id_of(document: Mapping[str, Any]) -> str | None:

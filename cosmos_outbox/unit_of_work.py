@@ -129,10 +129,13 @@ class UnitOfWork:
         """
         Write all pending entities and their events in one request, and return when they are known to be stored.
 
+        Where the outcome of the commit before is unknown, that one is settled first, as it was; what was changed since
+        follows in a request of its own.
+
         Raises:
-            Conflict, NotFound, PreconditionFailed: somebody else was first; nothing was written. Everything is still
-                pending, but `read` now fetches that entity anew, in place of the object that was refused. To begin
-                from scratch, `rollback()`.
+            Conflict, NotFound, PreconditionFailed: somebody else was first; nothing was written (but for a commit before
+                whose outcome had been unknown, see above). Everything is still pending, but `read` now fetches that
+                entity anew, in place of the object that was refused. To begin from scratch, `rollback()`.
             MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
             CommitOutcomeUnknown: the answer was lost and could not be found out; commit again to find out. Where the
@@ -210,7 +213,7 @@ class UnitOfWork:
             raise
         # Whatever else is raised, a cancellation or a fault of a library, may come after it was written.
         self._in_doubt = None
-        self._context.mark_written(pending, written.etags)
+        self._context.mark_written(pending, written.etags, in_doubt=was_in_doubt)
         return Commit(
             id=pending.commit_id,
             events=pending.events,

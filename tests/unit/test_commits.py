@@ -269,6 +269,54 @@ async def test_a_change_after_an_unknown_outcome_is_written_too():
     assert [(2, "new")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
 
 
+@pytest.mark.parametrize("lost", [F.LOST_AFTER, F.LOST_BEFORE])
+@pytest.mark.parametrize("how", ["created", "updated", "told", "glanced at"])
+async def test_an_edit_after_an_unknown_outcome_is_written_too_though_nobody_asks_for_it_again(
+    how: str, lost: CommitFault
+):
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        notes = uow.repository(Note)
+        note = notes.create(Note(text="old"))
+        if how != "created":
+            await uow.commit()
+        if how == "updated":
+            notes.update(note)
+        elif how != "created":
+            note.change("told") if how == "told" else note.glance()
+        store.commit_faults, store.read_faults = [lost] * 40, [ReadFault.UNAVAILABLE] * 40
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.commit_faults, store.read_faults = [], []
+        version = note.version
+        note.text = "new"
+        commit = await uow.commit()
+        assert 0 == (await uow.commit()).operations
+    assert (version + 2, "new") == (note.version, stored(container, "note")[0]["data"]["text"])
+    assert commit.operations == (2 if how == "updated" else 3)
+
+
+async def test_what_was_not_edited_after_an_unknown_outcome_is_not_written_again():
+    async with creation_in_doubt() as (container, uow, line):
+        line.text = "old"
+        commit = await uow.commit()
+
+    assert (1, 1) == (commit.operations, stored(container, "line")[0]["version"])
+
+
+async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_outcome_was_unknown():
+    async with creation_in_doubt() as (container, uow, line):
+        await changed_line(container, "theirs")
+        line.text = "mine"
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+        assert 1 == line.version
+        assert "theirs" == (await uow.repository(Line).read("l", partition_key="b")).text
+
+    assert ["theirs"] == [d["data"]["text"] for d in stored(container, "line")]
+
+
 async def test_a_deletion_after_an_unknown_outcome_is_carried_out_too():
     async with creation_in_doubt() as (container, uow, _):
         await uow.repository(Line).delete("l", partition_key="b", hard=True)
