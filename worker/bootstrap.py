@@ -109,6 +109,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             ),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(seconds=settings.stalled_seconds),
+            look_every=timedelta(seconds=settings.lag_seconds),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
 

@@ -76,7 +76,7 @@ def _state(snapshot: Snapshot) -> str:
 
 
 def _figures(snapshot: Snapshot) -> str:
-    lag = snapshot.lag
+    lag = None if snapshot.unseen else snapshot.lag
     figures = {
         "Running for": _duration(snapshot.at - snapshot.started_at),
         "Events sent": f"{snapshot.sent:,}",
@@ -100,7 +100,13 @@ def _leases(snapshot: Snapshot) -> str:
     for lease_id in sorted({*mine, *estimated}):
         status, lag = mine.get(lease_id), estimated.get(lease_id)
         owner = snapshot.instance if status else (lag.owner if lag else None)
-        if status is None:
+        if snapshot.unseen:
+            lag = None
+        if status is None and owner == snapshot.instance:
+            state = "no longer of this worker"  # which knows it sooner than the next look shows
+        elif status is None and snapshot.unseen:
+            state = "unknown"
+        elif status is None:
             state = "elsewhere" if owner else "nobody works on it"
         elif status.stalled:
             state = f"stands still for {_duration(timedelta(seconds=status.idle_seconds))}"
@@ -120,9 +126,13 @@ def _leases(snapshot: Snapshot) -> str:
         )
     if not rows:
         return "<p>No lease is known yet.</p>"
-    since = f" Lag as of {_moment(snapshot.lag_at)}." if snapshot.lag_at else ""
+    since = f" As of {_moment(snapshot.lag_at)}" if snapshot.lag_at else ""
+    if snapshot.unseen:
+        since += (
+            f"; unknown since then, for {_duration(snapshot.unseen)}: what waited is older, and more may wait"
+        )
     heads = ("Range", "Owner", "Waiting", "Oldest unsent", "State", "Error")
-    return _table(f"All leases of the group.{since}", heads, rows, numbers={2, 3})
+    return _table(f"All leases of the group.{since}{'.' if since else ''}", heads, rows, numbers={2, 3})
 
 
 def _parked(snapshot: Snapshot) -> str:
@@ -149,8 +159,12 @@ def _parked(snapshot: Snapshot) -> str:
 def _troubles(snapshot: Snapshot) -> str:
     if not snapshot.troubles:
         return "<p>None since the start.</p>"
-    rows = [(_moment(trouble.at), trouble.event, trouble.text) for trouble in snapshot.troubles]
-    return _table("Newest first.", ("When", "Event", "What"), rows)
+    rows = [
+        (_moment(trouble.at), trouble.event, f"{trouble.times:,}", trouble.text)
+        for trouble in snapshot.troubles
+    ]
+    heads = ("Last", "Event", "Times", "What")
+    return _table("Newest first; what says the same again is one line.", heads, rows, numbers={2})
 
 
 def _table(

@@ -158,20 +158,23 @@ def _error_of(record: PublishFailed | PageFailed) -> dict[str, str]:
     return {"error.type": type(record.error).__name__}
 
 
+# What was seen is no longer told once nobody can look any more, but for what is certain: that it gets older.
+
+
 def _lag(snapshot: Snapshot) -> Iterator[Observation]:
-    for lease in snapshot.lag.leases if snapshot.lag else ():
+    for lease in snapshot.lag.leases if snapshot.lag and not snapshot.unseen else ():
         yield Observation(lease.transactions, {"outbox.lease": lease.token})
 
 
 def _ages(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag else ():
-        seconds = 0.0 if lease.oldest_age is None else lease.oldest_age.total_seconds()
-        yield Observation(seconds, {"outbox.lease": lease.token})
+        age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
+        yield Observation(age.total_seconds(), {"outbox.lease": lease.token})
 
 
 def _headroom(snapshot: Snapshot) -> Iterator[Observation]:
     if snapshot.lag:
-        oldest = snapshot.lag.oldest_age or timedelta(0)
+        oldest = (snapshot.lag.oldest_age or timedelta(0)) + snapshot.unseen
         yield Observation((snapshot.event_ttl - oldest).total_seconds())
 
 
@@ -186,7 +189,7 @@ def _parked_events(snapshot: Snapshot) -> Iterator[Observation]:
 
 
 def _unowned(snapshot: Snapshot) -> Iterator[Observation]:
-    if snapshot.lag:
+    if snapshot.lag and not snapshot.unseen:
         yield Observation(sum(1 for lease in snapshot.lag.leases if not lease.owner))
 
 
@@ -196,7 +199,7 @@ _GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]]
     (
         "outbox.oldest_unsent.age",
         "s",
-        "Age of the oldest change that waits in a range; 0 where none does.",
+        "Age of the oldest change that waits, or may wait unseen, in a range; 0 where none does.",
         _ages,
     ),
     (

@@ -16,8 +16,8 @@ from enum import StrEnum
 from cosmos_outbox.changefeed import Lag, LeaseStatus
 from cosmos_outbox.instrumentation import LeaseClosed, MessagesPublished, Record, level_of
 from cosmos_outbox.relay.parked import ParkedKey
+from worker.troubles import Trouble, Troubles, about, told
 
-_ERRORS_KEPT = 20
 _THROUGHPUT_SECONDS = 60.0
 
 
@@ -29,17 +29,6 @@ class Phase(StrEnum):
     STARTING = "starting"  # the leases were not listed yet
     RUNNING = "running"
     DRAINING = "draining"  # a signal came; pages at hand are finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """
-    An error that a hook told of.
-    """
-
-    at: datetime
-    event: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +47,9 @@ class Snapshot:
     """
     A worker's health at one moment.
 
-    lag: of all leases, whoever owns them; None before it was first known.
+    lag: of all leases, whoever owns them, as it was at the last look; None before it was first known.
+    unseen: for how long nobody could look any more: what waited then is so much older, and more may wait. Zero while
+        looks succeed in time.
     event_ttl: how long events live, so how late they may be sent.
     parked: None where nothing is ever parked, or it is not known yet.
     unready: reasons, none where all is well.
@@ -74,6 +65,7 @@ class Snapshot:
     mine: tuple[LeaseStatus, ...]
     lag: Lag | None
     lag_at: datetime | None
+    unseen: timedelta
     event_ttl: timedelta
     parked: ParkedSeen | None
     sent: int
@@ -102,6 +94,7 @@ class Vitals:
         identity: which worker.
         leases: tells how the worker's own leases are doing.
         stalled_after: how long nothing may move before the worker counts as unready.
+        look_every: time between two looks at what waits. Defaults to 15 s.
         event_ttl: how long events live. Defaults to 10 days.
         utcnow: the wall clock, for what people read.
     """
@@ -112,21 +105,22 @@ class Vitals:
         *,
         leases: Callable[[timedelta], tuple[LeaseStatus, ...]],
         stalled_after: timedelta,
+        look_every: timedelta = timedelta(seconds=15),
         event_ttl: timedelta = timedelta(days=10),
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._identity, self._leases, self._stalled_after = identity, leases, stalled_after
         self._utcnow, self._started_at = utcnow, utcnow()
-        self._event_ttl = event_ttl
+        self._event_ttl, self._look_every = event_ttl, look_every
         self._parked: ParkedSeen | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._balanced_at: float | None = None
         self._begun_at = self._loop.time()
         self._draining = False
-        self._lag: tuple[Lag, datetime] | None = None
+        self._lag: tuple[Lag, datetime, float] | None = None
         self._sent = 0
         self._sendings: deque[tuple[float, int]] = deque()
-        self._troubles: deque[Trouble] = deque(maxlen=_ERRORS_KEPT)
+        self._troubles = Troubles()
 
     def __call__(self, record: Record) -> None:
         """
@@ -139,13 +133,13 @@ class Vitals:
             self._sendings.append((self._loop.time(), record.messages))
             self._forget_old_sendings()
         elif level_of(record) >= logging.WARNING or (isinstance(record, LeaseClosed) and record.error):
-            self.troubled(type(record).__name__, _told(record))
+            self._troubles.note(type(record).__name__, told(record), at=self._utcnow(), about=about(record))
 
-    def troubled(self, event: str, text: str) -> None:
+    def troubled(self, event: str, error: Exception) -> None:
         """
-        Take note of an error; the newest ones are shown.
+        Take note of an error that no record tells of.
         """
-        self._troubles.append(Trouble(at=self._utcnow(), event=event, text=text))
+        self._troubles.note(event, repr(error), at=self._utcnow(), about=type(error).__name__)
 
     def balanced(self) -> None:
         """
@@ -163,7 +157,7 @@ class Vitals:
         """
         Take note of what waits.
         """
-        self._lag = (lag, self._utcnow())
+        self._lag = (lag, self._utcnow(), self._loop.time())
 
     def seen_parked(self, parked: ParkedSeen) -> None:
         """
@@ -195,15 +189,26 @@ class Vitals:
             mine=mine,
             lag=self._lag[0] if self._lag else None,
             lag_at=self._lag[1] if self._lag else None,
+            unseen=self._unseen(now),
             event_ttl=self._event_ttl,
             parked=self._parked,
             sent=self._sent,
             sent_per_second=sum(count for _, count in self._sendings) / window,
-            troubles=tuple(reversed(self._troubles)),
+            troubles=self._troubles.newest_first(),
             unready=reasons_against(
-                phase, mine, unheard_seconds=now - heard, stalled_seconds=self._stalled_after.total_seconds()
+                phase,
+                mine,
+                unheard_seconds=now - heard,
+                stalled_seconds=self._stalled_after.total_seconds(),
+                last_trouble=self._troubles.last_since(self._utcnow() - self._stalled_after),
             ),
         )
+
+    def _unseen(self, now: float) -> timedelta:
+        if self._lag is None:
+            return timedelta(0)
+        seconds = timedelta(seconds=now - self._lag[2])
+        return seconds if seconds > self._look_every + self._stalled_after else timedelta(0)
 
     def _forget_old_sendings(self) -> None:
         while self._sendings and self._sendings[0][0] < self._loop.time() - _THROUGHPUT_SECONDS:
@@ -211,7 +216,12 @@ class Vitals:
 
 
 def reasons_against(
-    phase: Phase, leases: Sequence[LeaseStatus], *, unheard_seconds: float, stalled_seconds: float
+    phase: Phase,
+    leases: Sequence[LeaseStatus],
+    *,
+    unheard_seconds: float,
+    stalled_seconds: float,
+    last_trouble: str | None = None,
 ) -> tuple[str, ...]:
     """
     Return why a worker is not ready, one sentence each; none where it is.
@@ -223,6 +233,7 @@ def reasons_against(
         leases: its own.
         unheard_seconds: since the leases could last be listed, or since the start.
         stalled_seconds: for how long nothing may move.
+        last_trouble: what was told lately; a lease that waits for the topic has no error of its own.
     """
     if phase is Phase.DRAINING:
         return ("The worker is draining.",)
@@ -232,17 +243,9 @@ def reasons_against(
     elif unheard_seconds > stalled_seconds:
         reasons.append(f"The leases could not be listed for {unheard_seconds:.0f} s.")
     reasons += [
-        f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: {lease.error or 'no error known'}."
+        f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: "
+        f"{lease.error or last_trouble or 'no error known'}."
         for lease in leases
         if lease.stalled
     ]
     return tuple(reasons)
-
-
-def _told(record: Record) -> str:
-    values = ((field.name, getattr(record, field.name)) for field in fields(record))
-    return " ".join(
-        f"{name}={value.rpartition('..')[2] if name == 'lease' else value!r}"
-        for name, value in values
-        if value is not None
-    )

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import (
     ChangeFeed,
@@ -108,7 +108,7 @@ async def watch(
     """
     Look at what waits and what is parked, whoever works on it, until cancelled.
 
-    A look that fails changes nothing but is told of: the age of the last successful one shows on the status page.
+    A look that fails changes nothing but is told of: what it would have seen counts as unknown after a while.
 
     Args:
         processor_name: of the leases.
@@ -119,25 +119,34 @@ async def watch(
         vitals: told what was seen.
         seen: called after each look.
     """
+
+    def failed(error: Exception) -> None:
+        _logger.warning("watch.failed %r", error)
+        vitals.troubled("WatchFailed", error)
+
     while True:
+        # Broadly, for the documents that are read are anybody's, and who only looks must not end the worker:
+        # whether it can work at all is for the processor to find out.
         try:
             vitals.measured(await estimate_lag(processor_name, feed=feed, leases=leases))
             if parked is not None:
-                vitals.seen_parked(await look_at_parked(parked))
-        except OutboxError as error:  # whether the worker can work at all is for the processor to find out
-            _logger.warning("watch.failed %r", error)
-            vitals.troubled("WatchFailed", repr(error))
+                vitals.seen_parked(await look_at_parked(parked, unreadable=failed))
+        except Exception as error:  # noqa: BLE001 - see above
+            failed(error)
         seen()
         await asyncio.sleep(every.total_seconds())
 
 
-async def look_at_parked(store: ParkedStore) -> ParkedSeen:
+async def look_at_parked(store: ParkedStore, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:
     """
-    Return what is parked; each key costs a read, so where there are many only their number is told.
+    Return what is parked; where there are many, each of which costs a read, or one cannot be read, only their number.
     """
     parked = ParkedKeys(store)
     names = await parked.names()
-    if len(names) > _KEYS_LOOKED_AT:
-        return ParkedSeen(count=len(names))
-    keys = await parked.list()
-    return ParkedSeen(count=len(keys), keys=keys, events=sum(key.held for key in keys))
+    if len(names) <= _KEYS_LOOKED_AT:
+        try:
+            keys = await parked.list()
+            return ParkedSeen(count=len(keys), keys=keys, events=sum(key.held for key in keys))
+        except ParkingError as error:
+            unreadable(error)
+    return ParkedSeen(count=len(names))

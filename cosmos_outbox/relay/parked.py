@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import NotFound
+from cosmos_outbox.errors import NotFound, ParkingError
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
 
 INDEX_ID = "outbox.keys"
@@ -29,6 +29,8 @@ NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # matches no document
 _LONGEST_EVENT_ID = 1000  # bytes; Cosmos DB takes ids of 1,023
 _LONGEST_ERROR = 2000
 _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
+
+ValueT = TypeVar("ValueT")
 
 
 class KeyState(StrEnum):
@@ -164,6 +166,7 @@ async def key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
 
     Raises:
         PreconditionFailed: it is parked, but the copy that was read does not know it yet; read again.
+        ParkingError: its document cannot be read.
     """
     try:
         return _key(await store.read(KEY_ID, partition_key))
@@ -177,6 +180,9 @@ async def key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
 async def events_in(store: ParkedStore, partition_key: str) -> tuple[ParkedEvent, ...]:
     """
     Return all events of a partition key in the store, whatever became of them.
+
+    Raises:
+        ParkingError: a document cannot be read.
     """
     documents = await store.list(partition_key)
     found = [_event(document) for document in documents if document.get("type") == "parkedEvent"]
@@ -200,18 +206,19 @@ def _key_document(key: ParkedKey) -> Document:
 
 
 def _key(document: Mapping[str, Any]) -> ParkedKey:
-    return ParkedKey(
-        partition_key=document["partitionKey"],
-        epoch=document["epoch"],
-        state=KeyState(document["state"]),
-        claim=document["claim"],
-        first=document["first"],
-        next=document["next"],
-        held=document["held"],
-        parked_at=document["parkedAt"],
-        failure=_failure(document["failure"]),
-        etag=document["_etag"],
-    )
+    with _reading(document):
+        return ParkedKey(
+            partition_key=_of(document, "partitionKey", str),
+            epoch=_of(document, "epoch", str),
+            state=KeyState(document["state"]),
+            claim=document["claim"],
+            first=_of(document, "first", int),
+            next=_of(document, "next", int),
+            held=_of(document, "held", int),
+            parked_at=_of(document, "parkedAt", str),
+            failure=_failure(document["failure"]),
+            etag=document["_etag"],
+        )
 
 
 def _event_document(event: ParkedEvent) -> Document:
@@ -237,18 +244,19 @@ def _event_document(event: ParkedEvent) -> Document:
 
 
 def _event(document: Mapping[str, Any]) -> ParkedEvent:
-    return ParkedEvent(
-        event=document["event"],
-        epoch=document["epoch"],
-        position=document["position"],
-        status=EventStatus(document["status"]),
-        parked_at=document["parkedAt"],
-        closed_at=document["closedAt"],
-        note=document["note"],
-        failure=_failure(document["failure"]),
-        original=document["original"],
-        etag=document["_etag"],
-    )
+    with _reading(document):
+        return ParkedEvent(
+            event=_of(document, "event", dict),
+            epoch=_of(document, "epoch", str),
+            position=_of(document, "position", int),
+            status=EventStatus(document["status"]),
+            parked_at=_of(document, "parkedAt", str),
+            closed_at=document["closedAt"],
+            note=document["note"],
+            failure=_failure(document["failure"]),
+            original=document["original"],
+            etag=document["_etag"],
+        )
 
 
 def _failure_document(failure: Failure | None) -> Document | None:
@@ -266,8 +274,29 @@ def _failure(document: Mapping[str, Any] | None) -> Failure | None:
     if document is None:
         return None
     return Failure(
-        event_id=document["eventId"],
-        reason=document["reason"],
-        error=document["error"],
-        attempts=document["attempts"],
+        event_id=_of(document, "eventId", str),
+        reason=_of(document, "reason", str),
+        error=_of(document, "error", str),
+        attempts=_of(document, "attempts", int),
     )
+
+
+@contextmanager
+def _reading(document: Mapping[str, Any]) -> Iterator[None]:
+    """
+    Tell of a document that is not as this version writes it, so that only its key stands still.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParkingError(
+            f"The document {document.get('id')!r} of partition key {document.get('partitionKey')!r} in the parked "
+            f"store cannot be read ({error!r}): a newer version or a hand wrote it. Upgrade what reads it, or mend it."
+        ) from error
+
+
+def _of(document: Mapping[str, Any], name: str, kind: type[ValueT]) -> ValueT:
+    value = document[name]
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}")
+    return value

@@ -21,7 +21,8 @@ from cosmos_outbox.relay.parked import Failure, ParkedKey
 from tests.worker.leases import status
 from tests.worker.site import eventually, opened_site
 from worker.status_page import page_of
-from worker.vitals import ParkedSeen, Phase, Snapshot, Trouble
+from worker.troubles import Trouble
+from worker.vitals import ParkedSeen, Phase, Snapshot
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -53,6 +54,7 @@ SNAPSHOT = Snapshot(
         )
     ),
     lag_at=AT,
+    unseen=timedelta(0),
     event_ttl=timedelta(days=10),
     parked=None,
     sent=12345,
@@ -169,6 +171,20 @@ def test_what_is_not_known_yet_is_said_to_be_unknown():
     texts = Page(page_of(replace(SNAPSHOT, lag=None, lag_at=None, mine=()))).texts
     assert "unknown" in texts
     assert "No lease is known yet." in texts
+
+
+def test_what_nobody_could_look_at_for_long_is_unknown_and_a_lease_that_was_lost_is_not_elsewhere():
+    mine = replace(SNAPSHOT, mine=())
+    assert "no longer of this worker" in Page(page_of(mine)).texts
+    texts = Page(page_of(replace(mine, unseen=timedelta(minutes=9)))).texts
+    assert {"unknown", "no longer of this worker"} <= set(texts)
+    assert any("unknown since then, for 9 min" in text for text in texts)
+    assert not {"73", "70", "3", "nothing waits", "elsewhere"} & set(texts)
+
+
+def test_an_error_that_is_told_again_and_again_is_one_line_with_its_number():
+    trouble = Trouble(at=AT, event="PublishHalted", text="no topic", times=1200)
+    assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, troubles=(trouble,)))).texts)
 
 
 @pytest.fixture

@@ -239,6 +239,41 @@ async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
         )
 
 
+async def test_a_worker_that_cannot_reach_cosmos_tells_that_what_waits_gets_older():
+    async with opened_site() as site:
+        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="1", OUTBOX_EVENT_TTL_SECONDS="864000")
+        url = await worker.health_url()
+        await eventually(
+            url + "/metrics",
+            lambda _, text: (
+                {"outbox_oldest_unsent_age_seconds 0.0", "outbox_ttl_headroom_seconds 864000.0"}
+                <= set(_plain(text).splitlines())
+            ),
+        )
+        site.cosmos.faults.add({"status": 503, "count": None})
+
+        def is_told(_: int, text: str) -> bool:
+            lines = (line.split() for line in _plain(text).splitlines() if not line.startswith("#"))
+            told = {name: float(value) for name, value in lines}
+            return (
+                told["outbox_worker_ready"] == 0
+                and told["outbox_oldest_unsent_age_seconds"] > 2
+                and told["outbox_ttl_headroom_seconds"] < 863998
+                and not {"outbox_lease_lag", "outbox_leases_free"} & told.keys()
+            )
+
+        await eventually(url + "/metrics", is_told)
+        assert "unknown since then" in await eventually(url, lambda status, _: status == 200)
+        site.cosmos.faults.clear()
+        await eventually(
+            url + "/metrics",
+            lambda _, text: (
+                {"outbox_oldest_unsent_age_seconds 0.0", "outbox_worker_ready 1.0"}
+                <= set(_plain(text).splitlines())
+            ),
+        )
+
+
 def _plain(exposition: str) -> str:
     """
     Return the exposition without labels.

@@ -5,19 +5,21 @@ When a worker counts as ready, and what it remembers of what hooks told it.
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cosmos_outbox.changefeed import LeaseStatus
-from cosmos_outbox.errors import BrokerUnavailable
+from cosmos_outbox.changefeed import Lag, LeaseStatus
+from cosmos_outbox.errors import BrokerUnavailable, StoreUnavailable, TopicUnavailable
 from cosmos_outbox.instrumentation import (
     EventRejected,
     LeaseAcquired,
     LeaseClosed,
     LoopBlocked,
     MessagesPublished,
+    PageFailed,
     PublishFailed,
+    PublishHalted,
 )
 from tests.worker.leases import status
 from worker.vitals import Identity, Phase, Vitals, reasons_against
@@ -76,14 +78,63 @@ async def test_throughput_is_that_of_the_last_minute():
 
 async def test_errors_are_kept_newest_first_and_only_the_last_of_them():
     watched = vitals()
-    for attempt in range(25):
-        error = BrokerUnavailable(f"busy {attempt}")
-        watched(PublishFailed(lane=0, attempt=attempt, delay_seconds=1, error=error))
+    for number in range(25):
+        error = BrokerUnavailable(f"busy {number}")
+        watched(PageFailed(lease=f"p..{number}", attempt=1, delay_seconds=1, error=error))
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
     troubles = watched.snapshot().troubles
     assert 20 == len(troubles)
     assert "lane=0 event_id='e' partition_key='k' error=ValueError('large')" == troubles[0].text
     assert "busy 24" in troubles[1].text
+
+
+async def test_what_is_told_again_and_again_pushes_nothing_out():
+    watched = vitals()
+    watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
+    for attempt in range(1, 101):
+        watched(PublishHalted(lane=attempt % 8, error=TopicUnavailable(f"no topic, request {attempt}")))
+        watched(PublishFailed(lane=0, attempt=attempt, delay_seconds=1, error=BrokerUnavailable("busy")))
+        watched.troubled("WatchFailed", StoreUnavailable(f"request {attempt}"))
+    found = [(trouble.event, trouble.times) for trouble in watched.snapshot().troubles]
+    assert [
+        ("WatchFailed", 100),
+        ("PublishFailed", 100),
+        ("PublishHalted", 100),
+        ("EventRejected", 1),
+    ] == found
+    assert "request 100" in watched.snapshot().troubles[0].text
+
+
+async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    still = status("7", stalled=True, idle_seconds=90.0)
+    watched = Vitals(
+        IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
+    )
+    watched.balanced()
+    watched(PublishHalted(lane=0, error=TopicUnavailable("The topic is missing")))
+    assert (
+        "PublishHalted lane=0 error=TopicUnavailable('The topic is missing')" in watched.snapshot().unready[0]
+    )
+    now += timedelta(seconds=61)
+    assert "no error known" in watched.snapshot().unready[0]
+
+
+async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
+    watched = Vitals(
+        IDENTITY,
+        leases=lambda _: (),
+        stalled_after=timedelta(seconds=60),
+        look_every=timedelta(seconds=15),
+    )
+    assert timedelta(0) == watched.snapshot().unseen
+    watched.measured(Lag(leases=()))
+    await asyncio.sleep(75)
+    assert timedelta(0) == watched.snapshot().unseen
+    await asyncio.sleep(1)
+    assert timedelta(seconds=76) == watched.snapshot().unseen
+    watched.measured(Lag(leases=()))
+    assert timedelta(0) == watched.snapshot().unseen
 
 
 async def test_what_another_thread_tells_is_noted_on_the_loop():

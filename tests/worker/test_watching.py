@@ -4,11 +4,22 @@ Watching what is parked, which many workers do every few seconds.
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
+import pytest
+
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.documents import Document
 from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID
 from tests.unit.relay.factories import batch, event
-from worker.watching import look_at_parked
+from tests.unit.relay.test_parked import tampered
+from worker.vitals import Identity, Vitals
+from worker.watching import look_at_parked, watch
 
 
 async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
@@ -20,7 +31,7 @@ async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
     )
     await relay(batch(event("a", 1), event("a", 2), event("b", 1)))
     before = store.documents()
-    seen = await look_at_parked(store)
+    seen = await look_at_parked(store, unreadable=pytest.fail)
     assert (2, 3) == (seen.count, seen.events)
     assert {"a", "b"} == {key.partition_key for key in seen.keys}
     assert before == store.documents()
@@ -34,5 +45,50 @@ async def test_of_very_many_parked_keys_only_their_number_is_told() -> None:
         notify=lambda record: None,
     )
     await relay(batch(*(event(f"k{number}", 1) for number in range(101))))
-    seen = await look_at_parked(store)
+    seen = await look_at_parked(store, unreadable=pytest.fail)
     assert (101, None, ()) == (seen.count, seen.events, seen.keys)
+
+
+@pytest.mark.parametrize(
+    ("document_id", "partition_key", "change", "count"),
+    [
+        (KEY_ID, "a", {"state": "quarantined"}, 2),
+        (KEY_ID, "a", {"held": None}, 2),
+        (INDEX_ID, INDEX_ID, {"keys": ["a"]}, None),
+    ],
+)
+async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(
+    document_id: str, partition_key: str, change: Document, count: int | None
+) -> None:
+    store = MemoryParked()
+    relay = Relay(
+        MemoryBroker(rejects=lambda message: True).publisher(),
+        parking=Parking(store),
+        notify=lambda record: None,
+    )
+    await relay(batch(event("a", 1), event("b", 1)))
+    await tampered(store, document_id, partition_key, lambda document: document.update(change))
+    vitals = Vitals(
+        Identity(instance="w", processor="p", container="c", topic="t"),
+        leases=lambda _: (),
+        stalled_after=timedelta(minutes=1),
+    )
+    looked = asyncio.Semaphore(0)
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(
+            watch(
+                "p",
+                feed=MemoryContainer(),
+                leases=MemoryLeases(),
+                parked=store,
+                every=timedelta(seconds=1),
+                vitals=vitals,
+                seen=looked.release,
+            )
+        )
+        for _ in range(3):
+            await looked.acquire()
+        watching.cancel()
+    seen = vitals.snapshot()
+    assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.troubles]
+    assert count == (seen.parked.count if seen.parked else None)

@@ -1,0 +1,76 @@
+"""
+What is in the parked store is read as it was written, or told of as what cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.relay.parked import KEY_ID, events_in, held_id, key_in
+from tests.unit.relay.factories import batch, event
+from tests.unit.relay.test_parking import parked
+
+_KEY = ["epoch", "state", "claim", "first", "next", "held", "parkedAt", "failure"]
+_EVENT = ["event", "epoch", "position", "status", "parkedAt", "closedAt", "note", "failure", "original"]
+_WRONG: list[tuple[str, Any]] = [
+    ("state", "quarantined"),
+    ("held", "3"),
+    ("next", None),
+    ("parkedAt", 7),
+    ("failure", {"eventId": "e"}),
+    ("failure", "large"),
+]
+
+
+async def tampered(
+    store: MemoryParked, document_id: str, partition_key: str, change: Callable[[Document], object]
+) -> None:
+    """
+    Change a document as no version of this library does.
+    """
+    document = await store.read(document_id, partition_key)
+    change(document)
+    write = Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=document["_etag"])
+    await store.commit(partition_key, [write])
+
+
+@pytest.mark.parametrize("field", _KEY)
+async def test_a_key_without_a_field_is_told_of_by_its_name(field: str) -> None:
+    world = await parked()
+    await tampered(world.store, KEY_ID, "b", lambda document: document.pop(field))
+    with pytest.raises(ParkingError, match=f"'outbox.key' of partition key .* cannot be read .*{field}"):
+        await key_in(world.store, "b")
+
+
+@pytest.mark.parametrize(("field", "value"), _WRONG)
+async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name(
+    field: str, value: object
+) -> None:
+    world = await parked()
+    await tampered(world.store, KEY_ID, "b", lambda document: document.update({field: value}))
+    with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
+        await key_in(world.store, "b")
+
+
+@pytest.mark.parametrize("field", _EVENT)
+async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> None:
+    world = await parked()
+    (event, *_) = await events_in(world.store, "b")
+    await tampered(world.store, held_id(event.event_id), "b", lambda document: document.pop(field))
+    with pytest.raises(ParkingError, match=f"'{held_id(event.event_id)}' of partition key 'b' .*{field}"):
+        await events_in(world.store, "b")
+
+
+async def test_a_key_that_cannot_be_read_stands_still_while_others_go_on() -> None:
+    world = await parked()
+    await tampered(world.store, KEY_ID, "b", lambda document: document.update(state="quarantined"))
+    with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
+        await world.worker()(batch(event("b", 9), event("c", 1)))
+    assert ["b/1", "c/1"] == world.ids
