@@ -5,7 +5,8 @@ CosmosLeases: the LeaseStore port on a Cosmos DB container.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -15,7 +16,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.errors import ConfigurationError, NotFound
+from cosmos_outbox.errors import ConfigurationError, NotFound, RangeGone, StoreUnavailable
 from cosmos_outbox.ports import Document, Listing
 
 
@@ -31,7 +32,7 @@ class CosmosLeases:
     async def partitioned_by_id(self) -> bool:
         if self._by_id is None:
             try:
-                async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+                async with _called():
                     properties = await self._container.read()
             except NotFound:
                 raise ConfigurationError(
@@ -53,7 +54,7 @@ class CosmosLeases:
         def note_headers(received: Mapping[str, str], _: object) -> None:
             headers.update(received)
 
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with _called():
             documents = [
                 document
                 async for document in self._container.query_items(
@@ -65,15 +66,15 @@ class CosmosLeases:
         return Listing(documents=tuple(documents), read_at=_service_time(headers))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with _called():
             return dict(await self._container.read_item(document_id, partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with _called():
             return dict(await self._container.create_item(dict(document)))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with _called():
             return dict(
                 await self._container.replace_item(
                     document["id"], dict(document), etag=etag, match_condition=MatchConditions.IfNotModified
@@ -84,8 +85,17 @@ class CosmosLeases:
         condition: dict[str, Any] = (
             {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag is not None else {}
         )
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with _called():
             await self._container.delete_item(document_id, partition_key, **condition)
+
+
+@asynccontextmanager
+async def _called() -> AsyncIterator[None]:
+    try:
+        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+            yield
+    except RangeGone as error:  # of the lease container; a worker would take it for a split of what it reads
+        raise StoreUnavailable(applied=False) from error
 
 
 def _service_time(headers: Mapping[str, str]) -> datetime:

@@ -1,0 +1,41 @@
+"""
+What the lease container's own splits are to those who write leases: an outage, never one of the container they read.
+"""
+
+from __future__ import annotations
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.errors import StoreUnavailable
+from emulators.cosmos.faults import FaultRule
+from emulators.cosmos.protocol import RequestKind
+from emulators.cosmos.server import CosmosServer
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.mark.parametrize("sub_status", [1002, 1007])
+async def test_a_range_of_the_lease_container_that_is_gone_makes_every_call_one_that_was_not_executed(
+    sub_status: int,
+):
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("db")
+        leases = CosmosLeases(await database.create_container("leases", PartitionKey("/id")))
+        lease = await leases.create({"id": "a"})
+        calls = {
+            RequestKind.READ: lambda: leases.read("a", "a"),
+            RequestKind.CREATE: lambda: leases.create({"id": "b"}),
+            RequestKind.REPLACE: lambda: leases.replace({"id": "a"}, etag=lease["_etag"]),
+            RequestKind.DELETE: lambda: leases.delete("a", "a", etag=lease["_etag"]),
+        }
+        for operation, call in calls.items():
+            server.faults.add(FaultRule(operation=operation, status=410, substatus=sub_status))
+            with pytest.raises(StoreUnavailable) as refused:
+                await call()
+            assert refused.value.applied is False
