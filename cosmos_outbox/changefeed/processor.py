@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap, gaps_between, pinned
@@ -205,7 +205,7 @@ class ChangeFeedProcessor:
         self, container: MonitoredContainer, started: datetime, group: asyncio.TaskGroup
     ) -> bool:
         """
-        Do one balancing pass; return True while leases that this worker asked for are still to come.
+        Do one balancing pass; return True where the next should come soon: leases asked for, or throttled, are to come.
         """
         try:
             listing = await self._store.list(f"{self._prefix(container)}..")
@@ -220,19 +220,34 @@ class ChangeFeedProcessor:
             )
             for lease in decided.hand_over:
                 self._holdings.hand_over(lease)
+            waiting = decided.waiting
             for lease in decided.ask:
-                await self._ask(lease)
+                waiting |= await self._is_to_be_repeated(self._ask(lease))
             for lease in decided.take:
                 chosen = pinned(lease, self._options.start, since=started)
-                await self._holdings.take(
+                taking = self._holdings.take(
                     chosen, others=leases, container_rid=container.container_rid, group=group
                 )
+                waiting |= await self._is_to_be_repeated(taking)
             if len(leases) == len(listing.documents):  # what cannot be read may cover anything
                 await self._repair(container, leases)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._failed(error)
             return False
-        return decided.waiting
+        return waiting
+
+    async def _is_to_be_repeated(self, step: Coroutine[Any, Any, None]) -> bool:
+        """
+        Do a step on one lease; return True where it failed and should soon be tried again.
+
+        A lease that cannot be written is told of, and must not cost those behind it their turn.
+        """
+        try:
+            await step
+        except (StoreError, RangeGone) as error:
+            self._failed(error)
+            return error.retriable
+        return False
 
     async def _repair(self, container: MonitoredContainer, leases: Sequence[Lease]) -> None:
         """
