@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import event_commands, lease_commands, parked_commands
@@ -21,9 +23,10 @@ from cosmos_outbox.cli.describing import describe
 from cosmos_outbox.cli.findings import Severity, findings_in
 from cosmos_outbox.cli.leases import leases_in, start_named
 from cosmos_outbox.cli.output import print_json, print_rows
-from cosmos_outbox.cli.running import AsJson, Expiration, command, seconds
+from cosmos_outbox.cli.running import LONGEST_SECONDS, AsJson, Expiration, command, finite, seconds
 from cosmos_outbox.cli.status import Status, look
 from cosmos_outbox.cli.target import Opened, opened, target_of
+from cosmos_outbox.errors import OutboxError
 
 app = typer.Typer(
     help="Look at a running outbox, and put it right. Configured by the worker's OUTBOX_… variables.",
@@ -44,12 +47,17 @@ _EXIT_CODES = {Severity.ERROR: 2, Severity.WARNING: 1}
 async def status(
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    every: Annotated[
+        float,
+        typer.Option(min=0.1, max=LONGEST_SECONDS, callback=finite, help="Seconds between two looks."),
+    ] = 2.0,
     expiration: Expiration = 60,
     as_json: AsJson = False,
 ) -> None:
     """
     Show leases, owners, and what waits. With --json, every look is one line.
+
+    With --watch, a look that fails is told, on standard error, and the next one comes all the same.
     """
     async with opened(target_of(os.environ)) as outbox:
         seen = await _look(outbox, expiration)
@@ -57,14 +65,24 @@ async def status(
             print_json(seen.document())
             while watch:
                 await asyncio.sleep(every)
-                print_json((await _look(outbox, expiration)).document())
+                try:
+                    print_json((await _look(outbox, expiration)).document())
+                except OutboxError as error:
+                    sys.stderr.write(f"{error}\n")
         elif not watch:
             Console(highlight=False).print(seen.picture())
         else:
             with Live(seen.picture(), auto_refresh=False) as live:
                 while True:
                     await asyncio.sleep(every)
-                    live.update((await _look(outbox, expiration)).picture(), refresh=True)
+                    try:
+                        seen = await _look(outbox, expiration)
+                    except OutboxError as error:
+                        live.update(
+                            Group(seen.picture(), Text(f"The last look failed: {error}")), refresh=True
+                        )
+                    else:
+                        live.update(seen.picture(), refresh=True)
 
 
 @app.command()
@@ -120,7 +138,7 @@ async def _look(outbox: Opened, expiration: float) -> Status:
         feed=outbox.feed,
         leases=outbox.leases,
         expiration=seconds(expiration),
-        parked=[key.held for key in await parked_commands.parked_keys(outbox).list()]
+        parked=[key.held for key in await (await parked_commands.parked_keys(outbox)).list()]
         if outbox.parked
         else None,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 from azure.core.exceptions import AzureError
@@ -17,7 +17,8 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.service_bus_preflight import Inspection, preflight
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.bootstrap import uncovered
 from cosmos_outbox.cli.findings import (
@@ -28,7 +29,7 @@ from cosmos_outbox.cli.findings import (
 from cosmos_outbox.cli.leases import leases_in
 from cosmos_outbox.cli.target import Opened, Target, opened_bus
 from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError
-from cosmos_outbox.ports import LeaseStore, StartFrom
+from cosmos_outbox.ports import LeaseStore, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.routing import parse_routes
 
 _SECONDS = 15.0
@@ -64,6 +65,8 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
             await _try_writing(
                 "leases", opened.leases, by_id=lease_container.partition_key == ("/id",), denied=denied
             )
+    if opened.target.delete_after_publish and data.exists and data.error is None:
+        await _tried("delete events", lambda: _delete_nothing(CosmosStore(opened.data)), denied)
     parked = await _container(opened.parked) if opened.parked else None
     if opened.parked and parked and parked.partition_key == ("/partitionKey",):
         # A store of leases is one of single documents, which is all that has to be tried.
@@ -144,6 +147,13 @@ async def _try_writing(what: str, store: LeaseStore, *, by_id: bool, denied: _De
         await _tried(f"delete {what}", delete, denied)
 
 
+async def _delete_nothing(events: CosmosStore) -> None:
+    # That there is no such event is said only to who may delete it.
+    name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
+    with suppress(NotFound):
+        await events.commit(name, [Write(kind=WriteKind.DELETE, id=name)])
+
+
 async def _topics(target: Target, denied: _Denied) -> Inspection:
     try:
         async with opened_bus(target) as (bus, default):
@@ -151,7 +161,8 @@ async def _topics(target: Target, denied: _Denied) -> Inspection:
             for topic in topics:
                 await _try_sending(bus, topic, denied)
     except ConfigurationError as error:
-        return Inspection(unknown=f"The topics were not checked: {error}")
+        fix = "Set it as the workers need it; they do not start like this."
+        return Inspection(misses=(Miss(check="topic", message=str(error), fix=fix),))
     credential = None if target.servicebus_connection_string else DefaultAzureCredential()
     async with credential or nullcontext():
         return await preflight(

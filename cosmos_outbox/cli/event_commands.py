@@ -7,10 +7,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,18 +17,19 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from cosmos_outbox.cli.events import Position, Wanted, read_events, replay, sent_up_to
+from cosmos_outbox.cli.events import Position, Wanted, read_events, sent_up_to
 from cosmos_outbox.cli.leases import leases_in, start_named
 from cosmos_outbox.cli.output import confirm, print_json
-from cosmos_outbox.cli.parked_commands import parked_keys
-from cosmos_outbox.cli.running import AsJson, DryRun, Yes, command
+from cosmos_outbox.cli.replay import Replayed, replay, sending_to
+from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command, finite
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, Target, opened, target_of
 from cosmos_outbox.documents import StoredEvent
 from cosmos_outbox.errors import UsageError
+from cosmos_outbox.instrumentation import EventRejected
 from cosmos_outbox.leases import Lease
-from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.relay import Relay
+from cosmos_outbox.ports import Document, ParkedStore, StartFrom
+from cosmos_outbox.relay import ParkedKeys
 
 events = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
 
@@ -45,7 +45,12 @@ async def tail(
     key: Key = None,
     action: Action = None,
     follow: Annotated[bool, typer.Option(help="Go on with those to come.")] = True,
-    poll_seconds: Annotated[float, typer.Option(min=0.05, help="Between two looks at what is new.")] = 1.0,
+    poll_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.05, max=LONGEST_SECONDS, callback=finite, help="Between two looks at what is new."
+        ),
+    ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """
@@ -72,7 +77,10 @@ async def replay_command(
     since: Annotated[str, typer.Option(help="beginning, or a time such as 2026-11-21T08:00:00Z.")],
     key: Key = None,
     action: Action = None,
-    rate: Annotated[float | None, typer.Option(min=0.1, help="At most so many events a second.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=1e6, callback=finite, help="At most so many events a second."),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(help="Keeps the position, so that the same command goes on after an interruption."),
@@ -86,14 +94,21 @@ async def replay_command(
 
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive behind newer
     events of their key: consumers have to be able to take that. What the workers have not sent yet, and the keys that
-    are parked, are left to them.
+    are parked, are left to them. Where OUTBOX_PARKED_CONTAINER is set, dropped events are left out, and one that was
+    released with an edited payload is sent with that. Exit code 1 where the topic refuses events; the others are sent.
     """
     target = target_of(os.environ)
+    start = start_named(since)
+    if start is StartFrom.NOW or (isinstance(start, datetime) and start > datetime.now(UTC)):
+        raise UsageError(
+            f"No event was written after --since {since} yet; name an earlier time, or beginning."
+        )
     asked = {"since": since, "key": key, "action": action}
     position = _saved(state, asked)
     async with opened(target) as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-        parked = await parked_keys(outbox).list() if outbox.parked else ()
+        store = await outbox.parked_store() if outbox.parked else None
+        parked = await ParkedKeys(store).list() if store else ()
         wanted = Wanted(
             partition_key=key, action=action, without=frozenset(one.partition_key for one in parked)
         )
@@ -107,16 +122,18 @@ async def replay_command(
         ) as bar:
             task = bar.add_task("replay", total=None)
 
-            def done(sent: int, at: Position) -> None:
+            def done(sent: int, at: Position | None) -> None:
                 bar.update(task, completed=sent)
-                if state is not None and not dry_run:
+                if state is not None and at is not None and not dry_run:
                     _save(state, {"asked": asked, "position": dict(at)})
 
-            sent = await _replayed(
+            done(0, position or {})  # a file that cannot be written has to fail before anything is sent
+            replayed = await _replayed(
                 outbox,
                 target,
+                store,
                 wanted=wanted,
-                since=since,
+                start=start,
                 position=position,
                 leases=leases_in(listing),
                 rate=rate,
@@ -125,35 +142,53 @@ async def replay_command(
             )
     if state is not None and not dry_run:
         state.unlink(missing_ok=True)
+    refused = [
+        {"key": one.partition_key, "event": one.event_id, "error": str(one.error)} for one in replayed.refused
+    ]
     if as_json:
-        print_json({"dry_run": dry_run, "events": sent, "resumed": position is not None})
+        print_json(
+            {
+                "dry_run": dry_run,
+                "events": replayed.sent,
+                "left_out": replayed.left_out,
+                "refused": refused,
+                "resumed": bool(position),
+            }
+        )
     else:
-        sys.stdout.write(f"{sent} events {'would be sent' if dry_run else 'sent'}.\n")
+        sys.stdout.write(f"{replayed.sent} events {'would be sent' if dry_run else 'sent'}.\n")
+        if replayed.left_out:
+            sys.stdout.write(
+                f"{replayed.left_out} left out: they were dropped, or their key is parked now.\n"
+            )
+        for one in refused:
+            sys.stdout.write(f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}\n")
+    if refused:
+        raise typer.Exit(FAILED)
 
 
 async def _replayed(
     outbox: Opened,
     target: Target,
+    parked: ParkedStore | None,
     *,
     wanted: Wanted,
-    since: str,
+    start: StartFrom | datetime,
     position: Position | None,
     leases: Sequence[Lease],
     rate: float | None,
     dry_run: bool,
-    done: Any,
-) -> int:
-    pages = read_events(
-        outbox.feed, start=start_named(since), wanted=wanted, position=position, up_to=sent_up_to(leases)
-    )
+    done: Callable[[int, Position | None], None],
+) -> Replayed:
+    pages = read_events(outbox.feed, start=start, wanted=wanted, position=position, up_to=sent_up_to(leases))
     if dry_run:
 
-        async def nothing(batch: ChangeBatch) -> None:
-            return
+        async def nothing(documents: Sequence[Document]) -> Sequence[EventRejected]:
+            return ()
 
-        return await replay(pages, nothing, per_second=None, done=done)
+        return await replay(pages, nothing, parked=parked, per_second=None, done=done)
     async with opened_publisher(target) as publisher:
-        return await replay(pages, Relay(publisher), per_second=rate, done=done)
+        return await replay(pages, sending_to(publisher), parked=parked, per_second=rate, done=done)
 
 
 def _saved(state: Path | None, asked: dict[str, str | None]) -> Position | None:
@@ -162,19 +197,23 @@ def _saved(state: Path | None, asked: dict[str, str | None]) -> Position | None:
     """
     if state is None:
         return None
-    with suppress(FileNotFoundError):
-        try:
-            saved = json.loads(state.read_text())
-            position: Position = saved["position"]
-            before = saved["asked"]
-        except (ValueError, KeyError, TypeError):
-            raise UsageError(f"{state} is no state of a replay; name another file.") from None
-        if before != asked:
-            raise UsageError(
-                f"{state} belongs to another replay: {before}. Repeat that one, or delete the file."
-            )
-        return position
-    return None
+    saved = None
+    try:
+        saved = json.loads(state.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        pass  # as any other file that is none
+    match saved:
+        case {"asked": dict(before), "position": dict(position)} if all(
+            isinstance(continuation, str | None) for continuation in position.values()
+        ):
+            if before != asked:
+                raise UsageError(
+                    f"{state} belongs to another replay: {before}. Repeat that one, or delete the file."
+                )
+            return position
+    raise UsageError(f"{state} is no state of a replay; name another file.")
 
 
 def _save(state: Path, content: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ Events: read the feed past all leases, to watch it or to send events again.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -14,7 +15,7 @@ from datetime import datetime
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import RangeGone, UsageError
 from cosmos_outbox.leases import FeedRange, Lease
-from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, Document, StartFrom
+from cosmos_outbox.ports import ChangeFeed, Document, StartFrom
 
 _PAGE_SIZE = 100
 
@@ -110,34 +111,6 @@ async def read_events(
         await asyncio.sleep(follow)
 
 
-async def replay(
-    pages: AsyncIterator[Found],
-    send: ChangeHandler,
-    *,
-    per_second: float | None,
-    done: Callable[[int, Position], None],
-) -> int:
-    """
-    Send the events of pages again, a page at a time, and return how many.
-
-    Args:
-        pages: what to send.
-        send: a relay: same messages under the same ids, in order per partition key.
-        per_second: at most so many.
-        done: told after each page how many were sent and up to where.
-    """
-    loop = asyncio.get_running_loop()
-    started, sent = loop.time(), 0
-    async for page in pages:
-        if page.documents:
-            await send(ChangeBatch(lease="replay", documents=page.documents))
-            sent += len(page.documents)
-        done(sent, page.position)
-        if per_second is not None:
-            await asyncio.sleep(max(0.0, started + sent / per_second - loop.time()))
-    return sent
-
-
 def sent_up_to(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
     """
     Return up to which LSN the workers have sent all events of a range: what their leases say, 0 where they say nothing.
@@ -185,7 +158,7 @@ def _name(feed_range: FeedRange) -> str:
 
 
 def _range_named(name: str) -> FeedRange:
-    low, separator, high = name.partition("-")
-    if not separator:
+    bounds = re.fullmatch("([0-9A-F]*)-([0-9A-F]+)", name)
+    if bounds is None:
         raise UsageError(f"{name!r} is no range of keys; delete the state file to begin anew.")
-    return FeedRange(min=low, max=high)
+    return FeedRange(min=bounds[1], max=bounds[2])

@@ -162,6 +162,7 @@ _GRANTS = {
     "create": "Grant items/create on that container.",
     "replace": "Grant items/replace on that container.",
     "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",
+    "delete events": "Grant items/delete on the data container, or unset OUTBOX_DELETE_AFTER_PUBLISH.",
     "delete": "Grant items/delete on that container.",
     "send to": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
 }

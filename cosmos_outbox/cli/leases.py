@@ -86,11 +86,14 @@ async def import_leases(
     dry_run: bool = False,
 ) -> tuple[Change, ...]:
     """
-    Put exported leases in place, owned by nobody; those that are not among them are left as they are.
+    Put exported leases in place, owned by nobody; those of other ranges are left as they are.
+
+    Where a range split since, the leases of its parts are deleted: left beside it, they would win over it.
 
     Raises:
         UsageError: a worker owns a lease.
-        ConfigurationError: a document is no lease, or one of another container or processor.
+        ConfigurationError: a document is no lease, or one of another container or processor; or keys that have a lease
+            would have none.
         PreconditionFailed: somebody wrote a lease meanwhile; those before it are imported.
     """
     wanted = [from_document(document) for document in documents]
@@ -103,7 +106,11 @@ async def import_leases(
     listing = await store.list(f"{prefix}..")
     present = {lease.id: lease for lease in leases_in(listing)}
     refuse_if_owned(present.values(), listing.read_at, expiration)
-    changes = []
+    replaced = _replaced(present.values(), by=wanted)
+    changes = [Change(lease=lease.token, done="deleted") for lease in replaced]
+    # The parts before the whole: a worker that found both would keep the parts, and what they have passed.
+    for lease in replaced if not dry_run else ():
+        await store.delete(lease.id, lease.partition_key, etag=lease.etag)
     for lease in wanted:
         free = lease.with_changes(now=datetime.now(UTC), owner=None)
         found = present.get(lease.id)
@@ -113,9 +120,39 @@ async def import_leases(
             else:
                 await store.replace(free.raw, etag=found.etag or "")
         changes.append(Change(lease=lease.token, done="replaced" if found else "created"))
-    untouched = present.keys() - {lease.id for lease in wanted}
+    untouched = present.keys() - {lease.id for lease in (*wanted, *replaced)}
     changes += [Change(lease=present[name].token, done="left as it is") for name in sorted(untouched)]
     return tuple(changes)
+
+
+def _replaced(present: Iterable[Lease], *, by: Sequence[Lease]) -> list[Lease]:
+    """
+    Return the leases that are not among the others but share keys with one of them, as after a split or a merge.
+
+    Raises:
+        ConfigurationError: they have keys that the others lack, or nobody can tell.
+    """
+    found = {lease.id: lease for lease in present}
+    strange = [lease for name, lease in found.items() if name not in {lease.id for lease in by}]
+    new = [lease for lease in by if lease.id not in found]
+    vague = sorted(lease.token for lease in (*strange, *new) if lease.range is None)
+    if strange and new and vague:
+        raise ConfigurationError(
+            f"Leases {', '.join(vague)} do not say which keys they cover, so that nobody can tell whether the file "
+            f"replaces those it does not have: {', '.join(sorted(lease.token for lease in strange))}. Delete by hand "
+            "those that it replaces, and import again."
+        )
+    ranges = [lease.range for lease in by if lease.range is not None]
+    replaced = [
+        lease for lease in strange if lease.range is not None and any(map(lease.range.overlaps, ranges))
+    ]
+    cut = [lease.token for lease in replaced if lease.range is not None and lease.range.without(ranges)]
+    if cut:
+        raise ConfigurationError(
+            f"The file covers only a part of the keys of leases {', '.join(cut)}: it lacks leases. Import all that "
+            "`leases export` wrote."
+        )
+    return replaced
 
 
 async def reset_leases(

@@ -5,14 +5,19 @@ Output: a result as one JSON document for programs, or as a table for people; qu
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from cosmos_outbox.cli.running import INTERRUPTED
 
 Row = Mapping[str, Any]
 
@@ -47,7 +52,8 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        # As text: rich reads [brackets] and :names: of a mere string as markup, and a key may have them.
+        table.add_row(*(Text(_text(value)) for value in row.values()))
     return table
 
 
@@ -60,7 +66,25 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         typer.echo(f"{question} Nobody can be asked here: repeat with --yes.", err=True)
         raise typer.Exit(1)
-    typer.confirm(question, abort=True, err=True)
+    with _interruptible():
+        typer.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """
+    Let Ctrl-C end the command at once: the loop, which has the signal otherwise, does not run while somebody is asked.
+    """
+
+    def interrupt(*_: object) -> None:
+        sys.stderr.write("\n")
+        raise typer.Exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _text(value: object) -> str:
@@ -70,8 +94,7 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.0f} s"
-    # rich reads [brackets] as markup
-    return str(value).replace("[", "\\[")
+    return str(value)
 
 
 def _plain(value: object) -> object:

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cosmos_outbox.adapters.cosmos_parked import CosmosParked
 from cosmos_outbox.cli.output import confirm, print_json, print_rows
 from cosmos_outbox.cli.running import AsJson, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, opened, target_of
-from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.errors import UsageError
 from cosmos_outbox.relay.parked import ParkedEvent, ParkedKey
 from cosmos_outbox.relay.release import ParkedKeys
 
@@ -26,6 +25,8 @@ app = typer.Typer(
 )
 
 Key = Annotated[str, typer.Argument(help="The partition key.")]
+_SHOWN_CHARACTERS = 500
+
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Although somebody else releases it, because they are gone.")
 ]
@@ -38,7 +39,7 @@ async def list_(*, as_json: AsJson = False) -> None:
     Show all parked keys, those parked first in front.
     """
     async with opened(target_of(os.environ)) as outbox:
-        rows = [_key_row(key) for key in await parked_keys(outbox).list()]
+        rows = [_key_row(key) for key in await (await parked_keys(outbox)).list()]
     if as_json:
         print_json(rows)
     else:
@@ -52,13 +53,14 @@ async def show(key: Key, *, as_json: AsJson = False) -> None:
     Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
     """
     async with opened(target_of(os.environ)) as outbox:
-        parked = await parked_keys(outbox).show(key)
+        parked = await (await parked_keys(outbox)).show(key)
     events = [_event_row(event) for event in (*parked.held, *parked.records)]
     if as_json:
         print_json({**_key_row(parked.key), "events": events})
     else:
         print_rows([_key_row(parked.key)], empty="")
-        print_rows(events, empty="It holds no event.")
+        shown = [{**event, "data": _shortened(event["data"])} for event in events]
+        print_rows(shown, empty="It holds no event.")
 
 
 @app.command()
@@ -80,12 +82,11 @@ async def release(
     data = None if edited is None else _object(edited)
     target = target_of(os.environ)
     async with opened(target) as outbox:
-        held = (await parked_keys(outbox).show(key)).held
+        store = await outbox.parked_store()
+        held = (await ParkedKeys(store).show(key)).held
         confirm(f"Send the {len(held)} held events of {key!r}?", yes=yes)
         async with opened_publisher(target) as publisher:
-            released = await ParkedKeys(_store(outbox), publisher).release(
-                key, edited=data, take_over=take_over
-            )
+            released = await ParkedKeys(store, publisher).release(key, edited=data, take_over=take_over)
     failure = released.failure
     if as_json:
         print_json({"key": key, "sent": released.sent, "failure": asdict(failure) if failure else None})
@@ -115,7 +116,7 @@ async def drop(
     Give one held event up for good; it stays in the parked store as a record. The key stays parked.
     """
     async with opened(target_of(os.environ)) as outbox:
-        keys = parked_keys(outbox)
+        keys = await parked_keys(outbox)
         confirm(f"Never send event {event!r} of {key!r}?", yes=yes)
         await keys.drop(key, event, reason=reason, take_over=take_over)
     if as_json:
@@ -124,20 +125,14 @@ async def drop(
         typer.echo(f"Event {event!r} is dropped. Release {key!r} to send what it still holds.")
 
 
-def parked_keys(outbox: Opened) -> ParkedKeys:
+async def parked_keys(outbox: Opened) -> ParkedKeys:
     """
     Return the parked keys of an outbox, to look at.
 
     Raises:
-        ConfigurationError: the environment names no container for them.
+        ConfigurationError: the environment names no container for them, or one that cannot work.
     """
-    return ParkedKeys(_store(outbox))
-
-
-def _store(outbox: Opened) -> CosmosParked:
-    if outbox.parked is None:
-        raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
-    return CosmosParked(outbox.parked)
+    return ParkedKeys(await outbox.parked_store())
 
 
 def _key_row(key: ParkedKey) -> dict[str, Any]:
@@ -162,6 +157,14 @@ def _event_row(event: ParkedEvent) -> dict[str, Any]:
         "note": event.note,
         "data": event.event["data"],
     }
+
+
+def _shortened(data: object) -> str:
+    # An event is parked for its size more often than for anything else.
+    text = json.dumps(data, ensure_ascii=False)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters; --json has all)"
 
 
 def _object(file: Path) -> dict[str, Any]:

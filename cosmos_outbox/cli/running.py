@@ -5,6 +5,7 @@ Running: an asynchronous command inside Typer; an error of the library is one se
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,18 @@ Parameters = ParamSpec("Parameters")
 
 FAILED, MISCONFIGURED, INTERRUPTED = 1, 2, 130
 
+LONGEST_SECONDS = 86_400.0
+
+
+def finite(value: float | None) -> float | None:
+    """
+    Refuse the number that is none, which no bound keeps out.
+    """
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("must be a number.")
+    return value
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; tell what would be done.")]
@@ -27,6 +40,8 @@ Expiration = Annotated[
     float,
     typer.Option(
         min=2,
+        max=LONGEST_SECONDS,
+        callback=finite,
         envvar="OUTBOX_LEASE_EXPIRATION_SECONDS",
         help="A lease not written for so many seconds is free; what the workers are set to.",
     ),
@@ -52,6 +67,11 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
         except OutboxError as error:
             sys.stderr.write(f"{error}\n")
             raise typer.Exit(MISCONFIGURED if isinstance(error, ConfigurationError) else FAILED) from None
+        except OSError as error:
+            if error.filename is None:
+                raise
+            sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+            raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             interrupted = True
         if interrupted:

@@ -8,18 +8,24 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from azure.cosmos.aio import ContainerProxy
+from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_containers import shared_containers
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos_parked import CosmosParked, open_parked
 from cosmos_outbox.adapters.service_bus import BatchScope, open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import lease_prefix
 from cosmos_outbox.relay.routing import parse_routes
 
+_ALTERNATIVES = (
+    ("COSMOS_CONNECTION_STRING", "COSMOS_ENDPOINT"),
+    ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_NAMESPACE"),
+)
 # What a message looks like, and for CloudEvents how its attributes travel.
 MESSAGE_FORMATS = {"plain": None, "cloudevents-structured": "structured", "cloudevents-binary": "binary"}
 
@@ -44,6 +50,7 @@ class Target:
     message_format: str
     cloudevents_source: str
     processor: str
+    delete_after_publish: str | None
 
 
 def target_of(environ: Mapping[str, str]) -> Target:
@@ -67,6 +74,9 @@ def target_of(environ: Mapping[str, str]) -> Target:
         value("MESSAGE_FORMAT") or "plain",
         value("ROUTES") or "",
     )
+    for first, second in _ALTERNATIVES:
+        if value(first) and value(second):
+            mistakes.append(f"OUTBOX_{first} or OUTBOX_{second}: give only one of them")
     if scope not in list(BatchScope):
         mistakes.append(f"OUTBOX_BATCH_SCOPE: must be one of {', '.join(BatchScope)}")
     if form not in MESSAGE_FORMATS:
@@ -75,15 +85,26 @@ def target_of(environ: Mapping[str, str]) -> Target:
         parse_routes(routes, default="-")
     except ConfigurationError as error:
         mistakes.append(f"OUTBOX_ROUTES: {error}")
+    if "/" in (value("SERVICEBUS_NAMESPACE") or ""):
+        mistakes.append(
+            "OUTBOX_SERVICEBUS_NAMESPACE: must be a host such as NAME.servicebus.windows.net, not a URL"
+        )
+    leases = value("LEASE_CONTAINER") or "leases"
+    mistakes += shared_containers(
+        {
+            "OUTBOX_COSMOS_CONTAINER": value("COSMOS_CONTAINER"),
+            "OUTBOX_LEASE_CONTAINER": leases,
+            "OUTBOX_PARKED_CONTAINER": value("PARKED_CONTAINER"),
+        }
+    )
     if mistakes:
         raise ConfigurationError("\n".join(sorted(mistakes)))
     return Target(
         cosmos_connection_string=value("COSMOS_CONNECTION_STRING"),
-        # As for the worker, a connection string wins.
-        cosmos_endpoint=None if value("COSMOS_CONNECTION_STRING") else value("COSMOS_ENDPOINT"),
+        cosmos_endpoint=value("COSMOS_ENDPOINT"),
         database=str(value("COSMOS_DATABASE")),
         container=str(value("COSMOS_CONTAINER")),
-        lease_container=value("LEASE_CONTAINER") or "leases",
+        lease_container=leases,
         parked_container=value("PARKED_CONTAINER"),
         servicebus_connection_string=value("SERVICEBUS_CONNECTION_STRING"),
         servicebus_namespace=value("SERVICEBUS_NAMESPACE"),
@@ -94,6 +115,7 @@ def target_of(environ: Mapping[str, str]) -> Target:
         cloudevents_source=value("CLOUDEVENTS_SOURCE")
         or f"/{value('COSMOS_DATABASE')}/{value('COSMOS_CONTAINER')}",
         processor=value("PROCESSOR_NAME") or "outbox",
+        delete_after_publish=value("DELETE_AFTER_PUBLISH"),
     )
 
 
@@ -104,6 +126,7 @@ class Opened:
     """
 
     target: Target
+    client: CosmosClient
     data: ContainerProxy
     lease_container: ContainerProxy
     parked: ContainerProxy | None
@@ -113,11 +136,28 @@ class Opened:
     async def prefix(self) -> str:
         """
         Return what the ids of the processor's leases start with.
+
+        Raises:
+            ConfigurationError: the container of the leases, or that of the events, is missing.
         """
+        await (
+            self.leases.partitioned_by_id()
+        )  # what is listed without it is only a document that does not exist
         named = await self.feed.describe()
         return lease_prefix(
             self.target.processor, named.account_host, named.database_rid, named.container_rid
         )
+
+    async def parked_store(self) -> CosmosParked:
+        """
+        Return the store of parked keys.
+
+        Raises:
+            ConfigurationError: the environment names no container for them, or one that cannot work.
+        """
+        if self.target.parked_container is None:
+            raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
+        return await open_parked(self.client, self.target.database, self.target.parked_container)
 
 
 @asynccontextmanager
@@ -134,6 +174,7 @@ async def opened(target: Target) -> AsyncIterator[Opened]:
         parked = target.parked_container
         yield Opened(
             target=target,
+            client=client,
             data=data,
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,

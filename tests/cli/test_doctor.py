@@ -113,6 +113,53 @@ def test_a_topic_that_only_a_route_names_is_looked_at_too(outbox: Local):
     assert "send to topic 'nowhere'" in finding["message"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"OUTBOX_TOPIC": ""}, "OUTBOX_TOPIC"),
+        ({"OUTBOX_SERVICEBUS_CONNECTION_STRING": "garbage"}, "connection string"),
+        ({"OUTBOX_SERVICEBUS_CONNECTION_STRING": ""}, "OUTBOX_SERVICEBUS_NAMESPACE"),
+    ],
+)
+def test_a_service_bus_that_is_not_named_as_workers_need_it_is_an_error(outbox: Local, wrong, said):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    (finding,) = outbox.json("doctor", code=2, **wrong)["findings"]
+    assert ("error", "topic") == (finding["severity"], finding["check"])
+    assert said in finding["message"]
+    assert "the workers need it" in finding["fix"]
+
+
+def test_a_worker_that_is_to_delete_events_has_to_be_allowed_to(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    deleting = {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}
+    assert {("note", "topic")} == found(outbox, code=0, **deleting)
+    outbox.steer("/cosmos/faults", operation="delete", container="data", status=403)
+    assert {("note", "topic")} == found(outbox, code=0), "nobody asked for it"
+    (finding, _) = outbox.json("doctor", code=2, **deleting)["findings"]
+    assert "delete events" in finding["message"]
+    assert "OUTBOX_DELETE_AFTER_PUBLISH" in finding["fix"]
+
+
+def test_what_a_worker_refuses_doctor_refuses_too(outbox: Local):
+    wrong = {
+        "OUTBOX_COSMOS_ENDPOINT": "https://account",
+        "OUTBOX_LEASE_CONTAINER": "data",
+        "OUTBOX_PARKED_CONTAINER": "data",
+        "OUTBOX_SERVICEBUS_NAMESPACE": "https://namespace",
+    }
+    lines = outbox.run("doctor", code=2, **wrong).stderr.splitlines()
+    assert [
+        "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: give only one of them",
+        "OUTBOX_LEASE_CONTAINER: names the container of OUTBOX_COSMOS_CONTAINER, 'data'; it needs one of its own",
+        "OUTBOX_PARKED_CONTAINER: names the container of OUTBOX_COSMOS_CONTAINER, 'data'; it needs one of its own",
+    ] == lines[:3]
+    assert ["OUTBOX_SERVICEBUS_CONNECTION_STRING", "OUTBOX_SERVICEBUS_NAMESPACE:"] == [
+        line.split()[0] for line in lines[-2:]
+    ]
+
+
 def test_variables_that_a_worker_would_refuse_are_told_all_at_once(outbox: Local):
     wrong = {"OUTBOX_BATCH_SCOPE": "world", "OUTBOX_MESSAGE_FORMAT": "prose", "OUTBOX_ROUTES": "x"}
     said = outbox.run("doctor", code=2, **wrong).stderr

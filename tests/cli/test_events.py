@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_tail_prints_the_events_that_are_asked_for(outbox: Local):
 def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembers(alone: Local):
     alone.commit("ada", "grace")
     alone.pass_all()
-    assert {"dry_run": True, "events": 4, "resumed": False} == alone.json(
+    assert {"dry_run": True, "events": 4, "left_out": 0, "refused": [], "resumed": False} == alone.json(
         "replay", "--since", "beginning", "--dry-run"
     )
     assert 0 == alone.accepted
@@ -48,7 +49,31 @@ def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembe
 def test_replay_leaves_out_what_was_written_before_its_start(outbox: Local):
     outbox.commit("ada")
     outbox.pass_all()
-    assert 0 == outbox.json("replay", "--since", "2099-01-01T00:00:00Z", "--dry-run")["events"]
+    since = datetime.now(UTC).isoformat()
+    assert 0 == outbox.json("replay", "--since", since, "--dry-run")["events"]
+
+
+@pytest.mark.parametrize("since", ["now", "2099-01-01T00:00:00Z"])
+def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local, since):
+    assert since in outbox.run("replay", "--since", since, "--yes", code=1).stderr
+
+
+def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Local):
+    async def write(database):
+        data = {"action": "Grown", "text": "x" * 300_000}
+        event = {"id": "big", "partitionKey": "ada", "type": "domainEvent", "data": data}
+        await database.get_container_client("data").create_item(event)
+
+    alone.commit("ada")
+    alone.on_database(write)
+    alone.commit("ada-after", "grace")
+    alone.pass_all()
+    result = alone.json("replay", "--since", "beginning", "--yes", code=1)
+    assert (6, [("ada", "big")]) == (
+        result["events"], [(one["key"], one["event"]) for one in result["refused"]],
+    )  # fmt: skip
+    assert 6 == alone.accepted
+    assert "'big'" in alone.run("replay", "--since", "beginning", "--yes", code=1).stdout
 
 
 def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):
@@ -87,8 +112,27 @@ def test_the_state_of_another_replay_is_refused(outbox: Local, tmp_path):
         "another replay"
         in outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1).stderr
     )
-    state.write_text("[]")
+
+
+@pytest.mark.parametrize("position", [[1], {"00-FF": 7}, {"zz-yy": None}, {"00": None}])
+def test_a_file_that_is_no_state_is_refused(outbox: Local, tmp_path, position):
+    state = tmp_path / "state.json"
+    asked = {"since": "beginning", "key": None, "action": None}
+    for content in ("[1]", "nonsense", json.dumps({"asked": asked, "position": position})):
+        state.write_text(content)
+        result = outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1)
+        assert "state" in result.stderr
+
+
+@pytest.mark.parametrize("state", [".", "missing/state.json"])
+def test_a_state_that_cannot_be_kept_ends_a_replay_before_anything_is_sent(
+    outbox: Local, tmp_path, monkeypatch, state
+):
+    monkeypatch.chdir(tmp_path)
+    outbox.commit("ada")
+    outbox.pass_all()
+    before = outbox.accepted
     assert (
-        "no state of a replay"
-        in outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1).stderr
+        "directory" in outbox.run("replay", "--since", "beginning", "--state", state, "--yes", code=1).stderr
     )
+    assert before == outbox.accepted

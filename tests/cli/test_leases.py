@@ -76,6 +76,78 @@ def test_a_file_that_is_no_export_of_these_leases_is_refused(outbox: Local, tmp_
     )
 
 
+def split(outbox: Local, token: str) -> None:
+    """
+    Split a range, and have leases of its parts take the place of its lease.
+    """
+
+    async def delete(leases):
+        (lease,) = [item async for item in leases.read_all_items() if item.get("LeaseToken") == token]
+        await leases.delete_item(lease["id"], lease["id"])
+
+    outbox.steer("/cosmos/split", database=outbox.database, container="data", range=token)
+    outbox.on_leases(delete)
+    outbox.run("bootstrap")
+
+
+def done(outbox: Local, file) -> list[tuple[str, str]]:
+    outbox.json("leases", "import", str(file), "--dry-run")
+    changes = outbox.json("leases", "import", str(file), "--yes")["leases"]
+    return [(change["range"], change["done"]) for change in changes]
+
+
+def ranges(outbox: Local) -> list[str]:
+    return [lease["range"] for lease in outbox.json("leases", "list")]
+
+
+def test_a_range_that_split_since_is_put_back_as_a_whole_and_its_parts_as_parts(outbox: Local, tmp_path):
+    outbox.pass_all()
+    before, after, part = (tmp_path / name for name in ("before.json", "after.json", "part.json"))
+    outbox.run("leases", "export", "--file", str(before))
+    split(outbox, "0")
+    outbox.run("leases", "export", "--file", str(after))
+    assert ["1", "2", "3"] == ranges(outbox)
+    assert [("2", "deleted"), ("3", "deleted"), ("0", "created"), ("1", "replaced")] == done(outbox, before)
+    assert [("0", '"1000000"'), ("1", '"1000000"')] == [
+        (lease["range"], lease["continuation"]) for lease in outbox.json("leases", "list")
+    ]
+    part.write_text(
+        json.dumps([lease for lease in json.loads(after.read_text()) if lease["LeaseToken"] != "3"])
+    )
+    assert "leases 0" in outbox.run("leases", "import", str(part), "--yes", code=2).stderr
+    assert ["0", "1"] == ranges(outbox), "the keys of range 3 would have no lease"
+    assert [("0", "deleted"), ("1", "replaced"), ("2", "created"), ("3", "created")] == done(outbox, after)
+    assert ["1", "2", "3"] == ranges(outbox)
+
+
+def test_leases_that_may_or_may_not_be_parts_of_an_imported_one_are_left_to_a_human(outbox: Local, tmp_path):
+    outbox.run("bootstrap")
+    file = tmp_path / "leases.json"
+    outbox.run("leases", "export", "--file", str(file))
+    split(outbox, "0")
+    old = [
+        {name: value for name, value in lease.items() if name != "FeedRange"}
+        for lease in json.loads(file.read_text())
+    ]
+    file.write_text(json.dumps(old))
+    assert "by hand" in outbox.run("leases", "import", str(file), "--yes", code=2).stderr
+    assert ["1", "2", "3"] == ranges(outbox)
+
+
+def test_the_lease_of_another_range_is_left_as_it_is(outbox: Local, tmp_path):
+    outbox.run("bootstrap")
+    file = tmp_path / "leases.json"
+    outbox.run("leases", "export", "--file", str(file))
+    file.write_text(json.dumps(json.loads(file.read_text())[:1]))
+    assert [("0", "replaced"), ("1", "left as it is")] == done(outbox, file)
+
+
+def test_a_file_that_cannot_be_written_is_named(outbox: Local, tmp_path):
+    outbox.run("bootstrap")
+    file = str(tmp_path / "missing" / "leases.json")
+    assert file in outbox.run("leases", "export", "--file", file, code=1).stderr
+
+
 def starts(outbox: Local) -> set[tuple[object, object]]:
     return {(lease["start"], lease["continuation"]) for lease in outbox.json("leases", "list")}
 
@@ -146,3 +218,19 @@ def test_missing_variables_are_all_named():
 
 def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_CONTAINER="nowhere").stderr
+    assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_LEASE_CONTAINER="nowhere").stderr
+    assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e300"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("leases", "list", "--expiration"),
+        ("status", "--every"),
+        ("replay", "--since", "beginning", "--rate"),
+        ("events", "tail", "--poll-seconds"),
+    ],
+)
+def test_a_number_that_no_clock_can_take_is_refused(outbox: Local, arguments, seconds):
+    assert arguments[-1] in outbox.run(*arguments, seconds, code=2).stderr

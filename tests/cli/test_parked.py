@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -44,6 +45,7 @@ def park(outbox: Local, *names: str) -> list[str]:
 def test_nothing_is_parked_at_first(outbox: Local):
     assert [] == outbox.json("parked", "list", **PARKED)
     assert "No key is parked." in outbox.run("parked", "list", **PARKED).stdout
+    assert "'nowhere'" in outbox.run("parked", "list", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
     assert "OUTBOX_PARKED_CONTAINER" in outbox.run("parked", "list", code=2).stderr
     assert "ada" in outbox.run("parked", "show", "ada", code=1, **PARKED).stderr
 
@@ -82,6 +84,34 @@ def test_replay_leaves_parked_keys_alone(outbox: Local):
     outbox.pass_all()
     assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
     assert 2 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["events"]
+
+
+def test_replay_leaves_out_what_was_dropped(outbox: Local):
+    ids = park(outbox, "ada")
+    outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
+    outbox.run("parked", "release", "ada", "--yes", **PARKED)
+    outbox.pass_all()
+    result = outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)
+    assert (1, 1) == (result["events"], result["left_out"])
+    assert "1 left out" in outbox.run("replay", "--since", "beginning", "--dry-run", **PARKED).stdout
+
+
+def test_a_long_payload_is_cut_for_people_and_json_for_both(outbox: Local):
+    async def write(database):
+        data = {"action": "Grown", "text": "x" * 100_000}
+        event = {"id": "e-1", "partitionKey": "ada:fire:[b]", "type": "domainEvent", "data": data}
+        await database.get_container_client("data").create_item(event)
+
+    outbox.on_database(write)
+    park(outbox)
+    shown = outbox.run("parked", "show", "ada:fire:[b]", **PARKED).stdout
+    assert "ada:fire:[b]" in shown, "rich makes pictures of :names: and styles of [brackets]"
+    text = re.sub(r"[\s│]", "", shown)
+    assert '{"action":"Grown"' in text
+    assert "--jsonhasall" in text
+    assert text.count("x") < 600
+    (event,) = outbox.json("parked", "show", "ada:fire:[b]", **PARKED)["events"]
+    assert "x" * 100_000 == event["data"]["text"]
 
 
 def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: Local, tmp_path):

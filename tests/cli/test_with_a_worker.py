@@ -5,6 +5,7 @@ Commands beside a worker that runs: it is seen, doctor finds nothing wrong, and 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -53,6 +54,60 @@ def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
         process.terminate()
         assert 0 == process.wait()
     assert {"free"} == {lease["state"] for lease in outbox.json("leases", "list")}
+
+
+def test_an_import_has_all_sent_again_that_was_sent_since_the_export_whatever_split(alone: Local, tmp_path):
+    alone.run("bootstrap")
+    file = str(tmp_path / "leases.json")
+    alone.run("leases", "export", "--file", file)
+    first = alone.commit(*map(str, range(8)))
+    alone.run("leases", "reset", "--to", "2099-01-01T00:00:00Z", "--yes")
+    alone.steer("/cosmos/split", database=alone.database, container="data", range="0")
+    with worker(alone):
+        until(lambda: ["1", "2", "3"] == [lease["range"] for lease in alone.json("leases", "list")])
+    assert 0 == alone.accepted
+    alone.run("leases", "import", file, "--yes")
+    with worker(alone):
+        until(lambda: alone.accepted == len(first))
+
+
+def test_watch_goes_on_after_a_look_that_failed(outbox: Local):
+    outbox.run("bootstrap")
+    command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1", "--json"]
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command, env=outbox.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        outbox.steer("/cosmos/faults", operation="query", container="leases", status=403, count=1)
+        assert process.stderr.readline()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        assert 130 == process.returncode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")
+def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "cosmos_outbox.cli", "leases", "reset", "--to", "now"]
+    try:
+        with subprocess.Popen(  # noqa: S603 - our own program
+            command, env=outbox.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stderr is not None
+            said = b""
+            while b"[y/N]" not in said:
+                said += os.read(process.stderr.fileno(), 1000)
+            process.send_signal(signal.SIGINT)
+            try:
+                assert 130 == process.wait(timeout=10)
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_watch_looks_again_and_again_until_ctrl_c(outbox: Local):

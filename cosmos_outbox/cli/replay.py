@@ -1,0 +1,122 @@
+"""
+Replay: send events again, as they were sent: without those that were dropped, and with the payloads they were given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from cosmos_outbox.cli.events import Found, Position
+from cosmos_outbox.errors import MessageRejected
+from cosmos_outbox.instrumentation import EventRejected, Record, log_hook
+from cosmos_outbox.ports import ChangeBatch, Document, ParkedStore, Publisher
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.parked import EventStatus, ParkedEvent, events_in
+from cosmos_outbox.relay.parked_index import until_applied
+from cosmos_outbox.retries import Deadline, RetryOptions
+
+Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
+_CHUNKS_A_SECOND = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """
+    What a replay did; left out are events that were dropped, or whose key is parked.
+    """
+
+    sent: int
+    left_out: int
+    refused: tuple[EventRejected, ...]
+
+
+async def replay(
+    pages: AsyncIterator[Found],
+    send: Send,
+    *,
+    parked: ParkedStore | None,
+    per_second: float | None,
+    done: Callable[[int, Position | None], None],
+) -> Replayed:
+    """
+    Send the events of pages again; go on behind those that are refused.
+
+    Args:
+        pages: what to send.
+        send: sends events and returns those that are refused.
+        parked: knows which events were dropped or sent with another payload.
+        per_second: at most so many; those of a tenth of a second at once.
+        done: told again and again how many were sent and, behind each page, up to where.
+    """
+    loop = asyncio.get_running_loop()
+    sent = left_out = 0
+    refused: list[EventRejected] = []
+    async for page in pages:
+        due = page.documents if parked is None else await _as_sent(page.documents, parked)
+        left_out += len(page.documents) - len(due)
+        size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
+        for start in range(0, len(due), size):
+            chunk, began = due[start : start + size], loop.time()
+            rejected = await send(chunk)
+            refused += rejected
+            sent += len(chunk) - len(rejected)
+            done(sent, None)
+            if per_second is not None:
+                # From the start of this chunk: what an outage delayed must not be caught up with at once.
+                await asyncio.sleep(max(0.0, began + len(chunk) / per_second - loop.time()))
+        done(sent, page.position)
+    return Replayed(sent=sent, left_out=left_out, refused=tuple(refused))
+
+
+def sending_to(publisher: Publisher) -> Send:
+    """
+    Return what sends events to a topic: the same messages under the same ids, in order per partition key.
+    """
+
+    async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
+        refused: dict[tuple[str, str], EventRejected] = {}
+
+        def hear(record: Record) -> None:
+            log_hook(record)
+            if isinstance(record, EventRejected):
+                refused[record.partition_key, record.event_id] = record
+
+        relay = Relay(publisher, notify=hear)
+        while True:
+            left = tuple(one for one in documents if (one["partitionKey"], one["id"]) not in refused)
+            try:
+                await relay(ChangeBatch(lease="replay", documents=left))
+            except MessageRejected:  # each time, one event at least of each key that is not sent to its end
+                continue
+            return tuple(refused.values())
+
+    return send
+
+
+async def _as_sent(documents: Sequence[Document], parked: ParkedStore) -> Sequence[Document]:
+    """
+    Return what was sent of the events of a page; of keys that are parked, nothing.
+    """
+    known: dict[str, dict[str, ParkedEvent]] = {}
+    due = []
+    for document in documents:
+        key = document["partitionKey"]
+        if key not in known:
+            known[key] = {event.event_id: event for event in await _events_of(key, parked)}
+        if any(event.status is EventStatus.HELD for event in known[key].values()):
+            continue
+        record = known[key].get(document["id"])
+        if record is None:
+            due.append(document)
+        elif record.status is EventStatus.SENT:
+            due.append({**document, "data": record.event["data"]})
+    return due
+
+
+async def _events_of(partition_key: str, parked: ParkedStore) -> Sequence[ParkedEvent]:
+    async def step(deadline: Deadline) -> Sequence[ParkedEvent]:
+        return await deadline.attempt(lambda: events_in(parked, partition_key))
+
+    return await until_applied(step, RetryOptions())

@@ -1,0 +1,103 @@
+"""
+Replay sends what was sent: nothing that was dropped, the payloads that were sent, and never faster than asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.cli.events import Found, Position
+from cosmos_outbox.cli.replay import Replayed, replay, sending_to
+from cosmos_outbox.documents import Document, stored_event
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from tests.unit.relay.factories import batch, event
+
+EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))
+
+
+async def pages(*all_documents: Sequence[Document]) -> AsyncIterator[Found]:
+    for number, documents in enumerate(all_documents):
+        events = tuple(found for found in map(stored_event, documents) if found is not None)
+        yield Found(documents=tuple(documents), events=events, position={"-FF": f'"{number}"'})
+
+
+async def replayed(
+    broker: MemoryBroker, *, parked: MemoryParked | None = None, per_second: float | None = None
+) -> tuple[Replayed, list[tuple[int, Position | None]]]:
+    told: list[tuple[int, Position | None]] = []
+    result = await replay(
+        pages(EVENTS),
+        sending_to(broker.publisher(lanes=1)),
+        parked=parked,
+        per_second=per_second,
+        done=lambda sent, position: told.append((sent, position)),
+    )
+    return result, told
+
+
+def taken(broker: MemoryBroker) -> list[str]:
+    return [str(message.message_id).rpartition(":")[2] for message in broker.accepted]
+
+
+async def parked_ada() -> tuple[MemoryParked, ParkedKeys]:
+    """
+    Return a store in which all three events of a key are held, and their keys to release them.
+    """
+    store, refusing = MemoryParked(), MemoryBroker(rejects=lambda message: True)
+    await Relay(refusing.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS[:3]))
+    return store, ParkedKeys(store, MemoryBroker().publisher(lanes=1))
+
+
+async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edited():
+    store, keys = await parked_ada()
+    await keys.drop("ada", "ada/1", reason="a test")
+    await keys.release("ada", edited={"action": "Mended"})
+    broker = MemoryBroker()
+    result, _ = await replayed(broker, parked=store)
+    assert (3, 1, ()) == (result.sent, result.left_out, result.refused)
+    assert ["ada/2", "ada/3", "grace/1"] == sorted(taken(broker))
+    (edited,) = [message for message in broker.accepted if str(message.message_id).endswith("ada/2")]
+    assert b'{"action":"Mended"}' == edited.body.replace(b" ", b"")
+
+
+async def test_a_key_that_was_parked_since_is_left_alone():
+    store, _ = await parked_ada()
+    broker = MemoryBroker()
+    result, _ = await replayed(broker, parked=store)
+    assert (1, 3, ["grace/1"]) == (result.sent, result.left_out, taken(broker))
+
+
+async def test_events_that_are_refused_are_told_and_hold_up_nothing():
+    broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith(("ada/1", "ada/2")))
+    result, told = await replayed(broker)
+    assert [("ada", "ada/1"), ("ada", "ada/2")] == [
+        (one.partition_key, one.event_id) for one in result.refused
+    ]
+    assert ["ada/3", "grace/1"] == sorted(taken(broker))
+    assert (2, {"-FF": '"0"'}) == told[-1]
+
+
+@pytest.mark.parametrize(("per_second", "arrived"), [(0.5, [0, 2, 4, 6]), (20, [0, 0, 0.1, 0.1])])
+async def test_events_are_sent_no_faster_than_asked_for_also_inside_a_page(per_second, arrived):
+    broker = MemoryBroker(clock=asyncio.get_running_loop().time)
+    began = asyncio.get_running_loop().time()
+    _, told = await replayed(broker, per_second=per_second)
+    assert arrived == [pytest.approx(one.at - began, abs=0.01) for one in broker.arrivals]
+    assert [None, {"-FF": '"0"'}] == [position for _, position in told][-2:], "a page is done as a whole"
+
+
+async def test_what_an_outage_delayed_is_not_caught_up_with_at_once():
+    loop = asyncio.get_running_loop()
+    broker, began = MemoryBroker(clock=loop.time), loop.time()
+    broker.latency_seconds = 5.0
+    loop.call_later(4.0, setattr, broker, "latency_seconds", 0.0)
+    await replayed(broker, per_second=1)
+    first, *others = [one.at - began for one in broker.arrivals]
+    assert [1, 1] == [pytest.approx(later - one, abs=0.01) for one, later in pairwise(others)]
+    assert others[0] >= first
