@@ -105,27 +105,30 @@ class Holdings:
                 utcnow=self._utcnow,
                 notify=self._notify,
             )
-            progress = Progress(moved_at=asyncio.get_running_loop().time())
-            self._held[lease.id] = (tenure, progress)
-            if self._draining:
-                tenure.drain.set()
             self._notify(
                 LeaseAcquired(lease=lease.id, owner=self._options.instance_name, previous_owner=lease.owner)
             )
             replaced = half_replaced(lease, feed_range, others)
-            group.create_task(
-                self._work(tenure, feed_range, progress, container_rid=container_rid, replaced=replaced)
-            )
+            work = self._work(tenure, feed_range, container_rid=container_rid, replaced=replaced)
+            try:
+                group.create_task(work)
+            except RuntimeError:  # the group is ending; before Python 3.13 it leaves what it refuses open
+                work.close()
+                raise
 
     async def _work(
         self,
         tenure: Tenure,
         feed_range: FeedRange,
-        progress: Progress,
         *,
         container_rid: str,
         replaced: bool,
     ) -> None:
+        progress = Progress(moved_at=asyncio.get_running_loop().time())
+        # Entered here and not by whoever starts this: a task that is cancelled before its first step leaves nothing.
+        self._held[tenure.lease.id] = (tenure, progress)
+        if self._draining:
+            tenure.drain.set()
         try:
             closed = await supervise(
                 tenure,

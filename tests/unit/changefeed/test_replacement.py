@@ -5,6 +5,7 @@ A container that was deleted and created again, as the processor sees it.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from cosmos_outbox.errors import ContainerReplaced
 from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
 from cosmos_outbox.ports import ChangePage
-from tests.unit.changefeed.world import World
+from tests.unit.changefeed.world import Faulty, World
 
 
 class Seen:
@@ -80,3 +81,22 @@ async def test_an_account_that_contradicts_itself_about_its_container_is_not_ask
 
     assert 10 < len(noticed) < 200
     await world.kill("a")
+
+
+@pytest.mark.parametrize("write", range(1, 9))
+async def test_no_lease_of_the_old_container_is_left_however_many_were_taken_when_it_was_replaced(write: int):
+    world = World(ranges=10)
+
+    class Replacing(Faulty):
+        async def replace(self, document, *, etag):
+            self.calls["replace"] += 1
+            if self.calls["replace"] == write:
+                world.container.recreate(ranges=10)
+            return await world.leases.replace(document, etag=etag)
+
+    processor = world.start("a", leases=Replacing(world.leases))  # type: ignore[arg-type] - it has every method
+    await asyncio.sleep(120)
+    gc.collect()  # a coroutine that was never awaited says so when it goes
+
+    assert [False] * 10 == [status.stalled for status in processor.status()]
+    await world.stop_all()
