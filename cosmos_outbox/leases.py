@@ -17,6 +17,8 @@ from typing import Any
 from cosmos_outbox.errors import ConfigurationError
 
 INCREMENTAL_FEED = "Incremental Feed"
+START = "start"  # the property that says where a lease without continuation begins: a timestamp, or
+BEGINNING = "beginning"
 _SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
 
@@ -197,23 +199,45 @@ def from_document(document: Mapping[str, Any]) -> Lease:
             f"Lease {lease_id!r} holds a continuation token that only a Java processor can read; "
             "never share a processor name between Java and this library."
         )
-    timestamp = document.get("timestamp")
+    try:
+        timestamp, properties = _timestamp_of(document), _properties_of(document)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Lease {lease_id!r} is damaged: {error}") from None
     owner = document.get("Owner")
     return Lease(
         id=lease_id,
         token=token,
-        range=_range_of(document.get("FeedRange")),
+        range=range_of(document),
         owner=owner if isinstance(owner, str) else None,
         continuation=continuation,
-        timestamp=parse_timestamp(timestamp) if isinstance(timestamp, str) else None,
-        properties=dict(document.get("properties") or {}),
+        timestamp=timestamp,
+        properties=properties,
         version=1 if document.get("version") == 1 else 0,
         etag=document.get("_etag"),
         raw=dict(document),
     )
 
 
-def _range_of(feed_range: object) -> FeedRange | None:
+def readable(
+    documents: Iterable[Mapping[str, Any]],
+) -> tuple[tuple[Lease, ...], tuple[ConfigurationError, ...]]:
+    """
+    Return the leases among the documents, and what is wrong with each of the rest.
+    """
+    leases, errors = [], []
+    for document in documents:
+        try:
+            leases.append(from_document(document))
+        except ConfigurationError as error:
+            errors.append(error)
+    return tuple(leases), tuple(errors)
+
+
+def range_of(document: Mapping[str, Any]) -> FeedRange | None:
+    """
+    Return the range of a lease, whether the rest of the document can be read or not; None where it names none.
+    """
+    feed_range = document.get("FeedRange")
     inner = feed_range.get("Range") if isinstance(feed_range, Mapping) else None
     if (
         not isinstance(inner, Mapping)
@@ -222,6 +246,20 @@ def _range_of(feed_range: object) -> FeedRange | None:
     ):
         return None
     return FeedRange(min=inner["min"], max=inner["max"])
+
+
+def _timestamp_of(document: Mapping[str, Any]) -> datetime | None:
+    timestamp = document.get("timestamp")
+    return parse_timestamp(timestamp) if isinstance(timestamp, str) else None
+
+
+def _properties_of(document: Mapping[str, Any]) -> dict[str, str]:
+    properties = document.get("properties") or {}
+    if not isinstance(properties, Mapping) or not all(isinstance(text, str) for text in properties.values()):
+        raise ConfigurationError(f"its properties are no object of strings: {properties!r}.")
+    if properties.get(START, BEGINNING) != BEGINNING:
+        parse_timestamp(properties[START])  # here, where the lease is read and known by its id
+    return dict(properties)
 
 
 def format_timestamp(moment: datetime) -> str:
@@ -243,10 +281,13 @@ def parse_timestamp(text: str) -> datetime:
     """
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise ConfigurationError(f"A lease holds a timestamp that cannot be read: {text!r}.")
+        raise ConfigurationError(f"{text!r} is no timestamp.")
     seconds, fraction, zone = match.groups()
     offset = "+00:00" if zone is None or zone.startswith("Z") else zone
-    moment = datetime.fromisoformat(seconds + offset).astimezone(UTC)
+    try:
+        moment = datetime.fromisoformat(seconds + offset).astimezone(UTC)
+    except (ValueError, OverflowError):  # a thirteenth month; the year 0 in UTC
+        raise ConfigurationError(f"{text!r} is no timestamp.") from None
     return moment.replace(microsecond=int((fraction or "0").ljust(6, "0")[:6]))
 
 

@@ -15,13 +15,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, StoreError
-from cosmos_outbox.leases import FeedRange, Lease, format_timestamp, from_document, new_lease, parse_timestamp
+from cosmos_outbox.leases import (
+    BEGINNING,
+    START,
+    FeedRange,
+    Lease,
+    format_timestamp,
+    from_document,
+    new_lease,
+    parse_timestamp,
+)
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, PhysicalRange, StartFrom
 
 LOCK_SECONDS = 30
 UNLOCK_SECONDS = 5
 STALE_LOCK = timedelta(seconds=2 * LOCK_SECONDS)
-START = "start"
 EVERY_KEY = FeedRange(min="", max="FF")
 
 _logger = logging.getLogger(__name__)
@@ -122,8 +130,8 @@ def start_of(lease: Lease) -> StartFrom | datetime:
     """
     Return where a lease without continuation begins: what was chosen when it was created or first taken.
     """
-    chosen = lease.properties.get(START, StartFrom.BEGINNING)
-    return StartFrom.BEGINNING if chosen == StartFrom.BEGINNING else parse_timestamp(chosen)
+    chosen = lease.properties.get(START, BEGINNING)
+    return StartFrom.BEGINNING if chosen == BEGINNING else parse_timestamp(chosen)
 
 
 def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lease:
@@ -141,7 +149,7 @@ def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lea
 
 def _start_property(start: StartFrom | datetime, now: datetime) -> str:
     if start is StartFrom.BEGINNING:
-        return StartFrom.BEGINNING.value
+        return BEGINNING
     # "Now" is fixed here: a lease first read a minute later must not skip that minute. One second earlier, as .NET,
     # because the service's start time has whole seconds and is exclusive.
     moment = start if isinstance(start, datetime) else now - timedelta(seconds=1)

@@ -15,7 +15,7 @@ from functools import partial
 
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.errors import RangeGone
-from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix
+from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, PhysicalRange
 
 
@@ -35,10 +35,11 @@ class LeaseLag:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """
-    What waits in all ranges of a processor.
+    What waits in all ranges of a processor, except those whose leases are `damaged`: why those cannot be read.
     """
 
     leases: tuple[LeaseLag, ...]
+    damaged: tuple[str, ...] = ()
 
     @property
     def transactions(self) -> int:
@@ -60,11 +61,12 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
         processor_name, container.account_host, container.database_rid, container.container_rid
     )
     listing = await leases.list(f"{prefix}..")
-    found = [from_document(document) for document in listing.documents]
+    found, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     return Lag(
-        leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found])
+        leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found]),
+        damaged=tuple(str(error) for error in damaged),
     )
 
 

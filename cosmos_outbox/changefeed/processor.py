@@ -34,8 +34,8 @@ from cosmos_outbox.instrumentation import (
     Record,
     log_hook,
 )
-from cosmos_outbox.leases import FeedRange, Lease, from_document, lease_prefix, with_properties
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, Document, LeaseStore, MonitoredContainer
+from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable, with_properties
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
 
 _Error = TypeVar("_Error", bound=BaseException)
 _logger = logging.getLogger(__name__)
@@ -209,7 +209,9 @@ class ChangeFeedProcessor:
         """
         try:
             listing = await self._store.list(f"{self._prefix(container)}..")
-            leases = self._readable(listing.documents)
+            leases, damaged = readable(listing.documents)
+            for error in damaged:  # must not end the work on the others
+                self._failed(error)
             decided = plan(
                 leases,
                 me=self._options.instance_name,
@@ -229,7 +231,7 @@ class ChangeFeedProcessor:
                     chosen, others=leases, container_rid=container.container_rid, group=group
                 )
                 waiting |= await self._is_to_be_repeated(taking)
-            if len(leases) == len(listing.documents):  # what cannot be read may cover anything
+            if not damaged:  # what cannot be read may cover anything
                 await self._repair(container, leases)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._failed(error)
@@ -269,18 +271,6 @@ class ChangeFeedProcessor:
             start=self._options.start,
             utcnow=self._utcnow,
         )
-
-    def _readable(self, documents: Iterable[Document]) -> list[Lease]:
-        """
-        Return the leases among the documents; one that another program spoiled must not end the work on the others.
-        """
-        leases = []
-        for document in documents:
-            try:
-                leases.append(from_document(document))
-            except ConfigurationError as error:
-                self._failed(error)
-        return leases
 
     async def _ask(self, lease: Lease) -> None:
         with suppress(PreconditionFailed, NotFound):

@@ -16,7 +16,7 @@ from cosmos_outbox.changefeed.splits import children_of, replace_lease
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import ConfigurationError, LeaseLost, RangeGone, StoreError
 from cosmos_outbox.instrumentation import Hook, LeaseClosed
-from cosmos_outbox.leases import FeedRange, from_document
+from cosmos_outbox.leases import FeedRange, from_document, range_of
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 
 
@@ -127,7 +127,12 @@ async def _put_children(tenure: Tenure, feed_range: FeedRange, feed: ChangeFeed,
     physical = await feed.physical_ranges()
     by_id = await store.partitioned_by_id()
     listing = await store.list(tenure.lease.id.removesuffix(tenure.lease.token))
-    others = [from_document(document) for document in listing.documents]
+    # Only those of this range: a lease of another that is damaged must not hold this one up.
+    others = [
+        from_document(document)
+        for document in listing.documents
+        if (found := range_of(document)) and found.overlaps(feed_range)
+    ]
     children = children_of(tenure.lease, feed_range, physical, others=others, partitioned_by_id=by_id)
     if children is None:
         raise RangeGone(f"The range of {tenure.lease.id} cannot be read, but one partition serves it.")

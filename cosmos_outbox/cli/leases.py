@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.changefeed.bootstrap import START
 from cosmos_outbox.errors import ConfigurationError, UsageError
-from cosmos_outbox.leases import Lease, format_timestamp, from_document
+from cosmos_outbox.leases import START, Lease, format_timestamp, from_document
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
 
 DEFAULT_EXPIRATION = timedelta(seconds=60)

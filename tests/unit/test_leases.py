@@ -124,11 +124,22 @@ def test_a_lease_of_the_dotnet_v2_library_names_its_token_partition_id():
         ({"Mode": "Full-Fidelity Feed"}, "mode"),
         ({"LeaseToken": None}, "no lease"),
         ({"timestamp": "yesterday"}, "timestamp"),
+        ({"timestamp": "2026-13-45T99:00:00Z"}, "timestamp"),
+        ({"timestamp": "0001-01-01T00:00:00+01:00"}, "timestamp"),
+        ({"properties": "abc"}, "properties"),
+        ({"properties": ["x"]}, "properties"),
+        ({"properties": {"handover.wanted-by": 7}}, "properties"),
+        ({"properties": {"start": None}}, "properties"),
+        ({"properties": {"start": "soon"}}, "'soon' is no timestamp"),
     ],
 )
-def test_a_lease_that_is_not_for_us_is_refused_with_the_reason(change: dict[str, object], word: str):
-    with pytest.raises(ConfigurationError, match=word):
+def test_a_lease_that_is_not_for_us_is_refused_by_its_id_with_the_reason(
+    change: dict[str, object], word: str
+):
+    with pytest.raises(ConfigurationError, match=word) as refused:
         from_document({**WRITTEN_BY_DOTNET, **change})
+
+    assert f"{PREFIX}..0" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -65,5 +65,22 @@ async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
     )  # the newest LSN of a child counts the other child's past too
 
 
+async def test_a_lease_that_cannot_be_read_is_named_and_what_waits_for_the_others_is_told():
+    world = World(ranges=2)
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    lease = (await world.all_leases())[0]
+    await world.leases.replace({**lease.raw, "ContinuationToken": "eyJWIjox"}, etag=lease.etag or "")
+    await world.write_many(30)
+
+    found = await lag(world)
+
+    assert ["1"] == [other.token for other in found.leases]
+    assert found.transactions > 0
+    (reason,) = found.damaged
+    assert lease.id in reason
+
+
 async def _never(_: object) -> None:
     await asyncio.Event().wait()

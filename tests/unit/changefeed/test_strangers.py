@@ -73,6 +73,9 @@ async def test_a_hook_that_raises_does_not_end_the_watchdog(caplog: pytest.LogCa
         pytest.param({"ContinuationToken": "eyJWIjox"}, id="a Java processor's token"),
         pytest.param({"LeaseToken": None}, id="no lease"),
         pytest.param({"Mode": "Full-Fidelity Feed"}, id="another mode"),
+        pytest.param({"properties": 5}, id="no properties"),
+        pytest.param({"properties": {"start": "soon"}, "Owner": None}, id="a start that is no time"),
+        pytest.param({"properties": {"handover.wanted-by": 7}}, id="a wish of nobody"),
     ],
 )
 async def test_one_lease_that_cannot_be_read_is_told_of_and_does_not_end_the_work_on_the_others(
@@ -95,6 +98,33 @@ async def test_one_lease_that_cannot_be_read_is_told_of_and_does_not_end_the_wor
     with pytest.raises(ConfigurationError, match=r"\.\.0"):  # a worker that starts says so at once
         await world.start("b").run()
     world.workers.clear()
+
+
+async def test_a_lease_that_cannot_be_read_holds_up_no_split_of_another_range():
+    world = World(ranges=2)
+    processor = world.start("a")
+    await asyncio.sleep(20)
+    lease = (await world.all_leases())[0]
+    await world.leases.replace({**lease.raw, "ContinuationToken": "eyJWIjox"}, etag=lease.etag or "")
+    world.container.split("1")
+
+    await world.until(lambda: ["2", "3"] == [status.token for status in processor.status()])
+    await world.stop("a")
+
+
+async def test_a_split_waits_for_a_part_of_its_own_that_cannot_be_read():
+    world = World()
+    world.start("a")
+    await asyncio.sleep(20)
+    (lease,) = await world.all_leases()
+    part = new_lease(PREFIX, "2", FeedRange(min=f"2{31 * '0'}", max="FF")).raw
+    await world.leases.create({**part, "ContinuationToken": "eyJWIjox"})
+    world.container.split("0")
+    await asyncio.sleep(60)
+
+    documents = (await world.leases.list(f"{PREFIX}..")).documents
+    assert {lease.id, part["id"]} == {document["id"] for document in documents}
+    await world.stop("a")
 
 
 async def test_a_lease_without_a_range_whose_partition_is_gone_is_told_of_and_does_not_hold_up_the_others():
