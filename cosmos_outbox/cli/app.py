@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
@@ -57,32 +58,28 @@ async def status(
     """
     Show leases, owners, and what waits. With --json, every look is one line.
 
-    With --watch, a look that fails is told, on standard error, and the next one comes all the same.
+    With --watch, a look that fails is told, with --json on standard error, and the next one comes all the same.
     """
     async with opened(target_of(os.environ)) as outbox:
-        seen = await _look(outbox, expiration)
-        if as_json:
-            print_json(seen.document())
-            while watch:
-                await asyncio.sleep(every)
-                try:
-                    print_json((await _look(outbox, expiration)).document())
-                except OutboxError as error:
-                    sys.stderr.write(f"{error}\n")
-        elif not watch:
-            Console(highlight=False).print(seen.picture())
+        if not watch:
+            seen = await _look(outbox, expiration)
+            if as_json:
+                print_json(seen.document())
+            else:
+                Console(highlight=False).print(seen.picture())
+        elif as_json:
+            async for seen, failure in _looks(outbox, expiration, every):
+                if failure is None:
+                    print_json(seen.document())
+                else:
+                    sys.stderr.write(f"{failure}\n")
         else:
-            with Live(seen.picture(), auto_refresh=False) as live:
-                while True:
-                    await asyncio.sleep(every)
-                    try:
-                        seen = await _look(outbox, expiration)
-                    except OutboxError as error:
-                        live.update(
-                            Group(seen.picture(), Text(f"The last look failed: {error}")), refresh=True
-                        )
-                    else:
-                        live.update(seen.picture(), refresh=True)
+            with Live(auto_refresh=False) as live:
+                async for seen, failure in _looks(outbox, expiration, every):
+                    picture = seen.picture()
+                    if failure is not None:
+                        picture = Group(picture, Text(f"The last look failed: {failure}"))
+                    live.update(picture, refresh=True)
 
 
 @app.command()
@@ -129,6 +126,24 @@ async def bootstrap(
         print_json(rows)
     else:
         print_rows(rows, empty="The container has no ranges.")
+
+
+async def _looks(
+    outbox: Opened, expiration: float, every: float
+) -> AsyncIterator[tuple[Status, OutboxError | None]]:
+    """
+    Yield look after look; where one fails, the one before it and why. Only the first has to succeed.
+    """
+    seen = await _look(outbox, expiration)
+    yield seen, None
+    while True:
+        await asyncio.sleep(every)
+        failure: OutboxError | None = None
+        try:
+            seen = await _look(outbox, expiration)
+        except OutboxError as error:
+            failure = error
+        yield seen, failure
 
 
 async def _look(outbox: Opened, expiration: float) -> Status:
