@@ -71,7 +71,8 @@ async def bootstrap(
     repaired = await create_missing(prefix, feed=feed, store=store, start=start, now=now)
     for lease in repaired:
         _logger.warning(
-            "lease.repaired no lease covered the range of %s; its changes are read from the start", lease.id
+            "lease.repaired no lease covered the range of %s; it begins where the first leases began",
+            lease.id,
         )
 
 

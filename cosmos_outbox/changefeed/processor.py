@@ -35,7 +35,7 @@ from cosmos_outbox.instrumentation import (
     log_hook,
 )
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable, with_properties
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
 
 _Error = TypeVar("_Error", bound=BaseException)
 _logger = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ class ChangeFeedProcessor:
         self._feed, self._store, self._options = feed, leases, options
         self._hooks = tuple(hooks)
         self._utcnow = utcnow
+        self._start = options.start
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         self._holdings = Holdings(
@@ -141,6 +142,8 @@ class ChangeFeedProcessor:
                     # Nothing is saved for the old container any more; its leases have other ids than the new ones.
                     error = _first_of(replaced, ContainerReplaced) or replaced
                     self._notify(MonitoredContainerReplaced(owner=self._options.instance_name, error=error))
+                    # "Now" would skip what the new container got before anybody noticed.
+                    self._start = StartFrom.BEGINNING
                     replacements += 1
                 _raise_if_cancelled()
                 if replacements > 1 and not self._stopping.is_set():
@@ -226,7 +229,7 @@ class ChangeFeedProcessor:
             for lease in decided.ask:
                 waiting |= await self._is_to_be_repeated(self._ask(lease))
             for lease in decided.take:
-                chosen = pinned(lease, self._options.start, since=started)
+                chosen = pinned(lease, self._start, since=started)
                 taking = self._holdings.take(
                     chosen, others=leases, container_rid=container.container_rid, group=group
                 )
@@ -268,7 +271,7 @@ class ChangeFeedProcessor:
             self._prefix(container),
             feed=self._feed,
             store=self._store,
-            start=self._options.start,
+            start=self._start,
             utcnow=self._utcnow,
         )
 

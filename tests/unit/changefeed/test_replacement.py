@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cosmos_outbox.errors import ContainerReplaced
+from cosmos_outbox.errors import ContainerReplaced, StoreUnavailable
 from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
-from cosmos_outbox.ports import ChangePage
+from cosmos_outbox.leases import FeedRange, lease_prefix, new_lease
+from cosmos_outbox.ports import ChangePage, StartFrom
 from tests.unit.changefeed.world import Faulty, World
 
 
@@ -50,6 +51,27 @@ async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_con
     assert isinstance(alarm.error, ContainerReplaced)
     assert ["0", "1", "2"] == [status.token for status in processor.status()]
     assert before.isdisjoint(status.lease for status in processor.status())
+    await world.stop_all()
+
+
+@pytest.mark.parametrize("by_dotnet", [False, True])
+async def test_a_processor_that_started_now_handles_all_of_the_new_container_however_late_it_notices(
+    by_dotnet: bool,
+):
+    world = World()
+    feed = Faulty(world.container)
+    world.start("a", feed=feed, start=StartFrom.NOW)
+    await asyncio.sleep(10)
+    feed.failing["read_page"] = StoreUnavailable
+    world.container.recreate()
+    await world.write_many(10)
+    await asyncio.sleep(30)
+    if by_dotnet:  # a worker of .NET noticed first, and begins where it pleases
+        prefix = lease_prefix("p", "memory", "AAAAAA==", (await world.container.describe()).container_rid)
+        await world.leases.create({"id": f"{prefix}.info"})
+        await world.leases.create(new_lease(prefix, "0", FeedRange(min="", max="FF")).raw)
+    feed.failing.clear()
+    await world.until(world.all_handled)
     await world.stop_all()
 
 
