@@ -55,6 +55,9 @@ param subscriptionName string = 'all'
 @description('Workers with the same name share the leases.')
 param processorName string = 'outbox'
 
+@description('Actions whose events the worker deletes once they are sent; * for all, empty for none.')
+param deleteAfterPublish string = ''
+
 @description('Image of the API; empty before the first `azd deploy`.')
 param apiImage string = ''
 
@@ -111,11 +114,7 @@ module monitoring 'modules/monitoring.bicep' = {
     location: location
     tags: tags
     token: token
-    publisherPrincipalIds: [
-      identities.outputs.apiPrincipalId
-      identities.outputs.workerPrincipalId
-      identities.outputs.subscriberPrincipalId
-    ]
+    workerPrincipalId: identities.outputs.workerPrincipalId
   }
 }
 
@@ -161,6 +160,7 @@ module cosmosRoles 'modules/cosmos-roles.bicep' = {
     workerPrincipalId: identities.outputs.workerPrincipalId
     kedaPrincipalId: identities.outputs.kedaPrincipalId
     withKeda: !onContainerApps
+    workerDeletes: !empty(deleteAfterPublish)
     operatorPrincipalIds: operatorPrincipalIds
   }
 }
@@ -287,6 +287,7 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
     leaseContainerName: leaseContainerName
     parkedContainerName: parkedContainerName
     processorName: processorName
+    deleteAfterPublish: deleteAfterPublish
     serviceBusNamespace: serviceBus.outputs.fullyQualifiedNamespace
     topicName: topicName
     applicationInsightsName: monitoring.outputs.applicationInsightsName
@@ -314,6 +315,7 @@ output AZURE_RESOURCE_GROUP string = group.name
 output AZURE_CONTAINER_REGISTRY_ENDPOINT string = registry.outputs.loginServer
 output OUTBOX_COSMOS_ENDPOINT string = cosmos.outputs.endpoint
 output OUTBOX_SERVICEBUS_NAMESPACE string = serviceBus.outputs.fullyQualifiedNamespace
+output APPLICATIONINSIGHTS_CONNECTION_STRING string = monitoring.outputs.telemetryDestination
 output API_URL string = api.outputs.url
 output WORKER_CLIENT_ID string = identities.outputs.workerClientId
 output KEDA_CLIENT_ID string = identities.outputs.kedaClientId

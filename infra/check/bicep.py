@@ -112,6 +112,7 @@ class Declaration:
     body: Located
     existing: bool = False
     repeated: bool = False
+    condition: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +234,7 @@ def _declare(template: Template, node: tree_sitter.Node, decorators: list[tree_s
             body=_evaluate(body),
             existing=any(child.type == "existing" for child in node.children),
             repeated=children[-1].type == "for_statement",
+            condition=_condition(children[-1]),
         )
         (template.resources if node.type == "resource_declaration" else template.modules).append(declared)
 
@@ -255,6 +257,10 @@ def _body(node: tree_sitter.Node) -> tree_sitter.Node:
     while node.type in ("for_statement", "if_statement"):
         node = node.named_children[-1]
     return node
+
+
+def _condition(node: tree_sitter.Node) -> str | None:
+    return _text(node.named_children[0]).strip("()") if node.type == "if_statement" else None
 
 
 def _refer(template: Template, node: tree_sitter.Node, local: frozenset[str]) -> None:

@@ -24,15 +24,17 @@ _GRANTS = {
     ("Service Bus Data Receiver", "receiverPrincipalId", f"{_BUS}/topics/subscriptions"),
     ("Service Bus Data Sender", "operatorPrincipalId", f"{_BUS}/topics"),
     ("AcrPull", "principalId", "Microsoft.ContainerRegistry/registries"),
-    ("Monitoring Metrics Publisher", "principalId", "Microsoft.Insights/components"),
+    ("Monitoring Metrics Publisher", "workerPrincipalId", "Microsoft.Insights/components"),
 }
 _READ_FEED = frozenset({"readMetadata", "readChangeFeed"})
 _READ = frozenset({"readMetadata", "items/read", "executeQuery"})
 _WRITE = _READ | {f"items/{verb}" for verb in ("create", "replace", "upsert", "delete")}
-# What each principal may do with the documents of each container, at most.
+# What only those deployments grant that ask for it.
+_ON_REQUEST = {("workerPrincipalId", "dataContainerName", "items/delete"): "workerDeletes"}
+# What each principal may do with the documents of each container, and has to.
 _DOCUMENT_RIGHTS = {
     ("apiPrincipalId", "dataContainerName"): _WRITE,
-    ("workerPrincipalId", "dataContainerName"): _READ_FEED,
+    ("workerPrincipalId", "dataContainerName"): _READ_FEED | {"items/delete"},
     ("workerPrincipalId", "leaseContainerName"): _WRITE,
     ("workerPrincipalId", "parkedContainerName"): _WRITE,
     ("operatorPrincipalId", "dataContainerName"): _READ_FEED,
@@ -63,8 +65,9 @@ def roles_are_narrow(templates: Sequence[Template]) -> Iterator[str]:
 
 def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
     """
-    Each role of the data plane is on one container and allows no more than its principal needs there.
+    Each role of the data plane is on one container and allows what its principal needs there, and no more.
     """
+    granted: dict[tuple[str, str], frozenset[str]] = {}
     for template, assignment in created(templates, f"{_COSMOS}/sqlRoleAssignments"):
         properties = {key: str(assignment.body.at("properties", key)) for key in ("principalId", "scope")}
         scope = re.fullmatch(
@@ -74,10 +77,19 @@ def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
             yield f"{where(template, assignment)} is not on one container but on {properties['scope']}"
             continue
         actions = _actions(template, str(assignment.body.at("properties", "roleDefinitionId")))
-        rights = _DOCUMENT_RIGHTS.get((properties["principalId"], scope[1]), frozenset())
+        holder = (properties["principalId"], scope[1])
+        rights = _DOCUMENT_RIGHTS.get(holder, frozenset())
         if actions is None or actions - rights:
             excess = "an unknown role" if actions is None else ", ".join(sorted(actions - rights))
-            yield f"{where(template, assignment)} {properties['principalId']} gets {excess} on {scope[1]}"
+            yield f"{where(template, assignment)} {holder[0]} gets {excess} on {scope[1]}"
+        for action in sorted(actions or ()):
+            asked = _ON_REQUEST.get((*holder, action))
+            if asked not in (None, assignment.condition):
+                yield f"{where(template, assignment)} {holder[0]} gets {action} on {scope[1]} without {asked}"
+        granted[holder] = granted.get(holder, frozenset()) | (actions or frozenset())
+    for holder, rights in _DOCUMENT_RIGHTS.items():
+        if missing := rights - granted.get(holder, frozenset()):
+            yield f"{holder[0]} lacks {', '.join(sorted(missing))} on {holder[1]}"
 
 
 def _actions(template: Template, role: str) -> frozenset[str] | None:

@@ -13,11 +13,14 @@ from typing import Any
 import yaml
 
 from infra.check.tools import run
-from infra.check.variables import required_by, variables_of
+from infra.check.variables import default_of, required_by, variables_of
 
 KUBERNETES = "1.37.0"
-# For the manifests themselves: identities of KEDA and of the worker.
-_IDENTITIES = {"AZURE_CLIENT_ID", "KEDA_CLIENT_ID"}
+_TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
+# Read by the manifests themselves, or by what the worker is made of.
+_OTHERS = {"AZURE_CLIENT_ID", "KEDA_CLIENT_ID", _TELEMETRY}
+# What the worker has to reach, and what has to reach it.
+_EGRESS = {53: "DNS", 443: "Cosmos DB and tokens", 5671: "Service Bus"}
 
 
 def render(directory: Path) -> str:
@@ -86,6 +89,7 @@ def judge(documents: list[dict[str, Any]]) -> list[str]:
     ]
     settings = kinds["ConfigMap"]["data"]
     found += _deployment(kinds["Deployment"], settings)
+    found += _reach(kinds["Deployment"])
     found += _scaling(kinds["ScaledObject"], settings)
     labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for kind, selector in (
@@ -94,31 +98,56 @@ def judge(documents: list[dict[str, Any]]) -> list[str]:
     ):
         if not selector["matchLabels"].items() <= labels.items():
             found.append(f"{kind}: selects no pod of the Deployment")
+    found += _network(kinds["NetworkPolicy"]["spec"])
     return found
+
+
+def _network(spec: dict[str, Any]) -> Iterator[str]:
+    out = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
+    for port, what in _EGRESS.items():
+        if port not in out:
+            yield f"NetworkPolicy: keeps the worker from {what}, port {port}"
+    health = default_of("worker", "OUTBOX_HEALTH_PORT")
+    if health not in {port["port"] for rule in spec["ingress"] for port in rule["ports"]}:
+        yield f"NetworkPolicy: keeps everybody from the metrics, port {health}"
 
 
 def _deployment(deployment: dict[str, Any], settings: dict[str, str]) -> Iterator[str]:
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
     names = settings.keys() | {variable["name"] for variable in container.get("env", [])}
-    for name in sorted(names - variables_of("worker") - _IDENTITIES):
+    for name in sorted(names - variables_of("worker") - _OTHERS):
         yield f"Deployment: {name} is no setting of the worker"
     for name in sorted(required_by("worker") - names):
         yield f"Deployment: {name} is required by the worker"
     if "OUTBOX_PARKED_CONTAINER" not in names:
         yield "Deployment: without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
-    if any("CONNECTION_STRING" in name for name in names):
+    if _TELEMETRY not in names:
+        yield f"Deployment: without {_TELEMETRY} no alert hears of the worker"
+    if any("CONNECTION_STRING" in name for name in names - {_TELEMETRY}):
         yield "Deployment: pods sign in with their identity, not with a connection string"
     if "replicas" in deployment["spec"]:
         yield "Deployment: the ScaledObject owns the number of replicas"
-    if pod.get("terminationGracePeriodSeconds", 30) < float(settings["OUTBOX_GRACE_SECONDS"]) + 15:
-        yield "Deployment: pods are killed before they have released their leases"
-    expected = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
-    for probe, path in expected.items():
-        if container.get(probe, {}).get("httpGet", {}).get("path") != path:
-            yield f"Deployment: {probe} must ask {path}"
     if deployment["spec"]["template"]["metadata"]["labels"].get("azure.workload.identity/use") != "true":
         yield "Deployment: without its label no pod gets an identity"
+    if pod.get("terminationGracePeriodSeconds", 30) < float(settings["OUTBOX_GRACE_SECONDS"]) + 15:
+        yield "Deployment: pods are killed before they have released their leases"
+
+
+def _reach(deployment: dict[str, Any]) -> Iterator[str]:
+    pod = deployment["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    expected = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    for probe, path in expected.items():
+        if container.get(probe, {}).get("httpGet") != {"path": path, "port": "health"}:
+            yield f"Deployment: {probe} must ask {path} at the port health"
+    port = default_of("worker", "OUTBOX_HEALTH_PORT")
+    if {"name": "health", "containerPort": port} not in container.get("ports", []):
+        yield f"Deployment: the worker listens on {port}, which is not the port health"
+    scraped = {"scrape": "true", "port": str(port), "path": "/metrics"}
+    annotations = pod["metadata"].get("annotations", {})
+    if any(annotations.get(f"prometheus.io/{key}") != value for key, value in scraped.items()):
+        yield f"Deployment: its annotations send Prometheus elsewhere than to /metrics at {port}"
 
 
 def _scaling(scaled: dict[str, Any], settings: dict[str, str]) -> Iterator[str]:

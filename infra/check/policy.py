@@ -7,10 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from infra.check.alerts import alerts_ask_what_is_there, troubles_are_told
 from infra.check.bicep import Declaration, Expression, Located, Template, plain
 from infra.check.grants import documents_are_guarded, roles_are_narrow
 from infra.check.search import created, inside, where
-from infra.check.variables import required_by, variables_of
+from infra.check.variables import default_of, required_by, variables_of
 
 Policy = Callable[[Sequence[Template]], Iterator[str]]
 
@@ -27,16 +28,12 @@ _SECRETS = re.compile(
 _TELEMETRY = re.compile(
     r"APPLICATIONINSIGHTS_CONNECTION_STRING|applicationInsights\.properties\.ConnectionString"
 )
-_ALERTED = {
-    "DeadletteredMessages",
-    "ThrottledRequests",
-    "ServerErrors",
-    "TotalRequests",
-    "NormalizedRUConsumption",
+# Whose identity it is, where a module calls it after what it does.
+_HELD_BY = {"senderPrincipalId": "workerPrincipalId", "receiverPrincipalId": "subscriberPrincipalId"}
+_INDEXED = {
+    "/type/?": "each listing reads everything",
+    "/partitionKey/?": "a listing that is cut among documents of one id is refused",
 }
-
-# Of the worker itself: each a query in infra/queries.
-_ASKED = {"event-rejected", "events-late", "lease-halted", "parked-keys", "ttl-headroom", "worker-silent"}
 
 
 def violations(templates: Sequence[Template]) -> list[str]:
@@ -112,8 +109,9 @@ def events_cost_little_to_write(templates: Sequence[Template]) -> Iterator[str]:
             included = policy.at("includedPaths") if policy is not None else None
             if excluded != [{"path": "/*"}]:
                 yield f"{where(template, container)} every path of an event is indexed"
-            if {"path": "/type/?"} not in (included if isinstance(included, list) else []):
-                yield f"{where(template, container)} /type is not indexed, and each listing reads everything"
+            for path, why in _INDEXED.items():
+                if {"path": path} not in (included if isinstance(included, list) else []):
+                    yield f"{where(template, container)} {path} is not indexed, and {why}"
 
 
 def backups_reach_back(templates: Sequence[Template]) -> Iterator[str]:
@@ -179,30 +177,26 @@ def worker_stays_up(templates: Sequence[Template]) -> Iterator[str]:
         minimum = template.parameters.get(str(app.body.at("properties", "template", "scale", "minReplicas")))
         if minimum is None or (minimum.minimum or 0) < 2:  # noqa: PLR2004 # one may fail
             yield f"{where(template, app)} may run with fewer than two replicas"
-        paths = {(p.get("type"), _path(p)) for p in _containers(app, "probes")}
-        expected = {("Startup", "/livez"), ("Liveness", "/livez"), ("Readiness", "/readyz")}
-        if paths != expected:
-            yield f"{where(template, app)} is probed at {sorted(paths, key=str)}, not {sorted(expected)}"
+        asked = {(p.get("type"), *_asked(p)) for p in _containers(app, "probes")}
+        port = default_of("worker", "OUTBOX_HEALTH_PORT")
+        paths = {"Startup": "/livez", "Liveness": "/livez", "Readiness": "/readyz"}
+        expected = {(kind, path, port) for kind, path in paths.items()}
+        if asked != expected:
+            yield f"{where(template, app)} is probed at {sorted(asked, key=str)}, not {sorted(expected, key=str)}"
 
 
-def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
+def names_are_passed_on(templates: Sequence[Template]) -> Iterator[str]:
     """
-    There is an alert for each way in which the platform or the worker tells of trouble, and somebody who gets it.
+    A module gets what its parameter is called after: no container's name, and no identity, in the place of another.
     """
-    text = "\n".join(t.source for t in templates if any(t.of_type("Microsoft.Insights/metricAlerts")))
-    for metric in sorted(_ALERTED):
-        if f"'{metric}'" not in text:
-            yield f"no alert on {metric}"
-    for name in sorted(_ASKED):
-        if f"loadTextContent('../queries/{name}.kql')" not in text:
-            yield f"no alert by the query {name}"
-    for resource_type in ("Microsoft.Insights/metricAlerts", "Microsoft.Insights/scheduledQueryRules"):
-        for template, alert in created(templates, resource_type):
-            if (
-                "people.id" not in _everything(alert.body)
-                or alert.body.at("properties", "enabled") is not True
-            ):
-                yield f"{where(template, alert)} tells nobody"
+    for template in templates:
+        for module in template.modules:
+            params = inside(module.body, "params")
+            for name, given in params.value.items() if params and isinstance(params.value, dict) else ():
+                text, held = str(given.value), _HELD_BY.get(name, name)
+                another = text != name and {text, name} <= template.parameters.keys()
+                if another or (name.endswith("PrincipalId") and text != f"identities.outputs.{held}"):
+                    yield f"{template.path.name}:{given.line}: {module.type} gets {text} as {name}"
 
 
 def resources_are_tagged(templates: Sequence[Template]) -> Iterator[str]:
@@ -231,6 +225,8 @@ POLICIES: tuple[Policy, ...] = (
     apps_are_wired,
     worker_stays_up,
     troubles_are_told,
+    alerts_ask_what_is_there,
+    names_are_passed_on,
     resources_are_tagged,
 )
 
@@ -254,24 +250,21 @@ def _containers(app: Declaration, key: str) -> Iterator[dict[str, object]]:
     containers = inside(app.body, "properties", "template", "containers")
     for container in containers.value if containers and isinstance(containers.value, list) else []:
         given = inside(container, key)
-        value = given.value if given is not None else None
-        lists = [a.value for a in value.alternatives] if isinstance(value, Expression) else [value]
-        for entries in lists:
-            for entry in entries if isinstance(entries, list) else []:
-                found = plain(entry)
-                if isinstance(found, dict):
-                    yield found
+        for entry in _entries(given):
+            found = plain(entry)
+            if isinstance(found, dict):
+                yield found
 
 
-def _path(probe: dict[str, object]) -> object:
-    request = probe.get("httpGet")
-    return request.get("path") if isinstance(request, dict) else None
-
-
-def _everything(located: Located) -> str:
-    value = located.value
-    if isinstance(value, dict):
-        return " ".join(_everything(item) for item in value.values())
+def _entries(given: Located | None) -> Iterator[Located]:
+    value = given.value if given is not None else None
     if isinstance(value, list):
-        return " ".join(_everything(item) for item in value)
-    return str(value)
+        yield from value
+    elif isinstance(value, Expression):
+        for alternative in value.alternatives:
+            yield from _entries(alternative)
+
+
+def _asked(probe: dict[str, object]) -> tuple[object, object]:
+    request = probe.get("httpGet")
+    return (request.get("path"), request.get("port")) if isinstance(request, dict) else (None, None)

@@ -7,7 +7,7 @@ param cosmosAccountId string
 param serviceBusNamespaceId string
 param workspaceId string
 
-@description('False on AKS, where the worker logs to the cluster\'s own workspace.')
+@description('False on AKS, where the worker logs to the cluster\'s own workspace; its metrics come here all the same.')
 param watchWorkerApp bool
 
 var metricAlerts = [
@@ -83,42 +83,56 @@ var logAlerts = [
     name: 'lease-halted'
     description: 'A range of the container stands still; its events are not sent.'
     query: loadTextContent('../queries/lease-halted.kql')
+    measured: false
     severity: 1
   }
   {
     name: 'event-rejected'
     description: 'An event can never be sent as it is; later events of its partition key wait.'
     query: loadTextContent('../queries/event-rejected.kql')
+    measured: false
     severity: 1
   }
   {
     name: 'events-late'
     description: 'An event waits for more than five minutes to be sent.'
     query: loadTextContent('../queries/events-late.kql')
+    measured: true
     severity: 1
   }
   {
     name: 'parked-keys'
     description: 'Partition keys are parked: look at them with `cosmos-outbox parked list`.'
     query: loadTextContent('../queries/parked-keys.kql')
+    measured: true
     severity: 1
   }
   {
     name: 'ttl-headroom'
     description: 'In less than two days Cosmos DB deletes an event that is not sent.'
     query: loadTextContent('../queries/ttl-headroom.kql')
+    measured: true
     severity: 0
   }
   {
     name: 'worker-silent'
     description: 'No worker reports anything.'
     query: loadTextContent('../queries/worker-silent.kql')
+    measured: true
+    severity: 1
+  }
+  {
+    name: 'worker-unready'
+    description: 'A worker is not ready: its leases do not move, or it cannot reach Cosmos DB. /readyz says why.'
+    query: loadTextContent('../queries/worker-unready.kql')
+    measured: true
     severity: 1
   }
   {
     name: 'worker-failing'
     description: 'The platform cannot keep a worker alive.'
     query: loadTextContent('../queries/worker-failing.kql')
+    measured: false
     severity: 2
   }
 ]
@@ -183,7 +197,7 @@ resource onMetrics 'Microsoft.Insights/metricAlerts@2018-03-01' = [for alert in 
   }
 }]
 
-resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert in logAlerts: if (watchWorkerApp) {
+resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert in logAlerts: if (watchWorkerApp || alert.measured) {
   name: 'alert-${alert.name}-${token}'
   location: location
   tags: tags

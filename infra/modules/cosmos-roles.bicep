@@ -8,6 +8,9 @@ param apiPrincipalId string
 param workerPrincipalId string
 param kedaPrincipalId string
 
+@description('The worker deletes events once they are sent; without that it may write nothing beside them.')
+param workerDeletes bool
+
 @description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
 param withKeda bool
 
@@ -67,6 +70,26 @@ resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@20
   }
 }
 
+resource eventDeleter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-event-deleter')
+  properties: {
+    roleName: 'outbox-event-deleter'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          readMetadata
+          '${items}/delete'
+        ]
+      }
+    ]
+  }
+}
+
 resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-lease-reader')
@@ -94,6 +117,7 @@ resource apiOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@202
   name: guid(account.id, apiPrincipalId, dataContainerName, 'write')
   dependsOn: [
     feedReader
+    eventDeleter
     leaseReader
   ]
   properties: {
@@ -116,11 +140,24 @@ resource workerOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@
   }
 }
 
+resource workerDeletesOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (workerDeletes) {
+  parent: account
+  name: guid(account.id, workerPrincipalId, dataContainerName, 'delete')
+  dependsOn: [
+    workerOnData
+  ]
+  properties: {
+    principalId: workerPrincipalId
+    roleDefinitionId: eventDeleter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${dataContainerName}'
+  }
+}
+
 resource workerOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
   parent: account
   name: guid(account.id, workerPrincipalId, leaseContainerName, 'write')
   dependsOn: [
-    workerOnData
+    workerDeletesOnData
   ]
   properties: {
     principalId: workerPrincipalId

@@ -2,7 +2,7 @@
 param location string
 param tags object
 param token string
-param publisherPrincipalIds array
+param workerPrincipalId string
 
 @minValue(30)
 param retentionInDays int = 30
@@ -38,15 +38,17 @@ resource applicationInsights 'Microsoft.Insights/components@2020-02-02' = {
   }
 }
 
-resource publishers 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for principalId in publisherPrincipalIds: {
-  name: guid(applicationInsights.id, principalId, metricsPublisherRole)
+resource publisher 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
+  name: guid(applicationInsights.id, workerPrincipalId, metricsPublisherRole)
   scope: applicationInsights
   properties: {
-    principalId: principalId
+    principalId: workerPrincipalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', metricsPublisherRole)
   }
-}]
+}
 
 output workspaceId string = workspace.id
 output applicationInsightsName string = applicationInsights.name
+// Says where to send telemetry; local authentication is off, so it opens nothing.
+output telemetryDestination string = applicationInsights.properties.ConnectionString

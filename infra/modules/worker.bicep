@@ -18,6 +18,9 @@ param dataContainerName string
 param leaseContainerName string
 param parkedContainerName string
 param processorName string
+
+@description('Actions whose events are deleted once they are sent; * for all, empty for none.')
+param deleteAfterPublish string
 param serviceBusNamespace string
 param topicName string
 param applicationInsightsName string
@@ -63,7 +66,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
             cpu: json('0.5')
             memory: '1Gi'
           }
-          env: [
+          env: union([
             {
               name: 'AZURE_CLIENT_ID'
               value: identityClientId
@@ -109,7 +112,12 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
               name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
               value: applicationInsights.properties.ConnectionString
             }
-          ]
+          ], empty(deleteAfterPublish) ? [] : [
+            {
+              name: 'OUTBOX_DELETE_AFTER_PUBLISH'
+              value: deleteAfterPublish
+            }
+          ])
           probes: placeholder ? [] : [
             {
               type: 'Startup'
