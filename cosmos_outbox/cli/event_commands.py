@@ -158,9 +158,7 @@ async def replay_command(
     else:
         sys.stdout.write(f"{replayed.sent} events {'would be sent' if dry_run else 'sent'}.\n")
         if replayed.left_out:
-            sys.stdout.write(
-                f"{replayed.left_out} left out: they were dropped, or their key is parked now.\n"
-            )
+            sys.stdout.write(f"{replayed.left_out} left out: they were dropped, or are held.\n")
         for one in refused:
             sys.stdout.write(f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}\n")
     if refused:

@@ -24,7 +24,7 @@ _CHUNKS_A_SECOND = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """
-    What a replay did; left out are events that were dropped, or whose key is parked.
+    What a replay did; left out are events that were dropped, or are held.
     """
 
     sent: int
@@ -97,7 +97,7 @@ def sending_to(publisher: Publisher) -> Send:
 
 async def _as_sent(documents: Sequence[Document], parked: ParkedStore) -> Sequence[Document]:
     """
-    Return what was sent of the events of a page; of keys that are parked, nothing.
+    Return the events of a page as they were sent; those that were dropped, or are held, are not among them.
     """
     known: dict[str, dict[str, ParkedEvent]] = {}
     due = []
@@ -105,8 +105,6 @@ async def _as_sent(documents: Sequence[Document], parked: ParkedStore) -> Sequen
         key = document["partitionKey"]
         if key not in known:
             known[key] = {event.event_id: event for event in await _events_of(key, parked)}
-        if any(event.status is EventStatus.HELD for event in known[key].values()):
-            continue
         record = known[key].get(document["id"])
         if record is None:
             due.append(document)

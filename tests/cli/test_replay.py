@@ -66,7 +66,7 @@ async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edi
     assert b'{"action":"Mended"}' == edited.body.replace(b" ", b"")
 
 
-async def test_a_key_that_was_parked_since_is_left_alone():
+async def test_what_is_held_since_is_left_alone():
     store, _ = await parked_ada()
     broker = MemoryBroker()
     result, _ = await replayed(broker, parked=store)
