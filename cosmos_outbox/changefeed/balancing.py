@@ -4,7 +4,7 @@ Balancing: which leases a worker takes, asks for or robs; a pure function of the
 Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed fleets converge: every worker aims at
 `ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come wishes: a worker that wants
 a lease of a live owner writes `handover.wanted-by` into the lease's properties and the owner releases it for that
-worker. Only owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET
+worker. A wish renews the lease, so an owner that is late to renew is not asked: its lease had better expire. Only owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET
 robs: one lease a pass. A lease that waits for a worker that asked for more than its share is anybody's.
 """
 
@@ -66,6 +66,7 @@ def plan(
     me: str,
     running: Collection[str],
     now: datetime,
+    alive: timedelta,
     expiration: timedelta,
     reservation: timedelta,
 ) -> Plan:
@@ -77,6 +78,7 @@ def plan(
         me: this worker's instance name.
         running: ids of the leases this worker is working on.
         now: when they were listed, on the service's clock.
+        alive: an owner that did not write its lease for so long may be dead, and is not asked for it.
         expiration: a lease not written for so long is free.
         reservation: a released lease is kept for the worker that asked for it for so long.
     """
@@ -102,9 +104,8 @@ def plan(
     needed = target - counts[me]
     free = [lease for lease in preferred if holders[lease.id] is None]
     taken = free[: max(0, needed)]
-    from_others, asked = (
-        ([], []) if free else _from_the_rich(preferred, holders, counts, me=me, target=target)
-    )
+    others = [lease for lease in preferred if not _late(lease, now, alive)]
+    from_others, asked = ([], []) if free else _from_the_rich(others, holders, counts, me=me, target=target)
     return Plan(
         take=(*mine_but_idle[: max(0, target - working_on)], *taken, *from_others),
         ask=tuple(asked),
@@ -147,6 +148,10 @@ def _from_the_rich(
         counts[richest] -= 1
         counts[me] += 1
     return taken, asked
+
+
+def _late(lease: Lease, now: datetime, alive: timedelta) -> bool:
+    return lease.owned and lease.properties.get(SIGNATURE) == lease.owner and lease.written_at() + alive < now
 
 
 def _wanted(lease: Lease) -> bool:

@@ -220,6 +220,7 @@ class ChangeFeedProcessor:
                 me=self._options.instance_name,
                 running=self._holdings.ids,
                 now=listing.read_at,
+                alive=1.5 * self._options.renew_interval,
                 expiration=self._options.expiration,
                 reservation=2 * self._options.acquire_interval,
             )

@@ -18,6 +18,7 @@ from cosmos_outbox.leases import FeedRange, Lease, new_lease
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EXPIRATION = timedelta(seconds=60)
 RESERVATION = timedelta(seconds=26)
+ALIVE = timedelta(seconds=25)
 
 
 def a_lease(
@@ -34,7 +35,9 @@ def a_lease(
 def planned(leases: list[Lease], me: str, *, running: set[str] | None = None) -> Plan:
     if running is None:
         running = {lease.id for lease in leases if lease.owner == me and not lease.expired(NOW, EXPIRATION)}
-    return plan(leases, me=me, running=running, now=NOW, expiration=EXPIRATION, reservation=RESERVATION)
+    return plan(
+        leases, me=me, running=running, now=NOW, alive=ALIVE, expiration=EXPIRATION, reservation=RESERVATION
+    )
 
 
 def test_a_lone_worker_takes_everything():
@@ -55,6 +58,19 @@ def test_leases_of_a_live_owner_of_ours_are_asked_for_and_never_robbed():
     decided = planned(leases, "a")
 
     assert (0, 5) == (len(decided.take), len(decided.ask))
+
+
+def test_an_owner_that_is_late_to_renew_is_not_asked_as_a_wish_would_renew_the_lease_of_a_dead_one():
+    late, fresh = a_lease(0, owner="b", age=30), a_lease(1, owner="b", age=20)
+
+    assert (fresh,) == planned([late, fresh], "a").ask
+    assert () == planned([late, replace(fresh, properties=late.properties, raw=late.raw)], "a").ask
+
+
+def test_a_dotnet_owner_that_is_late_to_renew_is_robbed_all_the_same():
+    leases = [a_lease(i, owner="dotnet", ours=False, age=30) for i in range(10)]
+
+    assert 1 == len(planned(leases, "a").take)
 
 
 def test_a_dotnet_owner_is_robbed_of_one_lease_a_pass():

@@ -91,6 +91,20 @@ async def test_the_leases_of_a_killed_worker_are_taken_over_after_they_expire():
     assert world.first_copies_in_order()
 
 
+async def test_a_worker_that_joins_half_a_minute_after_another_was_killed_does_not_delay_the_take_over():
+    world = World(ranges=4)
+    world.start("a")
+    b = world.start("b")
+    await asyncio.sleep(60)
+    await world.kill("a")
+    await asyncio.sleep(30)
+    c = world.start("c")
+    seconds = await world.until(lambda: len(b.status()) + len(c.status()) == 4)
+
+    assert 30 + seconds < 60 + 13 * 1.1 + 1
+    await world.stop_all()
+
+
 async def test_a_hundred_leases_spread_over_five_workers_within_three_acquire_intervals():
     world = World(ranges=100)
     world.start("w0")
