@@ -143,7 +143,7 @@ class Simulation:
             case "lose-answers" if worker:
                 worker.leases.lose = 1 + step.b % 3
             case "refuse" if worker:
-                status = (429, 449, 503, 500, 408, 403, 404)[step.b % 7]
+                status = (429, 449, 503, 500, 408, 403, 404, 410)[step.b % 8]
                 for link in (worker.feed, worker.leases):
                     link.refuse(status, 1 + step.b % 6, executed=step.a >= WORKERS)
             case "slow" if worker:
@@ -273,11 +273,11 @@ class Simulation:
 
     async def _handled_by_neighbour(self, document: Document) -> None:
         await asyncio.sleep(0.01)
-        self._arrives(document)
+        self._arrives(document, by_stranger=True)
 
-    def _arrives(self, document: Document) -> None:
+    def _arrives(self, document: Document, *, by_stranger: bool = False) -> None:
         if document["partitionKey"].endswith(f".{self._created_times}"):  # else of a container that is gone
-            self.witness.change_arrives(document)
+            self.witness.change_arrives(document, by_stranger=by_stranger)
 
     # the checks
 

@@ -9,7 +9,14 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cosmos_outbox.errors import AccessDenied, NotFound, OutboxError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.errors import (
+    AccessDenied,
+    NotFound,
+    OutboxError,
+    RangeGone,
+    StoreUnavailable,
+    TooManyRequests,
+)
 
 READ_TIMEOUT = 10.0
 _SERVICE_SIDE = contextvars.Context()  # a service goes on while a worker is frozen
@@ -28,7 +35,11 @@ REFUSALS: dict[int, Callable[[], OutboxError]] = {
     408: StoreUnavailable,
     403: AccessDenied,
     404: NotFound,
+    410: RangeGone,
 }
+
+# What is not true: that a document is gone, where one is named, and that a range is, where the feed is read.
+UNTRUE = {404: ("read", "replace", "delete"), 410: ("read_page", "physical_ranges")}
 
 
 class Link:
@@ -69,8 +80,7 @@ class Link:
             if self.down:
                 await asyncio.sleep(1)  # a connection that fails takes its time
                 raise StoreUnavailable
-            # A 404 that is not true: only what names a document can be told that it is gone.
-            refused = self.refused and (self.status != 404 or operation in ("read", "replace", "delete"))
+            refused = self.refused and operation in UNTRUE.get(self.status, (operation,))
             if refused:
                 self.refused -= 1
             if refused and not self.executed:
