@@ -107,6 +107,10 @@ def test_a_range_that_split_since_is_put_back_as_a_whole_and_its_parts_as_parts(
     split(outbox, "0")
     outbox.run("leases", "export", "--file", str(after))
     assert ["1", "2", "3"] == ranges(outbox)
+    outbox.steer("/cosmos/faults", operation="delete", container="leases", status=403)
+    outbox.run("leases", "import", str(before), "--yes", code=1)
+    assert ["1", "2", "3"] == ranges(outbox), "the whole must not stand beside its parts"
+    outbox.steer_delete("/cosmos/faults")
     assert [("2", "deleted"), ("3", "deleted"), ("0", "created"), ("1", "replaced")] == done(outbox, before)
     assert [("0", '"1000000"'), ("1", '"1000000"')] == [
         (lease["range"], lease["continuation"]) for lease in outbox.json("leases", "list")
