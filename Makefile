@@ -92,7 +92,7 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 test-image: $(STAMP) ## build both images and hold them to their promises; skipped where no engine is
 	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py
 
-sbom: $(INFRA_STAMP) ## what is installed in each image, as CycloneDX: sbom/worker.json, sbom/api.json
+sbom: $(INFRA_STAMP) ## the pinned packages of each image, as CycloneDX: sbom/worker.json, sbom/api.json
 	@mkdir -p sbom
 	for image in worker api; do .venv-infra/bin/cyclonedx-py requirements infra/docker/requirements-$$image.txt \
 		--output-reproducible --of JSON --outfile sbom/$$image.json || exit 1; done

@@ -9,6 +9,9 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine
 
+# One asking may come as two signals: GNU timeout sends its own to the process and to the group it is in.
+_ONE_ASKING_SECONDS = 0.25
+
 _logger = logging.getLogger(__name__)
 
 
@@ -35,15 +38,17 @@ async def run_until_signalled(
     """
     loop = asyncio.get_running_loop()
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(beside)
-    signals = 0
+    asked_at: float | None = None
+    aborting = False
 
     def signalled(name: str) -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
+        nonlocal asked_at, aborting
+        if asked_at is None:
+            asked_at = loop.time()
             _logger.info("worker.draining on %s; a second signal aborts", name)
             drain()
-        else:
+        elif loop.time() - asked_at > _ONE_ASKING_SECONDS:
+            aborting = True
             _logger.warning("worker.aborted on a second signal; its leases expire by themselves")
             working.cancel()
 
@@ -55,7 +60,7 @@ async def run_until_signalled(
             watching.result()
         await working
     except asyncio.CancelledError:
-        if signals > 1:
+        if aborting:
             raise Aborted from None
         raise
     finally:

@@ -5,6 +5,7 @@ Telemetry: what hooks tell becomes OpenTelemetry metrics, for Prometheus always 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -290,7 +291,7 @@ def opened_telemetry(
         span_exporters.append(OTLPSpanExporter())
     with ExitStack() as stack:
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        stack.callback(tracers.shutdown)
+        stack.callback(_ended_in_time, tracers.shutdown)
         if connection_string := environ.get(VARIABLE):
             azure = stack.enter_context(
                 opened_azure_monitor(connection_string, sign_in=sign_in, tracer_provider=tracers)
@@ -307,9 +308,19 @@ def opened_telemetry(
             ),
         ]
         meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
-        stack.callback(meters.shutdown, timeout_millis=_EXPORT_SECONDS * 1000)
+        stack.callback(_ended_in_time, meters.shutdown)
         yield OpenedTelemetry(
             Telemetry(meters, topic=topic),
             tracers if span_exporters else trace.NoOpTracerProvider(),
             registry,
         )
+
+
+def _ended_in_time(shutdown: Callable[[], None]) -> None:
+    """
+    Export what is left, in a thread, for the SDK's processors wait as long as their exporters do; given up, it dies with
+    the process.
+    """
+    ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
+    ending.start()
+    ending.join(_EXPORT_SECONDS)

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import re
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +37,7 @@ from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.worker.otlp import receiving, values
 from tests.worker.site import eventually, json_of, opened_site
+from worker.telemetry import opened_telemetry
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -204,6 +208,20 @@ async def test_a_failed_send_is_an_error_span():
     assert ("BrokerUnavailable", trace.StatusCode.ERROR, ()) == (
         span.attributes["error.type"], span.status.status_code, tuple(span.links),
     )  # fmt: skip
+
+
+async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("worker.telemetry._EXPORT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        with opened_telemetry(topic="t", instance="w", environ=os.environ) as telemetry:
+            telemetry.tracer_provider.get_tracer("test").start_span("send").end()
+            telemetry.instruments.charged(1.0)
+            ending = time.monotonic()
+        assert time.monotonic() - ending < 2  # the SDK's own patience is 10 s
 
 
 async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
