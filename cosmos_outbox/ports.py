@@ -193,6 +193,7 @@ class ChangeFeed(Protocol):
 
         Args:
             container_rid: of the container to read, as `describe` told it when the continuation's story began.
+            start: a time stands for its whole second: all changes whose `_ts` is not before it.
 
         Raises:
             RangeGone: the range is no longer served by one physical partition.

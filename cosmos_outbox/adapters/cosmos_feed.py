@@ -12,7 +12,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from azure.core.pipeline import PipelineResponse
@@ -232,7 +232,10 @@ def _sdk_range(feed_range: FeedRange) -> dict[str, Any]:
 
 
 def _sdk_start(start: StartFrom | datetime) -> str | datetime:
-    return start if isinstance(start, datetime) else _SDK_START[start]
+    if isinstance(start, StartFrom):
+        return _SDK_START[start]
+    # The service wants whole seconds and gives what came after them: this second's changes are those after the one before.
+    return start.replace(microsecond=0) - timedelta(seconds=1)
 
 
 def _global_lsn(session_token: str) -> int | None:

@@ -161,25 +161,33 @@ async def test_start_now_sees_later_changes_only(container: Container):
     assert ((), ["new"]) == (page.documents, [d["id"] for d in documents])
 
 
+async def ids_since(container: Container, moment: datetime) -> list[str]:
+    page = await container.feed.read_page(
+        await the_range(container),
+        container_rid=await rid(container),
+        continuation=None,
+        start=moment,
+        max_items=10,
+    )
+    return [d["id"] for d in page.documents]
+
+
 async def test_start_at_a_time_sees_what_was_written_since(container: Container):
     await write(container, "k", "recent")
-    feed_range = await the_range(container)
     now = datetime.now(UTC)
 
-    async def ids_since(moment: datetime) -> list[str]:
-        page = await container.feed.read_page(
-            feed_range,
-            container_rid=await rid(container),
-            continuation=None,
-            start=moment,
-            max_items=10,
-        )
-        return [d["id"] for d in page.documents]
+    assert ["recent"] == await ids_since(container, now - timedelta(minutes=1))
+    assert [] == await ids_since(container, now + timedelta(minutes=1))
 
-    assert (["recent"], []) == (
-        await ids_since(now - timedelta(minutes=1)),
-        await ids_since(now + timedelta(minutes=1)),
-    )
+
+async def test_start_at_a_time_sees_all_of_its_second(container: Container):
+    await write(container, "k", "recent")
+    (recent,) = (await read(container, await the_range(container))).documents
+    written = datetime.fromtimestamp(recent["_ts"], UTC)
+
+    assert ["recent"] == await ids_since(container, written)
+    assert ["recent"] == await ids_since(container, written + timedelta(seconds=0.999))
+    assert [] == await ids_since(container, written + timedelta(seconds=1))
 
 
 async def test_the_latest_lsn_tells_how_far_a_page_is_behind(container: Container):

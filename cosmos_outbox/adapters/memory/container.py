@@ -290,9 +290,9 @@ def _data_of(document: Document) -> Mapping[str, Any]:
 
 def _position(
     partition: _Partition, continuation: str | None, start: StartFrom | datetime
-) -> tuple[int, float]:
+) -> tuple[int, int]:
     if continuation is not None:
-        return int(continuation.strip('"')), 0.0
+        return int(continuation.strip('"')), 0
     if isinstance(start, datetime):
-        return 0, start.timestamp()
-    return (partition.lsn if start is StartFrom.NOW else 0), 0.0
+        return 0, int(start.timestamp())
+    return (partition.lsn if start is StartFrom.NOW else 0), 0
