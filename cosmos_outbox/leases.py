@@ -220,17 +220,17 @@ def from_document(document: Mapping[str, Any]) -> Lease:
 
 def readable(
     documents: Iterable[Mapping[str, Any]],
-) -> tuple[tuple[Lease, ...], tuple[ConfigurationError, ...]]:
+) -> tuple[tuple[Lease, ...], dict[str, ConfigurationError]]:
     """
-    Return the leases among the documents, and what is wrong with each of the rest.
+    Return the leases among the documents, and by id what is wrong with each of the rest.
     """
-    leases, errors = [], []
+    leases, damaged = [], {}
     for document in documents:
         try:
             leases.append(from_document(document))
         except ConfigurationError as error:
-            errors.append(error)
-    return tuple(leases), tuple(errors)
+            damaged[str(document.get("id"))] = error
+    return tuple(leases), damaged
 
 
 def range_of(document: Mapping[str, Any]) -> FeedRange | None:

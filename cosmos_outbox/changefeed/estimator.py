@@ -66,7 +66,7 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     return Lag(
         leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found]),
-        damaged=tuple(str(error) for error in damaged),
+        damaged=tuple(str(error) for error in damaged.values()),
     )
 
 

@@ -5,7 +5,7 @@ Holdings: the leases that this worker owns, each with the task that works on it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, Collection, KeysView, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -43,6 +43,7 @@ class Holdings:
         self._feed, self._store, self._handler, self._options = feed, store, handler, options
         self._notify, self._utcnow, self._replaced = notify, utcnow, replaced
         self._held: dict[str, tuple[Tenure, Progress]] = {}
+        self._failing: dict[str, Progress] = {}
         self._draining = False
 
     @property
@@ -54,23 +55,43 @@ class Holdings:
 
     def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
         """
-        Return how each lease is doing.
+        Return how each lease is doing, those included that could not be worked on for so long.
         """
         now = asyncio.get_running_loop().time()
+        held = {lease_id: progress for lease_id, (_, progress) in self._held.items()}
+        failing = {
+            lease_id: progress
+            for lease_id, progress in self._failing.items()
+            if progress.stands_still(now, stalled_after)
+        }
         return tuple(
             LeaseStatus(
                 lease=lease_id,
-                token=tenure.lease.token,
-                continuation=tenure.continuation,
+                token=lease_id.rpartition("..")[2],
+                continuation=self._held[lease_id][0].continuation if lease_id in held else None,
                 lag=progress.lag,
                 idle_seconds=now - progress.moved_at,
                 failed_attempts=progress.failed_attempts,
                 error=repr(progress.error) if progress.error else None,
-                draining=tenure.drain.is_set(),
+                draining=lease_id in held and self._held[lease_id][0].drain.is_set(),
                 stalled=progress.stands_still(now, stalled_after),
             )
-            for lease_id, (tenure, progress) in sorted(self._held.items())
+            for lease_id, progress in sorted({**failing, **held}.items())
         )
+
+    def failed(self, lease_id: str, error: BaseException) -> None:
+        """
+        Tell that a lease could not be read, taken or replaced, and remember since when nothing moves there.
+        """
+        progress = Progress(moved_at=asyncio.get_running_loop().time())
+        self._failing.setdefault(lease_id, progress).failed(error)
+        self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
+
+    def forget_failing_except(self, lease_ids: Collection[str]) -> None:
+        """
+        Forget what failed with all leases but these: the others are gone, or somebody works on them.
+        """
+        self._failing = {name: progress for name, progress in self._failing.items() if name in lease_ids}
 
     def drain(self) -> None:
         """
@@ -124,7 +145,10 @@ class Holdings:
         container_rid: str,
         replaced: bool,
     ) -> None:
-        progress = Progress(moved_at=asyncio.get_running_loop().time())
+        # Where the work failed before it began, it stands still until it moves and not until it is tried again.
+        progress = self._failing.pop(tenure.lease.id, None) or Progress(
+            moved_at=asyncio.get_running_loop().time()
+        )
         # Entered here and not by whoever starts this: a task that is cancelled before its first step leaves nothing.
         self._held[tenure.lease.id] = (tenure, progress)
         if self._draining:
@@ -149,19 +173,18 @@ class Holdings:
             if closed.error is None:
                 self._replaced()
             else:
-                self._failed(closed.error)
+                self._failing[tenure.lease.id] = progress
+                self.failed(tenure.lease.id, closed.error)
 
     async def _range_of(self, lease: Lease) -> FeedRange | None:
         for physical in await self._feed.physical_ranges():
             if physical.id == lease.token:
                 return physical.range
-        self._failed(
+        self.failed(
+            lease.id,
             ConfigurationError(
                 f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
                 "delete the lease, its changes are then read again from the start of the new ranges."
-            )
+            ),
         )
         return None
-
-    def _failed(self, error: BaseException) -> None:
-        self._notify(BalancingFailed(owner=self._options.instance_name, error=error))

@@ -114,6 +114,8 @@ class ChangeFeedProcessor:
     def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:
         """
         Return how each lease of this worker is doing; one that did not move for `stalled_after` is stalled.
+
+        Among them are leases that this worker could not read, take or replace for so long.
         """
         return self._holdings.status(stalled_after=stalled_after)
 
@@ -213,8 +215,15 @@ class ChangeFeedProcessor:
         try:
             listing = await self._store.list(f"{self._prefix(container)}..")
             leases, damaged = readable(listing.documents)
-            for error in damaged:  # must not end the work on the others
-                self._failed(error)
+            for lease_id, error in damaged.items():  # must not end the work on the others
+                self._holdings.failed(lease_id, error)
+            to_be_had = {
+                lease.id
+                for lease in leases
+                if lease.owner == self._options.instance_name
+                or lease.expired(listing.read_at, self._options.expiration)
+            }
+            self._holdings.forget_failing_except({*to_be_had, *damaged})
             decided = plan(
                 leases,
                 me=self._options.instance_name,
@@ -228,13 +237,13 @@ class ChangeFeedProcessor:
                 self._holdings.hand_over(lease)
             waiting = decided.waiting
             for lease in decided.ask:
-                waiting |= await self._is_to_be_repeated(self._ask(lease))
+                waiting |= await self._is_to_be_repeated(lease, self._ask(lease))
             for lease in decided.take:
                 chosen = pinned(lease, self._start, since=started)
                 taking = self._holdings.take(
                     chosen, others=leases, container_rid=container.container_rid, group=group
                 )
-                waiting |= await self._is_to_be_repeated(taking)
+                waiting |= await self._is_to_be_repeated(lease, taking)
             if not damaged:  # what cannot be read may cover anything
                 await self._repair(container, leases)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
@@ -242,7 +251,7 @@ class ChangeFeedProcessor:
             return False
         return waiting
 
-    async def _is_to_be_repeated(self, step: Coroutine[Any, Any, None]) -> bool:
+    async def _is_to_be_repeated(self, lease: Lease, step: Coroutine[Any, Any, None]) -> bool:
         """
         Do a step on one lease; return True where it failed and should soon be tried again.
 
@@ -251,7 +260,7 @@ class ChangeFeedProcessor:
         try:
             await step
         except (StoreError, RangeGone) as error:
-            self._failed(error)
+            self._holdings.failed(lease.id, error)
             return error.retriable
         return False
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatus:
     """
-    A snapshot of the work on one owned lease, for health checks and status pages.
+    A snapshot of the work on one lease that a worker owns, or fails to work on, for health checks and status pages.
 
     stalled is True where nothing moved for longer than the caller's limit: the handler or the service fails, or hangs.
     """
@@ -41,7 +41,7 @@ class Progress:
     rest: float = 0.0
     lag: int | None = None
     failed_attempts: int = 0
-    error: Exception | None = None
+    error: BaseException | None = None
 
     def moved(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
         """
@@ -49,7 +49,7 @@ class Progress:
         """
         self.moved_at, self.rest, self.lag, self.failed_attempts, self.error = now, rest, lag, 0, None
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """
         Note that an attempt to read or handle failed.
         """

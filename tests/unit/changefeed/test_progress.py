@@ -5,12 +5,13 @@ Which leases count as stalled: those that do not move, by name, and never those 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor, LeaseStatus
-from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.errors import AccessDenied, InvalidRequest, StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch
 from tests.unit.changefeed.world import Faulty, World
 
@@ -94,4 +95,71 @@ async def test_a_lease_that_moves_again_is_well_again():
 
     status = only(processor)
     assert (False, 0, None) == (status.stalled, status.failed_attempts, status.error)
+    await world.stop_all()
+
+
+async def stalled_within(processor: ChangeFeedProcessor, seconds: int) -> list[tuple[str, int]]:
+    """
+    Return the leases that were stalled, and for how many of so many seconds.
+    """
+    seen = Counter[str]()
+    for _ in range(seconds):
+        await asyncio.sleep(1)
+        seen.update(status.token for status in processor.status() if status.stalled)
+    return sorted(seen.items())
+
+
+async def test_a_range_whose_split_cannot_be_put_in_place_is_stalled_until_it_is():
+    world = World(ranges=2)
+    store = Faulty(world.leases)
+    processor = world.start("a", leases=store)
+    await asyncio.sleep(20)
+    store.failing["create"] = AccessDenied
+    world.container.split("0")
+
+    assert [] == await stalled_within(processor, 50)
+    await asyncio.sleep(20)
+    assert [("0", 100)] == await stalled_within(processor, 100)
+    (stalled,) = [status for status in processor.status() if status.stalled]
+    assert "AccessDenied" in (stalled.error or "")
+
+    store.failing.clear()
+    await asyncio.sleep(30)
+    assert [] == await stalled_within(processor, 100)
+    await world.stop_all()
+
+
+async def test_a_lease_that_cannot_be_read_is_stalled_until_it_is_mended_or_gone():
+    world = World(ranges=3)
+    processor = world.start("a")
+    await asyncio.sleep(20)
+    for lease in (await world.all_leases())[:2]:
+        await world.leases.replace({**lease.raw, "ContinuationToken": "eyJWIjox"}, etag=lease.etag or "")
+    await asyncio.sleep(100)
+    assert [("0", 100), ("1", 100)] == await stalled_within(processor, 100)
+
+    mended, gone = (await world.leases.list("p")).documents[:2]
+    await world.leases.replace({**mended, "ContinuationToken": None}, etag=mended["_etag"])
+    await world.leases.delete(gone["id"], gone["id"])
+    await asyncio.sleep(30)
+    assert [] == await stalled_within(processor, 30)
+    await world.stop_all()
+
+
+async def test_a_lease_that_cannot_be_taken_is_stalled_unless_another_worker_has_it():
+    world = World(ranges=2)
+
+    class Refusing(Faulty):
+        async def replace(self, document, *, etag):
+            if document["id"].endswith("..0"):
+                raise InvalidRequest
+            return await world.leases.replace(document, etag=etag)
+
+    processor = world.start("a", leases=Refusing(world.leases))  # type: ignore[arg-type] - it has every method
+    await asyncio.sleep(100)
+    assert [("0", 10)] == await stalled_within(processor, 10)
+
+    world.start("b")
+    await asyncio.sleep(30)
+    assert [] == await stalled_within(processor, 100)
     await world.stop_all()
