@@ -24,7 +24,7 @@ from cosmos_outbox.cli.describing import describe
 from cosmos_outbox.cli.findings import Severity, findings_in
 from cosmos_outbox.cli.leases import leases_in, start_named
 from cosmos_outbox.cli.output import print_json, print_rows
-from cosmos_outbox.cli.running import LONGEST_SECONDS, AsJson, Expiration, command, finite, seconds
+from cosmos_outbox.cli.running import LONGEST_SECONDS, AsJson, Expiration, command, seconds
 from cosmos_outbox.cli.status import Status, look
 from cosmos_outbox.cli.target import Opened, opened, target_of
 from cosmos_outbox.errors import OutboxError
@@ -50,7 +50,7 @@ async def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again until Ctrl-C.")] = False,
     every: Annotated[
         float,
-        typer.Option(min=0.1, max=LONGEST_SECONDS, callback=finite, help="Seconds between two looks."),
+        typer.Option(min=0.1, max=LONGEST_SECONDS, help="Seconds between two looks."),
     ] = 2.0,
     expiration: Expiration = 60,
     as_json: AsJson = False,

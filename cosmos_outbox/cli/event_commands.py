@@ -21,7 +21,7 @@ from cosmos_outbox.cli.events import Position, Wanted, read_events, sent_up_to
 from cosmos_outbox.cli.leases import leases_in, start_named
 from cosmos_outbox.cli.output import confirm, print_json
 from cosmos_outbox.cli.replay import Replayed, replay, sending_to
-from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command, finite
+from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, Target, opened, target_of
 from cosmos_outbox.documents import StoredEvent
@@ -47,9 +47,7 @@ async def tail(
     follow: Annotated[bool, typer.Option(help="Go on with those to come.")] = True,
     poll_seconds: Annotated[
         float,
-        typer.Option(
-            min=0.05, max=LONGEST_SECONDS, callback=finite, help="Between two looks at what is new."
-        ),
+        typer.Option(min=0.05, max=LONGEST_SECONDS, help="Between two looks at what is new."),
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +77,7 @@ async def replay_command(
     action: Action = None,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.1, max=1e6, callback=finite, help="At most so many events a second."),
+        typer.Option(min=0.1, max=1e6, help="At most so many events a second."),
     ] = None,
     state: Annotated[
         Path | None,

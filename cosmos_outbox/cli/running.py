@@ -5,7 +5,6 @@ Running: an asynchronous command inside Typer; an error of the library is one se
 from __future__ import annotations
 
 import asyncio
-import math
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -20,18 +19,7 @@ from cosmos_outbox.errors import ConfigurationError, OutboxError
 Parameters = ParamSpec("Parameters")
 
 FAILED, MISCONFIGURED, INTERRUPTED = 1, 2, 130
-
-LONGEST_SECONDS = 86_400.0
-
-
-def finite(value: float | None) -> float | None:
-    """
-    Refuse the number that is none, which no bound keeps out.
-    """
-    if value is not None and math.isnan(value):
-        raise typer.BadParameter("must be a number.")
-    return value
-
+LONGEST_SECONDS = 86_400.0  # as for the worker; more than a clock can add would end in a traceback
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -41,7 +29,6 @@ Expiration = Annotated[
     typer.Option(
         min=2,
         max=LONGEST_SECONDS,
-        callback=finite,
         envvar="OUTBOX_LEASE_EXPIRATION_SECONDS",
         help="A lease not written for so many seconds is free; what the workers are set to.",
     ),

@@ -140,9 +140,8 @@ class Opened:
         Raises:
             ConfigurationError: the container of the leases, or that of the events, is missing.
         """
-        await (
-            self.leases.partitioned_by_id()
-        )  # what is listed without it is only a document that does not exist
+        # A listing of a container that is missing would fail as a document that does not exist.
+        await self.leases.partitioned_by_id()
         named = await self.feed.describe()
         return lease_prefix(
             self.target.processor, named.account_host, named.database_rid, named.container_rid
