@@ -107,6 +107,17 @@ class Holdings:
         """
         self._held[lease.id][0].hand_over()
 
+    def release_replaced(self, leases: Sequence[Lease]) -> None:
+        """
+        Have those leases released inside which somebody created others: who takes them next finishes the replacement.
+        """
+        for lease in leases:
+            tenure, _ = self._held.get(lease.id, (None, None))
+            if tenure is None or tenure.replacing or lease.range is None:
+                continue
+            if half_replaced(lease, lease.range, leases):
+                tenure.hand_over()
+
     async def take(
         self, lease: Lease, *, others: Sequence[Lease], container_rid: str, group: asyncio.TaskGroup
     ) -> None:

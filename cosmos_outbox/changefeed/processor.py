@@ -235,6 +235,7 @@ class ChangeFeedProcessor:
             )
             for lease in decided.hand_over:
                 self._holdings.hand_over(lease)
+            self._holdings.release_replaced(leases)
             waiting = decided.waiting
             for lease in decided.ask:
                 waiting |= await self._is_to_be_repeated(lease, self._ask(lease))
