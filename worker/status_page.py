@@ -140,7 +140,7 @@ def _parked(snapshot: Snapshot) -> str:
     if parked is None or not parked.count:
         return "<p>None.</p>" if parked else "<p>Not looked at, or no parked container is set.</p>"
     if not parked.keys:
-        return f"<p>{parked.count:,} keys: <code>cosmos-outbox parked list</code> names them.</p>"
+        return f"<p>{parked.count:,} {'key' if parked.count == 1 else 'keys'}: <code>cosmos-outbox parked list</code> names them.</p>"
     rows = [
         (
             key.partition_key,
