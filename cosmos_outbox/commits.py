@@ -137,6 +137,8 @@ class _Sending:
         commit fails at its first event's id; where no event proves it, they may have expired, and it fails at its
         entity.
         """
+        if isinstance(refusal, PreconditionFailed) and refusal.expected == UNKNOWN_ETAG:
+            return False  # no attempt can have been applied
         if not self._commit.proved_by_event:
             return True
         return refusal.document_id is None or refusal.document_id in self._commit.event_ids
@@ -151,18 +153,17 @@ class _Sending:
 
     async def _look_after(self, refusal: Conflict | NotFound | PreconditionFailed) -> _Finding:
         """
-        Look at what stood in the way, which tells whose it is; else, or where it is gone by now, at the marker.
+        Look at what stood in the way, where it tells whose it is; else, or where that is gone by now, at the marker.
         """
-        refused = refusal.document_id
-        if refused is not None and refused in self._commit.event_ids:
+        refused, finding = refusal.document_id, _Finding.ABSENT
+        if refused is not None and refused in self._commit.traces:
             finding = await self._look_at(refused)
-            if finding is not _Finding.ABSENT:
-                return finding
-        finding = await self._look()
-        if finding is _Finding.UNTOUCHED:
-            contradicts = isinstance(refusal, PreconditionFailed) and refused in (None, self._commit.marker)
-            return _Finding.UNREADABLE if contradicts else _Finding.NOT_WRITTEN
-        return finding
+            if finding is _Finding.UNTOUCHED and isinstance(refusal, PreconditionFailed):
+                return _Finding.UNREADABLE  # one of the two is wrong
+        if finding in (_Finding.ABSENT, _Finding.OVERWRITTEN):
+            marker = await self._look()
+            finding = finding if marker is _Finding.ABSENT else marker
+        return _Finding.NOT_WRITTEN if finding is _Finding.UNTOUCHED else finding
 
     async def _look_at(self, document_id: str) -> _Finding:
         try:

@@ -72,6 +72,14 @@ class PendingCommit:
         return frozenset(event.id for event in self.events)
 
     @property
+    def traces(self) -> frozenset[str]:
+        """
+        Return the ids of the documents that tell of the commit while they are there.
+        """
+        staying = (part.entity.id for part in self.entities if part.change is not Change.DELETE)
+        return self.event_ids.union(staying)
+
+    @property
     def proved_by_event(self) -> bool:
         """
         Say whether the marker is an event, which outlives every doubt; else the entities keep the commit's id.

@@ -21,7 +21,7 @@ from cosmos_outbox import (
     UnitOfWork,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.ports import CommitResult, Document, Write
+from cosmos_outbox.ports import CommitResult, Document, Write, WriteKind
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.notes import Line, Note, NoteChanged, NoteEvent, actions, stored
 
@@ -227,3 +227,57 @@ async def test_a_collision_at_one_of_two_entities_is_no_contradiction_to_the_oth
             await theirs.commit()
         with pytest.raises(PreconditionFailed, match="'a'"):
             await uow.commit()
+
+
+@pytest.mark.parametrize("fault", [None, F.LOST_BEFORE])
+async def test_a_collision_beside_a_creation_is_reported_although_nothing_was_created(
+    container: MemoryContainer, fault: CommitFault | None
+):
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Line).update(await seen_line(uow))
+        uow.repository(Line).create(Line(id="new", book="b"))
+        async with Outbox(container).unit_of_work() as theirs:
+            theirs.repository(Line).update(await theirs.repository(Line).read("l", partition_key="b"))
+            await theirs.commit()
+        store.commit_faults = [fault]
+        with pytest.raises(PreconditionFailed, match="'l'"):
+            await uow.commit()
+
+
+async def test_what_was_written_under_an_unknown_etag_is_refused_whatever_got_lost(
+    container: MemoryContainer,
+):
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        line = await seen_line(uow)
+        store.commit_faults, store.read_faults = [F.LOST_AFTER], [None, ReadFault.UNAVAILABLE]
+        await uow.commit()
+        uow.repository(Line).update(line)
+        store.commit_faults = [F.LOST_BEFORE]
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+
+@pytest.mark.parametrize("fault", [None, F.LOST_AFTER])
+async def test_a_program_that_keeps_no_trail_hides_neither_a_collision_nor_the_trail_of_the_other_entity(
+    container: MemoryContainer, fault: CommitFault | None
+):
+    async def theirs() -> None:
+        document = {"id": "l", "partitionKey": "b", "type": "line", "data": {"id": "l", "book": "b"}}
+        await container.commit("b", [Write(kind=WriteKind.REPLACE, id="l", document=document)])
+
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Line).update(await seen_line(uow))
+        uow.repository(Line).create(Line(id="new", book="b"))
+        if fault is None:
+            await theirs()
+            with pytest.raises(PreconditionFailed):
+                await uow.commit()
+        else:
+            store.commit_faults, store.read_faults = [F.HANGING_AFTER], [ReadFault.UNAVAILABLE]
+            commit = asyncio.create_task(uow.commit())
+            await asyncio.sleep(0.5)
+            await theirs()
+            assert 3 == (await commit).operations

@@ -17,7 +17,13 @@ import looptime
 import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cosmos_outbox import (
     Backoff,
@@ -31,6 +37,7 @@ from cosmos_outbox import (
     StoreUnavailable,
     TooManyRequests,
     UnitOfWork,
+    UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.commits import UNKNOWN_ETAG
@@ -44,12 +51,15 @@ F = CommitFault
 
 
 class Skimmed(NoteEvent):
+    ttl = timedelta(seconds=1)  # gone within the time of one attempt
+
+
+class Perused(NoteEvent):
     ttl = timedelta(minutes=30)  # outlives the test, and proves nothing
 
 
 class Passage(Remark):
-    def skim(self) -> None:
-        self.record(Skimmed(note_id=self.id))
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +74,10 @@ class Stored:
     tag: str = ""
     deleted: bool = False
 
+    @property
+    def data(self) -> tuple[str, str, bool]:
+        return self.text, self.tag, self.deleted
+
 
 @dataclass(frozen=True)
 class Told:
@@ -71,6 +85,7 @@ class Told:
     version: int
     action: str
     value: str
+    expires_at: float = field(default=float("inf"), compare=False)
 
 
 @dataclass(kw_only=True)
@@ -133,7 +148,7 @@ class Snapshot:
     """
 
     parts: list[Part]
-    told: list[Told]
+    told: list[Told]  # once applied, with the time at which the store forgets them
     writes: Sequence[Write]  # also keeps their id() from being given to others
     status: Status = Status.OPEN
     applied: bool = False
@@ -141,6 +156,10 @@ class Snapshot:
     @property
     def deletes_only(self) -> bool:
         return not self.told and all(part.after is None for part in self.parts)
+
+    @property
+    def lasts(self) -> bool:
+        return any(told.action not in ("Skimmed", "Perused") for told in self.told)
 
     @property
     def ids(self) -> list[str]:
@@ -151,6 +170,9 @@ class Snapshot:
 class Unit:
     real: UnitOfWork
     held: dict[str, Held] = field(default_factory=dict)
+    graves: list[Passage | Line] = field(
+        default_factory=list
+    )  # objects whose deletion for good was committed
     handled: set[int] = field(default_factory=set)
     current: Snapshot | None = None  # the one in doubt, or on its way
 
@@ -216,13 +238,16 @@ commit_faults = st.one_of(
     st.lists(st.none() | st.sampled_from(CommitFault), min_size=1, max_size=4),
     st.sampled_from([F.LOST_AFTER, F.LOST_BEFORE, F.THROTTLED, F.REFUSED]).map(lambda fault: [fault] * 40),
     st.just([F.LATE] + [F.LOST_BEFORE] * 40),
+    st.just([F.HANGING_AFTER]),  # what soon expires has expired when it is given up
 )
 read_faults = st.one_of(
     st.just([]),
+    st.just([ReadFault.UNAVAILABLE]),
     st.lists(st.none() | st.sampled_from(ReadFault), max_size=3),
     st.just([ReadFault.UNAVAILABLE] * 40),
 )
-units = st.integers(0, 2)
+units = st.sampled_from([0, 0, 0, 1, 2])
+whats = st.sampled_from(["change", "tag", "skim", "peruse", "set", "edit"])
 places = st.integers(0, 3)
 
 
@@ -230,6 +255,7 @@ class WriteSide(RuleBasedStateMachine):
     new_loop: ClassVar[Callable[[], asyncio.AbstractEventLoop]] = looptime.new_event_loop
     retries: ClassVar[RetryOptions] = RetryOptions(deadline_seconds=3, attempt_seconds=1)
     late_seconds: ClassVar[float] = 5.0  # behind everybody's deadline
+    skimmed: ClassVar[type[NoteEvent]] = Skimmed
     waits_for_late_ones: ClassVar[bool] = False
 
     @staticmethod
@@ -293,23 +319,26 @@ class WriteSide(RuleBasedStateMachine):
         kind = Line if "l" in name else Passage
         self._read(self.units[unit], kind, name)
 
-    @rule(unit=units, place=places, what=st.sampled_from(["change", "tag", "skim", "set", "change", "tag"]))
+    @rule(unit=units, place=places, what=whats)
     def change(self, unit: int, place: int, what: str) -> None:
         chosen = self._changeable(unit, place)
         if not chosen:
             return
         held, number = chosen[place % len(chosen)], self.next_serial()
         entity, text = held.entity, f"text {number}"
-        if isinstance(entity, Line) or what == "set":
+        if what == "edit":
+            entity.text = text  # written when something else makes the unit write the entity
+        elif what in ("skim", "peruse"):
+            seen = self.skimmed if what == "skim" else Perused
+            entity.record(seen(note_id=entity.id))
+            held.recorded.append((number, seen.action, ""))
+        elif isinstance(entity, Line) or what == "set":
             entity.text = text
             self.units[unit].real.repository(type(entity)).update(entity)
             held.asked = number
         elif what == "change":
             entity.change(text)
             held.recorded.append((number, "NoteChanged", text))
-        elif what == "skim":
-            entity.skim()
-            held.recorded.append((number, "Skimmed", ""))
         else:
             entity.tag_as(str(number))
             tagged = (number, "NoteTagged", str(number))
@@ -330,7 +359,7 @@ class WriteSide(RuleBasedStateMachine):
     @rule(unit=units, place=places, hard=st.booleans())
     def delete(self, unit: int, place: int, hard: bool) -> None:
         self._settle_late_ones()
-        chosen = list(self.units[unit].held.values())
+        chosen = list(self.units[unit].held.values()) or self._changeable(unit, place)
         if not chosen:
             return
         held = chosen[place % len(chosen)]
@@ -351,6 +380,31 @@ class WriteSide(RuleBasedStateMachine):
         if found.purged and entity_id in self.names:
             self.names[self.names.index(entity_id)] = f"n{number}"
 
+    @rule(unit=units, place=places)
+    def revive(self, unit: int, place: int) -> None:
+        self._settle_late_ones()
+        chosen = self.units[unit]
+        if not chosen.graves:
+            return
+        entity = chosen.graves[place % len(chosen.graves)]
+        repository = chosen.real.repository(type(entity))
+        if entity.id in chosen.held:
+            return
+        with pytest.raises(UsageError, match="neither read nor created"):
+            repository.update(entity)
+        if entity.id in self.stored or any(
+            entity.id in (*other.held, *(other.current.ids if other.current else ())) for other in self.units
+        ):
+            return  # see `delete`
+        repository.create(entity)
+        chosen.graves.remove(entity)
+        chosen.held[entity.id] = Held(entity=entity)
+
+    @rule(seconds=st.sampled_from([0.5, 2]))
+    def time_passes(self, seconds: float) -> None:
+        if not self.waits_for_late_ones:
+            self.run(asyncio.sleep(seconds))
+
     @rule(unit=units, sure=st.integers(0, 2))
     def roll_back(self, unit: int, sure: int) -> None:
         if sure:  # most of the time there is more to be seen without it
@@ -366,14 +420,12 @@ class WriteSide(RuleBasedStateMachine):
         if chosen.current is None and not any(held.pending for held in chosen.held.values()):
             self.change(unit, place=0, what="skim" if len(stale) % 2 else "change")
         self.faulty.commit_faults, self.faulty.read_faults = list(faults), list(stale)
+        disturbed = bool(faults or stale)
         settled: list[Snapshot] = [] if chosen.current is None else [chosen.current]
         try:
             commit = self.run(chosen.real.commit())
         except CommitOutcomeUnknown as unknown:
-            event("unknown, for good" if unknown.final else "unknown")
-            if unknown.final:
-                chosen.real.rollback()
-                self._forget(chosen)
+            self._unknown(chosen, final=unknown.final, disturbed=disturbed)
         except (Conflict, NotFound, PreconditionFailed) as refusal:
             event(type(refusal).__name__)
             self._refused(chosen, refusal.document_id)
@@ -393,6 +445,39 @@ class WriteSide(RuleBasedStateMachine):
         finally:
             self.faulty.commit_faults, self.faulty.read_faults = [], []
             self._settle_late_ones()
+
+    @rule(unit=units, place=places, what=whats, faults=commit_faults, stale=read_faults)
+    def change_and_commit(
+        self,
+        unit: int,
+        place: int,
+        what: str,
+        faults: list[CommitFault | None],
+        stale: list[ReadFault | None],
+    ) -> None:
+        self.change(unit, place, what)
+        self.commit(unit, faults, stale)
+
+    @rule(unit=units, place=places, hard=st.booleans(), what=whats, faults=commit_faults, stale=read_faults)
+    def delete_and_commit(
+        self,
+        unit: int,
+        place: int,
+        *,
+        hard: bool,
+        what: str,
+        faults: list[CommitFault | None],
+        stale: list[ReadFault | None],
+    ) -> None:
+        self.change(unit, place, what)
+        self.delete(unit, place, hard)
+        self.commit(unit, faults, stale)
+
+    @precondition(lambda self: any(unit.current is not None for unit in self.units))
+    @rule(place=places, what=whats)
+    def change_and_settle(self, place: int, what: str) -> None:
+        unit = next(number for number, unit in enumerate(self.units) if unit.current is not None)
+        self.change_and_commit(unit, place, what, [], [])
 
     def _sends(self, writes: Sequence[Write]) -> None:
         unit = self.committing
@@ -446,7 +531,15 @@ class WriteSide(RuleBasedStateMachine):
                 self.purged.add(name)
             else:
                 self.stored[name] = part.after
+        snapshot.told = [self._dated(told) for told in snapshot.told]
         self.told += snapshot.told
+
+    def _dated(self, told: Told) -> Told:
+        short = told.action == Skimmed.action
+        return replace(told, expires_at=int(self.loop.time()) + 1) if short else told
+
+    def _kept(self, told: Sequence[Told]) -> list[Told]:
+        return [one for one in told if self.loop.time() < one.expires_at]
 
     def _brings_back(self, writes: Sequence[Write]) -> bool:
         """
@@ -454,8 +547,17 @@ class WriteSide(RuleBasedStateMachine):
         """
         snapshot = self.snapshots[id(writes)]
         creates = {part.held.entity.id for part in snapshot.parts if part.base is None}
-        over = snapshot.status is Status.NOT_WRITTEN or (snapshot.applied and not snapshot.told)
+        over = snapshot.status is Status.NOT_WRITTEN or (snapshot.applied and not self._kept(snapshot.told))
         return over and not creates.isdisjoint(self.purged)
+
+    def _unknown(self, unit: Unit, *, final: bool, disturbed: bool) -> None:
+        event("unknown, for good" if final else "unknown")
+        assert unit.current is not None
+        assert final or disturbed, "nothing failed, so it could have been found out"
+        if final:
+            assert not unit.current.lasts, "an event that lasts tells for ever"
+            unit.real.rollback()
+            self._forget(unit)
 
     def _written(self, unit: Unit, snapshot: Snapshot) -> None:
         gone = all(name not in self.stored for name in snapshot.ids)
@@ -467,7 +569,11 @@ class WriteSide(RuleBasedStateMachine):
             held.done = part.asked
             if part.after is None:
                 unit.held.pop(held.entity.id, None)
+                unit.graves.append(held.entity)
             else:
+                after = held.after()
+                if after is not None and after.data != part.after.data:
+                    held.asked = self.next_serial()  # edited since
                 # under an unknown etag it is like no state there ever was
                 held.base = replace(part.after) if held.entity.etag == UNKNOWN_ETAG else part.after
 
@@ -526,7 +632,7 @@ class WriteSide(RuleBasedStateMachine):
         return unit.held[name]
 
     def _forget(self, unit: Unit) -> None:
-        unit.held, unit.handled, unit.current = {}, set(), None
+        unit.held, unit.handled, unit.current, unit.graves = {}, set(), None, []
 
     def _settle_late_ones(self) -> None:
         if self.waits_for_late_ones:
@@ -544,7 +650,7 @@ class WriteSide(RuleBasedStateMachine):
         assert {name: _state(stored) for name, stored in self.stored.items()} == entities
         events = [document for document in documents if document["type"] == "domainEvent"]
         events.sort(key=lambda document: (document["_lsn"], document["meta"]["sequence"]))
-        assert self.told == [_told(document) for document in events]
+        assert self._kept(self.told) == [_told(document) for document in events]
 
     @invariant()
     def every_entity_has_the_events_that_it_raised_and_were_not_written(self) -> None:
@@ -644,7 +750,7 @@ class OnMemory(WriteSide):
     @staticmethod
     @asynccontextmanager
     async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
-        container = MemoryContainer(now=lambda: 0.0)
+        container = MemoryContainer(now=asyncio.get_running_loop().time)
         yield container, container
 
 
@@ -654,6 +760,7 @@ class OnTheEmulator(WriteSide):
         deadline_seconds=0.4, attempt_seconds=0.2, backoff=Backoff(initial_seconds=0.01, maximum_seconds=0.05)
     )
     late_seconds = 0.1
+    skimmed = Perused
     waits_for_late_ones = True
 
     @staticmethod
@@ -666,7 +773,7 @@ class OnTheEmulator(WriteSide):
 @pytest.mark.timeout(400)  # a failure is made small before it is reported
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
-    [pytest.param(OnMemory, 80, 40, id="memory"), pytest.param(OnTheEmulator, 5, 20, id="emulator")],
+    [pytest.param(OnMemory, 160, 40, id="memory"), pytest.param(OnTheEmulator, 5, 20, id="emulator")],
 )
 def test_whatever_is_done_and_lost_the_store_holds_what_the_model_says(
     machine: type[WriteSide], examples: int, steps: int
