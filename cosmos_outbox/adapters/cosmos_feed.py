@@ -12,6 +12,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,6 +34,8 @@ from cosmos_outbox.ports import ChangePage, MonitoredContainer, PhysicalRange, S
 _GONE = 410
 _RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
 _MOST_TIMES_GONE = 5
+_OK = 200
+_MOST_EMPTY_PAGES = 300  # some seconds: who reads wants to save a position now and then
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
 
 
@@ -79,6 +82,25 @@ class CosmosChangeFeed:
         start: StartFrom | datetime,
         max_items: int,
     ) -> ChangePage:
+        charge = 0.0
+        for _ in range(_MOST_EMPTY_PAGES):
+            page, status = await self._read_once(feed_range, container_rid, continuation, start, max_items)
+            charge += page.request_charge
+            if page.documents or status != _OK:
+                break
+            # Only a 304 says that there is nothing new. A 200 without documents passed over those of other ranges, or of
+            # before the start: taken for the end, a reader would rest, or stop, while changes wait.
+            continuation = page.continuation
+        return replace(page, request_charge=charge)
+
+    async def _read_once(
+        self,
+        feed_range: FeedRange,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
+    ) -> tuple[ChangePage, int]:
         response = self._open.pop((container_rid, feed_range), None)
         async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
@@ -92,7 +114,7 @@ class CosmosChangeFeed:
                     **where,
                     max_item_count=max_items,
                     response_hook=response.note,
-                    raw_response_hook=response.note_gone,
+                    raw_response_hook=response.note_status,
                 ).by_page()
             try:
                 response.charge, response.times_gone = 0.0, 0
@@ -118,13 +140,14 @@ class CosmosChangeFeed:
             # time again beside the continuation.
             response.next_read = response.etag, max_items
             self._open[container_rid, feed_range] = response
-        return ChangePage(
+        page = ChangePage(
             documents=documents,
             continuation=response.etag,
             latest_lsn=_global_lsn(response.session_token),
             range_id=response.range_id(),
             request_charge=response.charge,
         )
+        return page, response.status
 
     async def _current_rid(self) -> str:
         try:
@@ -147,7 +170,7 @@ class CosmosChangeFeed:
                 start_time="Now",
                 max_item_count=1,
                 response_hook=response.note,
-                raw_response_hook=response.note_gone,
+                raw_response_hook=response.note_status,
             ).by_page()
             async for _ in pages:
                 break
@@ -168,6 +191,7 @@ class _Read:
         self.session_token = ""
         self.charge = 0.0
         self.times_gone = 0
+        self.status = 0
         self.pages: Any = None
         self.next_read: tuple[str | None, int] | None = None
         self._headers: Mapping[str, str] = {}
@@ -179,9 +203,9 @@ class _Read:
         self.session_token = headers.get("x-ms-session-token") or ""
         self.charge += float(headers.get("x-ms-request-charge") or 0)
 
-    def note_gone(self, response: PipelineResponse[Any, Any]) -> None:
+    def note_status(self, response: PipelineResponse[Any, Any]) -> None:
         """
-        End a read that is told again and again that its range is gone.
+        Note what kind of answer came, and end a read that is told again and again that its range is gone.
 
         The SDK looks up the ranges and calls itself anew for each such answer, until the stack ends and connections leak.
 
@@ -189,7 +213,8 @@ class _Read:
             RangeGone: it was told too often.
         """
         answer = response.http_response
-        if answer.status_code == _GONE and answer.headers.get("x-ms-substatus") in _RANGE_GONE:
+        self.status = answer.status_code
+        if self.status == _GONE and answer.headers.get("x-ms-substatus") in _RANGE_GONE:
             self.times_gone += 1
             if self.times_gone == _MOST_TIMES_GONE:
                 raise RangeGone

@@ -1,11 +1,13 @@
 """
-What the change feed of the SDK does when the service refuses for good, and that it ends in a word of ours.
+What the change feed of the SDK asks of the service, and what becomes of answers that are no page: they end in a word of ours.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -17,7 +19,7 @@ from cosmos_outbox.errors import OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from emulators.cosmos.faults import FaultRule
-from emulators.cosmos.protocol import RequestKind
+from emulators.cosmos.protocol import Reply, Request, RequestKind, Route
 from emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
@@ -40,14 +42,53 @@ async def feed(server: CosmosServer) -> AsyncIterator[CosmosChangeFeed]:
         yield CosmosChangeFeed(data, account_host="localhost")
 
 
-async def read(feed: CosmosChangeFeed, continuation: str | None) -> ChangePage:
+async def read(
+    feed: CosmosChangeFeed,
+    continuation: str | None,
+    *,
+    start: StartFrom | datetime = StartFrom.BEGINNING,
+    max_items: int = 1,
+) -> ChangePage:
     return await feed.read_page(
         EVERYTHING,
         container_rid=(await feed.describe()).container_rid,
         continuation=continuation,
-        start=StartFrom.BEGINNING,
-        max_items=1,
+        start=start,
+        max_items=max_items,
     )
+
+
+async def write(feed: CosmosChangeFeed, *ids: str) -> None:
+    for document_id in ids:
+        await feed._container.create_item({"id": document_id, "partitionKey": "k"})
+
+
+def ids_of(page: ChangePage) -> list[str]:
+    return [document["id"] for document in page.documents]
+
+
+class Gateway:
+    """
+    The emulator's, which notes what it is asked of the feed, and passes over `sparse` changes one by one, each in a page
+    of its own without documents, as Azure does where they belong to another part of the partition.
+    """
+
+    def __init__(self, server: CosmosServer) -> None:
+        self._answer, server.gateway.answer = server.gateway.answer, self.answer
+        self.asked: list[Mapping[str, str]] = []
+        self.sparse = 0
+
+    def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
+        reply = self._answer(request, route, fault)
+        if route is None or route.kind is not RequestKind.CHANGEFEED:
+            return reply
+        self.asked.append(request.headers)
+        if not self.sparse:
+            return reply
+        self.sparse -= 1
+        passed = json.loads(reply.body)["Documents"][0]["_lsn"]
+        headers = {**reply.headers, "etag": f'"{passed}"'}
+        return Reply(status=200, body=b'{"_rid":"","Documents":[],"_count":0}', headers=headers)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -71,6 +112,67 @@ async def test_a_split_that_is_completed_soon_is_waited_for(server: CosmosServer
     server.faults.add(FaultRule(operation=RequestKind.CHANGEFEED, status=410, substatus=1007, count=3))
 
     assert () == (await read(feed, continuation)).documents
+
+
+async def test_a_range_that_moves_now_and_then_is_read_to_its_end(
+    server: CosmosServer, feed: CosmosChangeFeed
+):
+    await write(feed, "b", "c")
+    page, found = await read(feed, None), ["a"]
+    for _ in range(2):
+        server.faults.add(FaultRule(operation=RequestKind.CHANGEFEED, status=410, substatus=1007, count=3))
+        page = await read(feed, page.continuation)
+        found += ids_of(page)
+
+    assert ["a", "b", "c"] == found
+
+
+async def test_a_page_without_documents_is_the_end_only_where_the_service_says_so(
+    server: CosmosServer, feed: CosmosChangeFeed
+):
+    await write(feed, "b", "c", "d")
+    gateway = Gateway(server)
+    gateway.sparse = 2
+    page = await read(feed, None)
+    rest = await read(feed, page.continuation, max_items=10)
+    end = await read(feed, rest.continuation)
+
+    assert [["c"], ["d"], []] == [ids_of(page), ids_of(rest), ids_of(end)]
+    assert 5 == len(gateway.asked)
+    assert page.request_charge > rest.request_charge
+
+
+async def test_a_long_way_without_documents_is_gone_in_stages(
+    server: CosmosServer, feed: CosmosChangeFeed, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cosmos_feed, "_MOST_EMPTY_PAGES", 2)
+    await write(feed, "b", "c", "d")
+    Gateway(server).sparse = 3
+    stage = await read(feed, None)
+    page = await read(feed, stage.continuation)
+
+    assert ([], ["d"]) == (ids_of(stage), ids_of(page))
+
+
+async def test_a_start_at_a_time_is_not_told_again_beside_a_continuation(
+    server: CosmosServer, feed: CosmosChangeFeed
+):
+    await write(feed, "b")
+    gateway = Gateway(server)
+    since = datetime.now(UTC) - timedelta(minutes=1)
+    page = await read(feed, None, start=since)
+    rest = await read(feed, page.continuation, start=since)
+
+    assert [["a"], ["b"]] == [ids_of(page), ids_of(rest)]
+    told = [("if-modified-since" in asked, "if-none-match" in asked) for asked in gateway.asked]
+    assert [(True, False), (False, True)] == told
+
+
+async def test_a_page_is_as_long_as_was_asked_for_this_time(feed: CosmosChangeFeed):
+    await write(feed, "b", "c", "d")
+    page = await read(feed, None, max_items=1)
+
+    assert ["b", "c"] == ids_of(await read(feed, page.continuation, max_items=2))
 
 
 async def test_the_ranges_of_a_split_that_is_not_completed_are_gone_too(
