@@ -1,8 +1,10 @@
 """
-What the lease container's own splits are to those who write leases: an outage, never one of the container they read.
+What the adapter makes of the lease container's answers: its splits are outages, and its clock is the service's.
 """
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -10,6 +12,7 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.errors import StoreUnavailable
+from emulators.cosmos.account import Account
 from emulators.cosmos.faults import FaultRule
 from emulators.cosmos.protocol import RequestKind
 from emulators.cosmos.server import CosmosServer
@@ -39,3 +42,15 @@ async def test_a_range_of_the_lease_container_that_is_gone_makes_every_call_one_
             with pytest.raises(StoreUnavailable) as refused:
                 await call()
             assert refused.value.applied is False
+
+
+async def test_a_list_was_read_when_the_service_says_so_whatever_the_time_is_here():
+    moment = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
+    async with (
+        CosmosServer(Account(clock=moment.timestamp)) as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("db")
+        leases = CosmosLeases(await database.create_container("leases", PartitionKey("/id")))
+
+        assert moment == (await leases.list("p..")).read_at
