@@ -148,9 +148,9 @@ class ChangePage:
     One page of the change feed of one range.
 
     `documents` is empty when there was nothing new, or only changes of other ranges for a long way; `continuation` is
-    valid and newer all the same. Every document has its `_lsn`; documents of one transactional batch share it and are never cut over two pages, so a page may be
-    longer than was asked for. `latest_lsn` is the newest LSN of the physical partition when the page was read, and
-    `range_id` the id of that partition, where the service told.
+    valid and newer all the same. Every document has its `_lsn`; documents of one transactional batch share it and are
+    never cut over two pages, so a page may be longer than was asked for. `latest_lsn` is the newest LSN of the physical
+    partition when the page was read, and `range_id` the id of that partition, where the service told.
     """
 
     documents: tuple[Document, ...]
