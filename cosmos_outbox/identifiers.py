@@ -11,7 +11,8 @@ from cosmos_outbox.errors import UsageError
 
 _AT_ONCE = 128
 _VARIANTS = "89ab" * 4
-_FORBIDDEN = frozenset("/\\?#")
+_FORBIDDEN = frozenset("/\\?#\t\r\n")
+_RELATIVE = frozenset({".", ".."})
 _MAX_ID_BYTES = 1023
 _MAX_KEY_BYTES = 2048
 _SHOWN = 100
@@ -41,11 +42,16 @@ def check_id(document_id: str) -> None:
     Raises:
         UsageError: it does not.
     """
-    # The four characters are accepted by the service, but they break the URL by which a document is addressed.
-    if not 1 <= _bytes_of(document_id) <= _MAX_ID_BYTES or not _FORBIDDEN.isdisjoint(document_id):
+    # The service accepts most of them, but they break the URL by which a document is addressed, or the SDK refuses to.
+    if (
+        not 1 <= _bytes_of(document_id) <= _MAX_ID_BYTES
+        or not _FORBIDDEN.isdisjoint(document_id)
+        or document_id in _RELATIVE
+        or document_id.endswith(" ")
+    ):
         raise UsageError(
             f"{_shown(document_id)} cannot be the id of a document: it needs 1 to {_MAX_ID_BYTES} bytes of valid text "
-            "without any of / \\ ? #."
+            "without any of / \\ ? #, tabs and line ends, no space at its end, and more than . or .."
         )
 
 

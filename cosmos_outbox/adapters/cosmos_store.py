@@ -121,8 +121,11 @@ class CosmosStore:
             ],
             max_item_count=limit,
         )
-        async with translated():
-            return await _first(items, limit)
+        try:
+            async with translated():
+                return await _first(items, limit)
+        except RangeGone as error:
+            raise StoreUnavailable(applied=False) from error
 
     async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         headers = _Headers()
@@ -242,7 +245,7 @@ def _after(continuation: str | None) -> tuple[str, str | None]:
         return "", None
     try:
         place = json.loads(base64.b64decode(continuation.encode(), altchars=b"-_", validate=True))
-    except ValueError:
+    except (ValueError, RecursionError):
         place = None
     match place:
         case [str(last_id)]:

@@ -5,6 +5,7 @@ What every Store promises.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -305,12 +306,76 @@ async def test_a_long_partition_key_is_taken(store: Store):
         assert line.etag == (await uow.repository(Line).read("l", partition_key=line.book)).etag
 
 
+@pytest.mark.parametrize("document_id", [".", "..", "a ", "a\t", "a\n", "\ra"])
+async def test_an_id_that_no_request_can_name_is_refused_before_anything_is_sent(
+    store: Store, document_id: str
+):
+    watched = FaultyStore(store)
+    async with Outbox(watched).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="cannot be the id"):
+            uow.repository(Note).create(Note(id=document_id))
+        with pytest.raises(UsageError, match="cannot be the id"):
+            await uow.repository(Note).read(document_id)
+    assert (0, 0) == (watched.commits, watched.reads)
+
+
+@pytest.mark.parametrize("document_id", ["...", ".a", " a", "a b", "%2E", "a\u00a0", "+", "%"])
+async def test_any_other_id_leads_back_to_its_document(store: Store, document_id: str):
+    for others in range(2):
+        async with Outbox(store).unit_of_work() as uow:
+            line = uow.repository(Line).create(Line(id=document_id, book=f"b{others}"))
+            if others:
+                uow.repository(Line).create(Line(id="other", book=line.book))
+            await uow.commit()
+            line.text = "changed"
+            uow.repository(Line).update(line)
+            await uow.commit()
+            uow.rollback()
+            assert "changed" == (await uow.repository(Line).read(document_id, partition_key=line.book)).text
+            await uow.repository(Line).delete(document_id, partition_key=line.book)
+            await uow.commit()
+
+
+async def test_whether_a_document_is_marked_as_deleted_is_said_by_true_and_false_alone(store: Store):
+    marks = [True, False, None, 0, "false"]
+    documents = [
+        {**a_document(str(n)), "data": {"id": str(n), "deleted": mark}} for n, mark in enumerate(marks)
+    ]
+    await store.commit(KEY, [Write(kind=WriteKind.CREATE, id=d["id"], document=d) for d in documents])
+    page = await store.query_type("thing", page_size=10, continuation=None, include_deleted=False)
+    assert ["1"] == [document["id"] for document in page.documents]
+
+
 async def test_no_documents_of_a_type_are_one_empty_page(store: Store):
     page = await store.query_type("nothing", page_size=5, continuation=None, include_deleted=True)
     assert ((), None) == (page.documents, page.continuation)
 
 
-@pytest.mark.parametrize("continuation", ["", "no token", "\0", "é"])
+def tokens_of_nobody() -> dict[str, str]:
+    """
+    What looks like a token of one of the stores, and is none.
+    """
+    inside = {
+        "number": "1",
+        "numbers": "[1, 2]",
+        "nothing": "[]",
+        "many": '["a", "b", "c"]',
+        "deep": "[" * 5000,
+    }
+    return {
+        **{
+            f"as a query's {name}": base64.urlsafe_b64encode(text.encode()).decode()
+            for name, text in inside.items()
+        },
+        **{f"as memory's {name}": f"after:{text}" for name, text in inside.items()},
+        "after": "after:",
+    }
+
+
+@pytest.mark.parametrize(
+    "continuation",
+    ["", "no token", "\0", "é", *(pytest.param(t, id=n) for n, t in tokens_of_nobody().items())],
+)
 async def test_a_continuation_that_nobody_gave_out_is_refused(store: Store, continuation: str):
     with pytest.raises(InvalidRequest):
         await store.query_type("thing", page_size=1, continuation=continuation, include_deleted=True)

@@ -113,16 +113,14 @@ class MemoryContainer:
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         await asyncio.sleep(0)
-        if continuation is not None and not continuation.startswith(_AFTER):
-            raise InvalidRequest("The continuation token is not one that this container gave out.")
-        after = None if continuation is None else tuple(json.loads(continuation.removeprefix(_AFTER)))
+        after = _after(continuation)
         found = sorted(
             (
                 document
                 for partition in self._partitions
                 for document in self._visible(partition)
                 if document.get("type") == document_type
-                and (include_deleted or not _data_of(document).get("deleted"))
+                and (include_deleted or _data_of(document).get("deleted", False) is False)
                 and (after is None or _place(document) > after)
             ),
             key=_place,
@@ -281,6 +279,19 @@ def _container_rid(number: int) -> str:
 
 def _place(document: Document) -> tuple[str, str]:
     return str(document["id"]), str(document["partitionKey"])
+
+
+def _after(continuation: str | None) -> tuple[str, str] | None:
+    if continuation is None:
+        return None
+    try:
+        place = json.loads(continuation.removeprefix(_AFTER)) if continuation.startswith(_AFTER) else None
+    except (ValueError, RecursionError):
+        place = None
+    match place:
+        case [str(last_id), str(last_key)]:
+            return last_id, last_key
+    raise InvalidRequest("The continuation token is not one that this container gave out.")
 
 
 def _data_of(document: Document) -> Mapping[str, Any]:

@@ -132,6 +132,16 @@ async def test_any_other_failure_of_a_read_leaves_the_session_as_it_is():
         assert [token, token] == watched.asked_with
 
 
+@pytest.mark.parametrize("substatus", [1002, 1007])
+async def test_a_query_of_a_range_that_was_split_is_unavailable_for_a_moment(substatus: int):
+    async with opened() as (store, _, faults):
+        await store.commit("k", creations("a", "b"))
+        faults.add(FaultRule(operation=RequestKind.QUERY, status=410, substatus=substatus))
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.query_type("thing", page_size=1, continuation=None, include_deleted=True)
+        assert caught.value.applied is False
+
+
 @pytest.mark.parametrize("operation", [RequestKind.BATCH, RequestKind.READ])
 async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_was_done(
     operation: RequestKind,
