@@ -152,12 +152,13 @@ class Parking:
 
         async def step(deadline: Deadline) -> None:
             nonlocal due, parked
-            if not due:
-                return
             key = await deadline.attempt(lambda: key_in(self._store, partition_key))
             parked = key is not None
             if key is not None:
                 await self._confirm(key)
+            if not due:
+                # Known, all of them; and perhaps as held by a parking that is younger than the look before this one.
+                return
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
             if key is None and (failure is None or due[0].event.id != failure.event_id):
