@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,14 +97,14 @@ async def replay_command(
     """
     target = target_of(os.environ)
     start = start_named(since)
-    if start is StartFrom.NOW or (isinstance(start, datetime) and start > datetime.now(UTC)):
-        raise UsageError(
-            f"No event was written after --since {since} yet; name an earlier time, or beginning."
-        )
     asked = {"since": since, "key": key, "action": action}
     position = _saved(state, asked)
     async with opened(target) as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+        if start is StartFrom.NOW or (isinstance(start, datetime) and start > listing.read_at):
+            raise UsageError(
+                f"No event was written after --since {since} yet; name an earlier time, or beginning."
+            )
         store = await outbox.parked_store() if outbox.parked else None
         parked = await ParkedKeys(store).list() if store else ()
         wanted = Wanted(
