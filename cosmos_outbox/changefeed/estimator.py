@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.changefeed.bootstrap import start_of
+from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.errors import RangeGone
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, PhysicalRange
@@ -105,10 +106,10 @@ def _parts(lease: Lease, leases: Sequence[Lease], physical: Sequence[PhysicalRan
     own = lease.range or next((p.range for p in physical if p.id == lease.token), None)
     if own is None:
         return []
-    others = [other.range for other in leases if other.id != lease.id and other.range is not None]
+    descendants = [other.range for other in leases if other.range and descends(other, lease, own)]
     cut = [
         FeedRange(min=max(own.min, p.range.min), max=min(own.max, p.range.max))
         for p in physical
         if p.range.overlaps(own)
     ]
-    return [part for part in cut if len(cut) == 1 or not any(other.contains(part) for other in others)]
+    return [left for part in cut for left in part.without(descendants)]

@@ -25,7 +25,7 @@ class FailureHandler(Protocol):
         """
         Take the page over, for example into a dead-letter store: returning means that it is done.
 
-        Raising means that it is not; the handler gets it again and, if it fails again, this is called again.
+        Raising means that it is not: the handler gets it again, and after as many more failures this is called again.
         """
         ...
 
@@ -91,6 +91,12 @@ class ProcessorOptions:
                     self.renew_interval * 2 > self.expiration,
                     "renew_interval must be at most half of expiration",
                 ),
+                (
+                    isinstance(self.start, datetime) and self.start.tzinfo is None,
+                    "start must have a time zone (a time without one would mean another on each machine)",
+                ),
+                (self.checkpoint_interval < timedelta(0), "checkpoint_interval must not be negative"),
+                (self.min_poll_interval <= timedelta(0), "min_poll_interval must be positive"),
                 (
                     self.min_poll_interval > self.max_poll_interval,
                     "min_poll_interval must not exceed max_poll_interval",

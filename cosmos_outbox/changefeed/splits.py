@@ -36,7 +36,7 @@ def children_of(
     into the neighbour's lease, and its part in ours becomes a version 1 lease. What `others` hold of the parent's range
     already, because somebody crashed between the steps and the ranges changed again, gets no second lease.
     """
-    descendants = [other.range for other in others if other.range and _descends(other, lease, parent_range)]
+    descendants = [other.range for other in others if other.range and descends(other, lease, parent_range)]
     overlapping = [candidate for candidate in physical if candidate.range.overlaps(parent_range)]
     fits = len(overlapping) == 1 and (lease.version == 1 or overlapping[0].id == lease.token)
     if fits and not descendants:
@@ -65,10 +65,13 @@ def half_replaced(lease: Lease, parent_range: FeedRange, others: Sequence[Lease]
     """
     Say whether somebody began to replace a lease and did not finish: it must be replaced now, even if it can be read.
     """
-    return any(_descends(other, lease, parent_range) for other in others)
+    return any(descends(other, lease, parent_range) for other in others)
 
 
-def _descends(other: Lease, lease: Lease, parent_range: FeedRange) -> bool:
+def descends(other: Lease, lease: Lease, parent_range: FeedRange) -> bool:
+    """
+    Say whether another lease took the place of a part of this one, or of all of it.
+    """
     if other.id == lease.id or other.range is None or not parent_range.contains(other.range):
         return False
     return other.range != parent_range or (lease.version, other.version) == (0, 1)

@@ -138,12 +138,12 @@ MISTAKES = {
     ),
     "a replacement that a crash cut short is not noticed": Mistake(
         owner=holdings, name="half_replaced",
-        right="any(_descends(other, lease, parent_range) for other in others)", wrong="False",
+        right="any(descends(other, lease, parent_range) for other in others)", wrong="False",
         story=CUT_SHORT, said="both trust",
     ),
     "a replacement that a crash cut short is made anew": Mistake(
         owner=supervisor, name="children_of",
-        right="[other.range for other in others if other.range and _descends(other, lease, parent_range)]", wrong="[]",
+        right="[other.range for other in others if other.range and descends(other, lease, parent_range)]", wrong="[]",
         story=CUT_SHORT, said="half an hour",
     ),
     "a merged partition is read on under its old name": Mistake(

@@ -297,6 +297,20 @@ async def test_a_running_fleet_creates_a_lease_again_once_its_owner_cannot_trust
     assert ["..0", "..1", "..2", ".info"] == await ids(world)
 
 
+async def test_a_lease_that_cannot_be_created_again_is_not_tried_at_every_pass():
+    world = World(ranges=3)
+    store = Faulty(world.leases)
+    world.start("a", leases=store)
+    await asyncio.sleep(30)
+    await world.leases.delete(f"{PREFIX}..1", f"{PREFIX}..1")
+    store.failing["create"] = AccessDenied
+    store.calls.clear()
+    await asyncio.sleep(780)  # 60 passes
+
+    assert 8 <= store.calls["create"] <= 13
+    await world.stop_all()
+
+
 async def test_a_lease_created_again_starts_where_now_was_when_there_were_none():
     world = World(ranges=1)
 

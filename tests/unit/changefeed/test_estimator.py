@@ -8,6 +8,7 @@ import asyncio
 from datetime import timedelta
 
 from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.leases import new_lease
 from tests.unit.changefeed.world import World
 
 
@@ -63,6 +64,26 @@ async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
     assert (
         6 <= (await lag(world)).transactions <= 12
     )  # the newest LSN of a child counts the other child's past too
+
+
+async def test_what_waits_counts_once_where_a_merge_is_half_in_place():
+    world = World(ranges=2)
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    parent = (await world.all_leases())[0]
+    assert parent.range is not None
+    world.container.merge("0", "1")
+    token = f"{parent.range.min}-{parent.range.max}"
+    prefix = parent.id.removesuffix("..0")
+    await world.leases.create(
+        new_lease(prefix, token, parent.range, version=1, continuation=parent.continuation).raw
+    )
+    await world.write_many(10)
+
+    waiting = {lease.token: lease.transactions for lease in (await lag(world)).leases}
+    assert 0 == waiting.pop("0")
+    assert all(0 < count <= 10 for count in waiting.values())
 
 
 async def test_a_lease_that_cannot_be_read_is_named_and_what_waits_for_the_others_is_told():

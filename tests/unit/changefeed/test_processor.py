@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import textwrap
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -15,7 +15,7 @@ from cosmos_outbox import changefeed
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
-from cosmos_outbox.instrumentation import LeaseClosed, Record
+from cosmos_outbox.instrumentation import LeaseClosed, PageHandled, Record
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from tests.unit.changefeed.world import Faulty, World
 
@@ -160,6 +160,36 @@ async def test_the_checkpoint_never_runs_ahead_of_the_handler():
     assert '"10"' == lease.continuation
 
 
+async def test_each_page_tells_what_waits_behind_it():
+    world, records = World(), list[Record]()
+    await world.write_many(10)
+    world.start("a", hooks=[records.append], max_items=5)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert [5, 0] == [record.lag for record in records if isinstance(record, PageHandled)]
+
+
+async def test_while_a_lease_that_was_asked_for_is_still_to_come_a_worker_looks_more_often():
+    world = World(ranges=2)
+
+    async def hang(_: ChangeBatch) -> None:
+        await asyncio.Event().wait()
+
+    await world.write_many(20)
+    world.start("a", handler=hang, grace_period=timedelta(minutes=10))
+    await asyncio.sleep(20)
+    store = Faulty(world.leases)
+    world.start("b", leases=store)
+    await asyncio.sleep(1)
+    store.calls.clear()
+    await asyncio.sleep(130)
+
+    assert 35 <= store.calls["list"] <= 45
+    await world.kill("a")
+    await world.stop_all()
+
+
 async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_ones_with_the_renewals():
     world = World()
     store = Faulty(world.leases)
@@ -286,8 +316,18 @@ async def test_start_now_skips_history_but_nothing_written_after_the_first_start
 def test_options_report_every_mistake_at_once():
     with pytest.raises(ConfigurationError) as caught:
         ProcessorOptions(
-            processor_name="", instance_name=" ", max_items=0, renew_interval=timedelta(seconds=50)
+            processor_name="",
+            instance_name=" ",
+            start=datetime(2026, 11, 21),  # noqa: DTZ001 - the mistake
+            max_items=0,
+            renew_interval=timedelta(seconds=50),
+            min_poll_interval=timedelta(0),
+            checkpoint_interval=timedelta(seconds=-1),
         )
 
-    for word in ("processor_name", "instance_name", "max_items", "renew_interval"):
-        assert word in str(caught.value)
+    words = (
+        "processor_name", "instance_name", "start", "max_items", "renew_interval", "min_poll_interval",
+        "checkpoint_interval",
+    )  # fmt: skip
+    for word in words:
+        assert f"{word} must" in str(caught.value)

@@ -63,6 +63,16 @@ async def test_a_write_of_another_who_leaves_us_the_owner_is_no_loss_and_survive
     assert ("me", '"9"', "kept") == (found.owner, found.continuation, found.properties["theirs"])
 
 
+async def test_a_range_that_an_old_program_dropped_from_our_lease_is_written_again():
+    store, tenure = await owned()
+    found = await store.read("p..0", "p..0")
+    document = {name: value for name, value in found.items() if name != "FeedRange"}
+    await MemoryLeases.replace(store, document, etag=found["_etag"])
+    await tenure.save()
+
+    assert FeedRange(min="", max="FF") == (await store.stored()).range
+
+
 async def test_a_renewal_and_a_checkpoint_of_our_own_never_collide():
     store, tenure = await owned()
     keeping = asyncio.ensure_future(tenure.keep())
