@@ -72,6 +72,8 @@ class Entity(BaseModel):
                 f"{cls.__name__} cannot have a field named {min(taken)!r}: that is what {Entity.__name__} calls "
                 "something else. Give the field another name, and an alias where the document needs this one."
             )
+        if hasattr(cls, "delete") and ("deleted" in cls.model_fields or hasattr(cls, "deleted")):
+            _check_mark(cls)
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
 
@@ -210,10 +212,22 @@ class Entity(BaseModel):
         progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
 
 
+def _check_mark(cls: type[Entity]) -> None:
+    field = cls.model_fields.get("deleted")
+    if field is None or field.annotation is not bool or (field.serialization_alias or "deleted") != "deleted":
+        raise TypeError(
+            f"{cls.__name__} has `delete` and `deleted`, so it is marked as deleted where the store has "
+            '`"deleted": true`: `deleted` must be a field of type bool that is stored under that name. Give one of the '
+            "two another name where they mean something else."
+        )
+
+
 @runtime_checkable
 class SoftDeletable(Protocol):
     """
     An entity that is marked as deleted and stays in the store; `delete` records the event that says so.
+
+    The mark is a field, stored as "deleted", for it is the store that leaves out what is deleted when it lists.
     """
 
     deleted: bool

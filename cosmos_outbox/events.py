@@ -45,7 +45,8 @@ class DomainEvent(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if taken := _RESERVED & cls.model_fields.keys():
+        aliases = {field.serialization_alias for field in cls.model_fields.values()}
+        if taken := _RESERVED & cls.model_fields.keys() or {"action"} & aliases:
             raise TypeError(
                 f"{cls.__name__} cannot have a field named {min(taken)!r}: that says something about all events of the "
                 "type. Declare it as a ClassVar, or give the field another name."

@@ -160,6 +160,8 @@ class Repository(Generic[EntityT]):
 
     def _restored(self, document: Document) -> EntityT:
         data: dict[str, Any] = document["data"]
+        if data.get("id") != document["id"]:  # another program left it out
+            data = {**data, "id": document["id"]}
         return self._type.restore(data, version=version_of(document), etag=document["_etag"], stored=document)
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import warnings
+from datetime import datetime
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from cosmos_outbox import Entity
+from cosmos_outbox.entities import is_deleted
 from tests.notes import Line, Note
 
 
@@ -141,3 +143,34 @@ def test_a_copy_records_its_own_events_and_under_another_id_is_new():
     assert [(3, '"3"'), (0, None), (3, '"3"')] == [(c.version, c.etag) for c in (same, other, deep)]
     note.mark_committed(version=4, etag='"4"', taken=note.take_events())
     assert [3, 0, 3] == [copied.version for copied in (same, other, deep)]
+
+
+def test_a_mark_of_deletion_that_the_store_could_not_see_is_refused():
+    class Archived(Entity):
+        archived: bool = False
+
+        @property
+        def hidden(self) -> bool:
+            return self.archived
+
+        def delete(self) -> None:
+            self.archived = True
+
+    assert not is_deleted(Archived(archived=True))
+
+    with pytest.raises(TypeError, match="stored under that name"):
+
+        class Computed(Archived):
+            @property
+            def deleted(self) -> bool:
+                return self.archived
+
+    with pytest.raises(TypeError, match="stored under that name"):
+
+        class Aliased(Archived):
+            deleted: bool = Field(default=False, alias="isDeleted")
+
+    with pytest.raises(TypeError, match="stored under that name"):
+
+        class Dated(Archived):
+            deleted: datetime | None = None

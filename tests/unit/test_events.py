@@ -5,7 +5,7 @@ import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from cosmos_outbox import DomainEvent
 from cosmos_outbox.events import event_type_named
@@ -95,3 +95,10 @@ def test_a_field_that_would_hide_what_is_said_of_the_type_is_refused(name: str):
         warnings.simplefilter("ignore")  # pydantic warns of it too
         with pytest.raises(TypeError, match=f"named '{name}'"):
             type("Hiding", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+def test_a_field_that_would_be_stored_as_the_action_is_refused():
+    with pytest.raises(TypeError, match="'action'"):
+
+        class Disguised(DomainEvent):
+            kind: str = Field(alias="action")

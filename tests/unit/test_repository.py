@@ -14,6 +14,7 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.ports import Write, WriteKind
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.notes import Line, Note, actions, stored
 
@@ -360,3 +361,17 @@ async def test_an_id_that_no_document_can_have_is_not_asked_for():
         with pytest.raises(UsageError, match="'a/b'"):
             await uow.repository(Note).read("a/b")
     assert 0 == store.reads
+
+
+@pytest.mark.parametrize("data", [{}, {"id": "other"}])
+async def test_an_entity_has_the_id_of_its_document_also_where_another_program_left_it_out_of_the_data(
+    data: dict[str, str],
+):
+    container = MemoryContainer()
+    document = {"id": "n", "partitionKey": "n", "type": "note", "data": data}
+    await container.commit("n", [Write(kind=WriteKind.CREATE, id="n", document=document)])
+    async with Outbox(container).unit_of_work() as uow:
+        note = await uow.repository(Note).read("n")
+        note.change("new")
+        await uow.commit()
+    assert {"id": "n", "text": "new"}.items() <= stored(container, "note")[0]["data"].items()
