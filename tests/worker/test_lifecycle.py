@@ -109,7 +109,8 @@ async def test_a_second_signal_while_draining_exits_1(site):
     await worker.said("PublishFailed")
     worker.process.terminate()
     await worker.said("worker.draining")
-    while "worker.aborted" not in worker.output:  # those that come at once with the first one are the same asking
+    # Those that come at once with the first one are the same asking.
+    while "worker.aborted" not in worker.output:
         worker.process.terminate()
         await asyncio.sleep(0.05)
     assert 1 == await worker.exit_code()
