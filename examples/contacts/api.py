@@ -104,7 +104,10 @@ def _problem_responses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]
     always = (HTTPStatus.BAD_REQUEST, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
     content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     retry = {
-        "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before trying again."}
+        "Retry-After": {
+            "schema": {"type": "integer"},
+            "description": "Seconds to wait before trying again; not there if the change may be stored already.",
+        }
     }
     retried = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
     return {
@@ -122,13 +125,12 @@ _CHANGE_HEADERS = {
         "description": "The ids of the events that were committed, in order, separated by commas.",
     },
 }
+_LOCATION_HEADER = {"Location": {"schema": {"type": "string"}, "description": "Where the contact is read."}}
 _Responses = dict[int | str, dict[str, Any]]
 _CREATED: _Responses = {
     201: {
         "description": "The contact as it is stored.",
-        "headers": _ETAG_HEADER
-        | _CHANGE_HEADERS
-        | {"Location": {"schema": {"type": "string"}, "description": "Where the contact is read."}},
+        "headers": _ETAG_HEADER | _CHANGE_HEADERS | _LOCATION_HEADER,
     }
 }
 _CHANGED: _Responses = {
@@ -150,6 +152,14 @@ _LISTED: _Responses = {
     }
 }
 _DELETED: _Responses = {204: {"description": "The contact is deleted.", "headers": _CHANGE_HEADERS}}
+_CREATION_PROBLEMS = _problem_responses(HTTPStatus.CONFLICT)
+_CREATION_PROBLEMS[503]["headers"] = {
+    **_CREATION_PROBLEMS[503]["headers"],
+    "Location": {
+        "schema": {"type": "string"},
+        "description": "Where to look, instead of trying again, if it is not known whether the contact was stored.",
+    },
+}
 _CHANGE_PROBLEMS = _problem_responses(HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED)
 
 
@@ -168,15 +178,19 @@ def _set_change_headers(changed: Changed, response: Response) -> None:
     "",
     status_code=HTTPStatus.CREATED,
     operation_id="createContact",
-    responses=_CREATED | _problem_responses(HTTPStatus.CONFLICT),
+    responses=_CREATED | _CREATION_PROBLEMS,
 )
-async def create_contact(body: NewContact, uow: UnitOfWorkNeeded, response: Response) -> ContactView:
+async def create_contact(
+    body: NewContact, uow: UnitOfWorkNeeded, request: Request, response: Response
+) -> ContactView:
     """
     Add a contact.
     """
     contact = Contact(name=body.name, description=body.description, email=body.email, company=body.company)
+    location = f"/api/contacts/{contact.id}"
+    request.state.location = location  # where the caller may look if the outcome stays unknown
     changed = await service.create(uow, contact)
-    response.headers["Location"] = f"/api/contacts/{contact.id}"
+    response.headers["Location"] = location
     return _describe(changed, response)
 
 

@@ -4,6 +4,7 @@ Problems: every error of the API as RFC 9457 problem details.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import defaultdict
 from http import HTTPStatus
@@ -32,6 +33,8 @@ from cosmos_outbox import (
 MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_SECONDS = 1.0
 
+_logger = logging.getLogger("contacts.api")
+
 _STATUS: dict[type[OutboxError], HTTPStatus] = {
     NotFound: HTTPStatus.NOT_FOUND,
     Conflict: HTTPStatus.CONFLICT,
@@ -49,8 +52,9 @@ _STATUS: dict[type[OutboxError], HTTPStatus] = {
 _DETAIL: dict[type[OutboxError], str] = {
     CommitOutcomeUnknown: "It is not known whether the change was stored; read the contact to find out.",
     Conflict: "There is already a contact with this id.",
-    InvalidRequest: "The request is not valid; a continuation token must be one that this API gave out.",
+    InvalidRequest: "The request is not valid; a continuation token, where it has one, must be one that this API gave out.",
     NotFound: "There is no such contact, or it was deleted.",
+    OutboxError: "The server cannot do this as it is set up; its log says why.",
     PreconditionFailed: "The contact was changed since it was read; read it again and repeat the change.",
     StoreUnavailable: "The contacts cannot be reached at the moment, and nothing was changed; try again.",
     TooManyRequests: "There are too many requests at the moment; try again after the time in Retry-After.",
@@ -136,8 +140,13 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
     status = next(
         (_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
     )
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _logger.error("request.failed", extra={"path": request.url.path}, exc_info=error)
     headers: dict[str, str] = {}
-    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+    if isinstance(error, CommitOutcomeUnknown):  # whoever sent a creation again would make a second contact
+        if (location := getattr(request.state, "location", None)) is not None:
+            headers["Location"] = location
+    elif status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
         seconds = getattr(error, "retry_after", None) or DEFAULT_RETRY_SECONDS
         headers["Retry-After"] = str(math.ceil(seconds))
     if isinstance(error, PreconditionFailed) and error.actual:

@@ -356,13 +356,17 @@ class _Refusing(FaultyStore):
         # longer than the deadline, so that the API gives up at once
         pytest.param(TooManyRequests(retry_after=30.2), 429, "31", id="429"),
         pytest.param(StoreUnavailable(applied=False, retry_after=60), 503, "60", id="503"),
-        pytest.param(StoreUnavailable(retry_after=60), 503, "1", id="unknown"),
+        pytest.param(StoreUnavailable(retry_after=60), 503, None, id="unknown"),
         pytest.param(ConfigurationError("the key is sesame"), 500, None, id="500"),
         pytest.param(RuntimeError("the key is sesame"), 500, None, id="bug"),
     ],
 )
 async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_secret(
-    container: MemoryContainer, error: Exception, status: int, retry_after: str | None
+    container: MemoryContainer,
+    error: Exception,
+    status: int,
+    retry_after: str | None,
+    caplog: pytest.LogCaptureFixture,
 ):
     store = _Refusing(container)
     store.error = error
@@ -371,7 +375,30 @@ async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_s
     problem = assert_problem(answer, status)
     assert retry_after == answer.headers.get("Retry-After")
     assert "sesame" not in answer.text
-    assert "unit of work" not in problem.get("detail", ""), "that is nothing callers of the API know of"
+    assert problem["detail"]
+    assert "unit of work" not in problem["detail"], "that is nothing callers of the API know of"
+    if not isinstance(error, RuntimeError):  # which the server logs
+        assert (status >= 500) == ("request.failed" in caplog.messages)
+
+
+class _Forgetful(FaultyStore):
+    """
+    Writes, does not say so, and asks for more time than there is.
+    """
+
+    async def commit(self, partition_key, writes):
+        await super().commit(partition_key, writes)
+        raise StoreUnavailable(retry_after=60)
+
+
+async def test_a_creation_of_unknown_outcome_is_answered_with_the_place_to_look_and_no_time_to_try_again(
+    container: MemoryContainer,
+):
+    async with served(create_app(store=_Forgetful(container, reads=[ReadFault.UNAVAILABLE]))) as api:
+        answer = await api.post("/api/contacts", json=JANE)
+        assert_problem(answer, 503)
+        assert "Retry-After" not in answer.headers
+        assert 200 == (await api.get(answer.headers["Location"])).status
 
 
 async def test_passing_faults_of_reads_are_repeated(api: Client, store: FaultyStore):
