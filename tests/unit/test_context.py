@@ -242,6 +242,13 @@ def test_a_commit_below_the_limit_is_not_refused_because_the_quick_measure_is_ab
     assert pending(context).size_bytes <= MAX_BATCH_BYTES
 
 
+def test_control_characters_are_measured_as_they_are_sent():
+    context = ContainerContext()
+    context.track(Line(book="b", text="\x01" * (MAX_BATCH_BYTES // 6)), Change.CREATE)
+    with pytest.raises(BatchTooLarge):
+        pending(context)
+
+
 def test_an_entity_whose_id_no_document_can_have_is_refused():
     with pytest.raises(UsageError, match="'a/b'"):
         ContainerContext().track(Line(id="a/b", book="b"), Change.CREATE)

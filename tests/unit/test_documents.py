@@ -45,6 +45,12 @@ def test_commits_that_leave_no_lasting_event_leave_their_ids_in_the_entity_the_o
     assert {v: f"c{v}" for v in (3, 4, 6, 7, 8, 9, 10, 11)} == commit_trail(document)
 
 
+def test_a_trail_forgets_what_is_newer_than_the_entity_for_that_version_will_come_again():
+    document = entity_document(restored({"id": "n", "data": {"id": "n"}}), version=9, commit_id="c9")
+    again = entity_document(restored({**document, "version": 2}), version=3, commit_id="c3")
+    assert {3: "c3"} == commit_trail(again)
+
+
 @pytest.mark.parametrize(
     "meta", [None, 1, {}, {"commits": 1}, {"commits": [1, {}, {"version": "x", "id": "c"}]}]
 )
