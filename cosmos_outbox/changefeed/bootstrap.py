@@ -151,8 +151,8 @@ def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lea
 def _start_property(start: StartFrom | datetime, now: datetime) -> str:
     if start is StartFrom.BEGINNING:
         return BEGINNING
-    # "Now" is fixed here: a lease first read a minute later must not skip that minute. One second earlier, as .NET,
-    # because the service's start time has whole seconds and is exclusive.
+    # "Now" is fixed here: a lease first read a minute later must not skip that minute. One second earlier, as .NET, for
+    # a clock that is a little ahead of the service's.
     moment = start if isinstance(start, datetime) else now - timedelta(seconds=1)
     return format_timestamp(moment)
 

@@ -179,7 +179,7 @@ async def reset_leases(
     if start is StartFrom.BEGINNING:
         chosen = StartFrom.BEGINNING.value
     else:
-        # As where leases are created: the service's start time is exclusive and has whole seconds.
+        # One second earlier, as where leases are created.
         chosen = format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
     for lease in leases if not dry_run else ():
         properties = {**lease.properties, START: chosen}
