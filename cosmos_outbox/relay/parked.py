@@ -1,7 +1,7 @@
 """
 What the parked store holds: a document for each parked key, one for each of its events, and one index of all keys.
 
-    outbox.keys   {"keys": {"<epoch>": {"key": …, "at": …}}}: every parked key is in it, under the epoch of its parking
+    outbox.keys   {"keys": {"<epoch>": {"key": …, "since": …}}}: every parked key, under the epoch of its parking
     outbox.key    one in the partition of each parked key: where its queue begins and ends, who releases it
     event.<id>    an event in the queue, or the record of one that was dropped or sent with another payload
 
@@ -30,6 +30,8 @@ _LONGEST_EVENT_ID = 1000  # bytes; Cosmos DB takes ids of 1,023
 _LONGEST_ERROR = 2000
 _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
 
+# of the index, by epoch: {"key": …, "since": when it was first seen there, at the latest}
+Entries = dict[str, dict[str, Any]]
 ValueT = TypeVar("ValueT")
 
 
@@ -160,6 +162,25 @@ def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure
     )
 
 
+def entries_in(document: Mapping[str, Any]) -> Entries:
+    """
+    Return the entries of the index as it was read.
+
+    Raises:
+        ParkingError: it cannot be read.
+    """
+    with _reading(document):
+        return {
+            epoch: {
+                **entry,
+                "key": _of(entry, "key", str),
+                # No write has noted yet when it came; the one that is read was the first that may have shown it.
+                "since": _of(entry, "since", int) if "since" in entry else int(document["_ts"]),
+            }
+            for epoch, entry in _of(document, "keys", dict).items()
+        }
+
+
 async def key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
     """
     Return a parked key as it is, or None where it is certain that it is not parked.
@@ -284,7 +305,7 @@ def _failure(document: Mapping[str, Any] | None) -> Failure | None:
 @contextmanager
 def _reading(document: Mapping[str, Any]) -> Iterator[None]:
     """
-    Tell of a document that is not as this version writes it, so that only its key stands still.
+    Tell of a document that is not as this version writes it, so that no more stands still than needs it.
     """
     try:
         yield

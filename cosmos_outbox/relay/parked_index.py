@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import TypeVar
 
 from cosmos_outbox.errors import (
     Conflict,
@@ -24,15 +25,12 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
-from cosmos_outbox.relay.parked import INDEX_ID, key_in
+from cosmos_outbox.relay.parked import INDEX_ID, Entries, entries_in, key_in
 from cosmos_outbox.retries import Deadline, RetryOptions
 
 _ABANDONED_AFTER_SECONDS = 3600  # on the service's clock; no parking takes nearly so long
-_MOST_LOOKED_AT = 50  # of abandoned entries at a time, each costs two requests
+_PROVEN_PER_WRITE = 10  # keys, two requests each: so many that the write is in time over a slow line, too
 
-Entries = dict[
-    str, dict[str, Any]
-]  # by epoch: {"key": …, "since": when it was first seen there, at the latest}
 ResultT = TypeVar("ResultT")
 
 
@@ -68,12 +66,8 @@ class ParkedIndex:
         """
         Return all parked keys, and perhaps some that are not: what is not among them is not parked.
         """
-
-        async def unchanged(entries: Entries, now: int) -> Entries:
-            # Written back all the same: that nobody wrote in between proves that the copy is the newest.
-            return entries
-
-        return _keys(await self._changed(unchanged))
+        # Written back all the same: that nobody wrote in between proves that the copy is the newest.
+        return _keys(await self._changed(lambda entries: entries))
 
     async def look(self) -> frozenset[str]:
         """
@@ -94,7 +88,7 @@ class ParkedIndex:
         """
         epoch = uuid.uuid4().hex
 
-        async def with_key(entries: Entries, now: int) -> Entries:
+        def with_key(entries: Entries) -> Entries:
             others = _keys(entries) - {partition_key}
             if len(others) >= max_keys:
                 raise ParkingFull(
@@ -111,7 +105,7 @@ class ParkedIndex:
         See to it that a key whose document is there is named, whatever was removed before it came.
         """
 
-        async def with_key(entries: Entries, now: int) -> Entries:
+        def with_key(entries: Entries) -> Entries:
             return {epoch: {"key": partition_key}, **entries}
 
         await self._changed(with_key)
@@ -121,49 +115,62 @@ class ParkedIndex:
         Remove the entry of a key that was handed back, or never parked.
         """
 
-        async def without(entries: Entries, now: int) -> Entries:
-            return {name: entry for name, entry in entries.items() if name != epoch}
+        await self._changed(lambda entries: {name: entry for name, entry in entries.items() if name != epoch})
 
-        await self._changed(without)
-
-    async def remove_abandoned(self, partition_keys: Collection[str]) -> None:
+    async def remove_abandoned(self, partition_keys: Collection[str], *, now: datetime) -> None:
         """
         Remove what crashed parkings of these keys left behind, where it is old and the key is not parked.
+
+        Args:
+            partition_keys: that somebody found not to be parked.
+            now: says only whether the index was written lately; where it was and nothing is old, it stays as it is.
         """
 
-        async def without_abandoned(entries: Entries, now: int) -> Entries:
+        async def step(deadline: Deadline) -> bool:
+            entries, written_at, etag = await self._read(deadline)
             old = [
                 epoch
                 for epoch, entry in entries.items()
-                if entry["key"] in partition_keys and now - entry["since"] > _ABANDONED_AFTER_SECONDS
-            ][:_MOST_LOOKED_AT]
+                if entry["key"] in partition_keys and written_at - entry["since"] > _ABANDONED_AFTER_SECONDS
+            ][:_PROVEN_PER_WRITE]
             # Proven after the index was read: a key parked by now was confirmed since, and the write fails.
-            gone = {epoch for epoch in old if await key_in(self._store, entries[epoch]["key"]) is None}
-            return {epoch: entry for epoch, entry in entries.items() if epoch not in gone}
+            gone = {
+                epoch
+                for epoch in old
+                if await deadline.attempt(key_in, self._store, entries[epoch]["key"]) is None
+            }
+            # Only a write tells the service's time, and nobody else may write for days.
+            if gone or now.timestamp() - written_at > _ABANDONED_AFTER_SECONDS:
+                left = {epoch: entry for epoch, entry in entries.items() if epoch not in gone}
+                await self._write(left, etag, deadline)
+            return len(gone) == _PROVEN_PER_WRITE
 
-        await self._changed(without_abandoned)
+        async with self._lock:
+            while await until_applied(step, self._options):
+                pass
 
-    async def _changed(self, change: Callable[[Entries, int], Awaitable[Entries]]) -> Entries:
+    async def _changed(self, change: Callable[[Entries], Entries]) -> Entries:
         async def step(deadline: Deadline) -> Entries:
-            entries, written_at, etag = await self._read(deadline)
-            changed = await deadline.attempt(lambda: change(entries, written_at))
-            body = {"id": INDEX_ID, "partitionKey": INDEX_ID, "type": "parkedKeys", "keys": changed}
-            kind = WriteKind.CREATE if etag is None else WriteKind.REPLACE
-            write = Write(kind=kind, id=INDEX_ID, document=body, etag=etag)
-            await deadline.attempt(lambda: self._store.commit(INDEX_ID, [write]))
+            entries, _, etag = await self._read(deadline)
+            changed = change(entries)
+            await self._write(changed, etag, deadline)
             return changed
 
         async with self._lock:
             return await until_applied(step, self._options)
 
+    async def _write(self, entries: Entries, etag: str | None, deadline: Deadline) -> None:
+        body = {"id": INDEX_ID, "partitionKey": INDEX_ID, "type": "parkedKeys", "keys": entries}
+        kind = WriteKind.CREATE if etag is None else WriteKind.REPLACE
+        write = Write(kind=kind, id=INDEX_ID, document=body, etag=etag)
+        await deadline.attempt(self._store.commit, INDEX_ID, [write])
+
     async def _read(self, deadline: Deadline) -> tuple[Entries, int, str | None]:
         try:
-            document = await deadline.attempt(lambda: self._store.read(INDEX_ID, INDEX_ID))
+            document = await deadline.attempt(self._store.read, INDEX_ID, INDEX_ID)
         except NotFound:
             return {}, 0, None
-        written_at = int(document["_ts"])
-        entries = {epoch: {"since": written_at, **entry} for epoch, entry in document["keys"].items()}
-        return entries, written_at, document["_etag"]
+        return entries_in(document), int(document["_ts"]), document["_etag"]
 
 
 def _keys(entries: Entries) -> frozenset[str]:

@@ -99,7 +99,7 @@ class ParkedKeys:
         found = {name: await self._key(name) for name in await self._index.look()}
         if absent := [name for name, key in found.items() if key is None]:
             with suppress(StoreError):  # the next look tries again
-                await self._index.remove_abandoned(absent)
+                await self._index.remove_abandoned(absent, now=self._utcnow())
         return tuple(sorted(filter(None, found.values()), key=lambda key: key.parked_at))
 
     async def names(self) -> frozenset[str]:

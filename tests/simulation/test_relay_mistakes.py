@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import CommitResult, ParkedStore, Publisher, Write, WriteKind
 from cosmos_outbox.relay import ParkedEvent, ParkedKey, ParkedKeys, Parking
 from cosmos_outbox.relay.delivery import Delivery
-from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID, NO_ETAG, Failure
-from cosmos_outbox.relay.parked_index import Entries, ParkedIndex
+from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID, NO_ETAG, Entries, Failure
+from cosmos_outbox.relay.parked_index import ParkedIndex
 from cosmos_outbox.relay.parking import Held
 from cosmos_outbox.retries import Deadline, RetryOptions
 from tests.simulation.relay import Act, Link, Operator, Owner, Script, Simulation, StoreFault
@@ -127,8 +128,8 @@ class KeyIsNotConfirmed(OtherIndex):
 
 class LeftoversAreRemovedUnproven(OtherIndex):
     class Index(ParkedIndex):
-        async def remove_abandoned(self, partition_keys: Collection[str]) -> None:
-            async def without(entries: Entries, now: int) -> Entries:
+        async def remove_abandoned(self, partition_keys: Collection[str], *, now: datetime) -> None:
+            def without(entries: Entries) -> Entries:
                 return {name: entry for name, entry in entries.items() if entry["key"] not in partition_keys}
 
             await self._changed(without)
@@ -137,7 +138,7 @@ class LeftoversAreRemovedUnproven(OtherIndex):
 class EntriesAreRemovedByKey(OtherIndex):
     class Index(ParkedIndex):
         async def remove(self, epoch: str) -> None:
-            async def without(entries: Entries, now: int) -> Entries:
+            def without(entries: Entries) -> Entries:
                 gone = entries[epoch]["key"] if epoch in entries else None
                 return {name: entry for name, entry in entries.items() if entry["key"] != gone}
 

@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay.parked import KEY_ID, events_in, held_id, key_in
+from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID, events_in, held_id, key_in
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parking import parked
 
@@ -74,3 +74,15 @@ async def test_a_key_that_cannot_be_read_stands_still_while_others_go_on() -> No
     with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
         await world.worker()(batch(event("b", 9), event("c", 1)))
     assert ["b/1", "c/1"] == world.ids
+
+
+@pytest.mark.parametrize(
+    "keys", [None, [], {"e": "b"}, {"e": {"since": 1}}, {"e": {"key": "b", "since": "now"}}]
+)
+async def test_an_index_that_cannot_be_read_is_told_of_by_its_name(keys: object) -> None:
+    world = await parked()
+    await tampered(world.store, INDEX_ID, INDEX_ID, lambda document: document.update(keys=keys))
+    with pytest.raises(ParkingError, match=r"'outbox\.keys' .* cannot be read"):
+        await world.operator.list()
+    with pytest.raises(ParkingError, match=r"'outbox\.keys' .* cannot be read"):
+        await world.worker()(batch(event("c", 1)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pytest
 
@@ -33,7 +34,10 @@ class Clocked:
         self.store = MemoryParked(now=lambda: self.now)
         self.counted = Counted(self.store)
         self.index = ParkedIndex(self.store, RetryOptions())
-        self.keys = ParkedKeys(self.counted)
+        self.keys = ParkedKeys(self.counted, utcnow=self.utcnow)
+
+    def utcnow(self) -> datetime:
+        return datetime.fromtimestamp(self.now, UTC)
 
     async def crash(self, *partition_keys: str) -> None:
         """
@@ -80,7 +84,7 @@ async def test_a_parked_key_stays_in_the_index_however_old_it_is() -> None:
     await world.park("b")
     await world.crash("x")
     await world.hours_later(1000)
-    await world.index.remove_abandoned(["b", "x"])
+    await world.index.remove_abandoned(["b", "x"], now=world.utcnow())
     assert {"b"} == await world.index.keys()
 
 
@@ -88,7 +92,7 @@ async def test_only_what_somebody_saw_absent_is_looked_at_again() -> None:
     world = Clocked()
     await world.crash("x", "y")
     await world.hours_later(2)
-    await world.index.remove_abandoned(["x"])
+    await world.index.remove_abandoned(["x"], now=world.utcnow())
     assert {"y"} == await world.index.keys()
 
 
@@ -102,6 +106,36 @@ async def test_the_age_of_an_entry_is_counted_from_when_it_was_first_seen_there(
     await world.crash("x")
     await world.keys.list()
     assert {"x"} == await world.index.keys()
+
+
+async def test_many_leftovers_are_removed_over_a_slow_line_too() -> None:
+    world = Clocked()
+    await world.crash(*(f"x{number}" for number in range(45)))
+    await world.hours_later(2)
+    world.counted.latency_seconds = 0.2
+    await world.keys.list()
+    assert frozenset() == await world.index.keys()
+
+
+async def test_looking_at_what_is_not_old_yet_writes_the_index_once_an_hour() -> None:
+    world = Clocked()
+    await world.crash("x")
+    writes = 0
+
+    def count(operation: str, key: str) -> None:
+        nonlocal writes
+        writes += (operation, key) == ("commit", INDEX_ID)
+
+    world.counted.before = count
+    for _ in range(HOUR // 15):
+        await world.keys.list()
+        world.now += 15
+    assert 0 == writes
+    for _ in range(3):
+        world.now += 15
+        await world.keys.list()
+    assert 2 == writes  # one tells how late it is, one removes it
+    assert frozenset() == await world.index.keys()
 
 
 async def test_the_own_entry_of_a_key_does_not_count_towards_the_limit() -> None:
