@@ -7,8 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.instrumentation import KeyParked, Record
 from cosmos_outbox.ports import CommitResult, ParkedStore, Write, WriteKind
 from cosmos_outbox.relay import Parking, Relay
@@ -100,3 +103,54 @@ async def test_events_that_another_owner_holds_count_as_held_only_once_the_index
     await world.worker()(batch(event("b", 7), tenure=4))
     assert ["b/4", "b/5"] == world.ids
     assert ["b/6", "b/7"] == await world.held("b")
+
+
+async def test_a_confirmation_that_failed_is_made_before_the_page_is_done() -> None:
+    class NotConfirmedAtFirst(Shared):
+        fails_until = 0.0
+
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            loop = asyncio.get_running_loop()
+            if partition_key == INDEX_ID and loop.time() < self.fails_until:
+                raise StoreUnavailable(applied=False)
+            result = await super().commit(partition_key, writes)
+            if (writes[0].id, writes[0].kind) == (KEY_ID, WriteKind.CREATE):
+                await forget_entries(self)
+                self.fails_until = loop.time() + 12
+            return result
+
+    world = World()
+    world.reject("b/1")
+    relay = owner(world, NotConfirmedAtFirst(world.store), [])
+    page = batch(event("b", 1), event("b", 2))
+    with pytest.raises(StoreUnavailable):
+        await relay(page)
+    await asyncio.sleep(5)
+    await relay(page)
+    assert {"b"} == await world.operator.names()
+
+
+async def test_an_event_that_was_given_back_to_be_sent_is_not_done_while_it_is_neither_sent_nor_held() -> (
+    None
+):
+    """
+    The page comes again; b/3 needs nothing more, b/6 is rejected in its turn, and the store fails at that.
+    """
+    world = await a_page_that_comes_again()
+    listed = False
+
+    def note_lists(operation: str, key: str) -> None:
+        nonlocal listed
+        listed = listed or operation == "list"
+
+    def refuse(operation: str, key: str) -> StoreUnavailable | None:
+        return StoreUnavailable(applied=False) if listed and key == INDEX_ID else None
+
+    world.counted.after, world.counted.before = note_lists, refuse
+    relay = world.worker()
+    page = batch(event("b", 3), event("b", 6))
+    with pytest.raises(StoreUnavailable):
+        await relay(page)
+    world.counted.before = lambda operation, key: None
+    await relay(page)
+    assert ["b/6"] == await world.held("b")
