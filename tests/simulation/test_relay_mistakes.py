@@ -15,7 +15,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import Conflict, NotFound, PublishError, StoreError
+from cosmos_outbox.errors import Conflict, NotFound, PublishError, StoreError, StoreUnavailable
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import CommitResult, ParkedStore, Publisher, Write, WriteKind
 from cosmos_outbox.relay import ParkedEvent, ParkedKey, ParkedKeys, Parking
@@ -156,6 +156,19 @@ class EchoCountsAsFailure(Simulation):
         return made
 
 
+class UnknownCountsAsFailure(Simulation):
+    def parking(self, store: ParkedStore) -> Parking:
+        class Hasty(Parking):
+            async def _failed_for_sure(self, key: ParkedKey, error: StoreError, deadline: Deadline) -> bool:
+                return isinstance(error, StoreUnavailable) or await super()._failed_for_sure(
+                    key, error, deadline
+                )
+
+        made = super().parking(store)
+        made.__class__ = Hasty
+        return made
+
+
 class OnlyTheFailingEventIsHeld(Simulation):
     def parking(self, store: ParkedStore) -> Parking:
         class Hasty(Parking):
@@ -259,14 +272,17 @@ PARKED_BY_TWO = tale(
     ),
     operators=(),
 )
-# The answer to a parking is the echo of itself; another owner has found the key meanwhile, and goes on.
-PARKED_TWICE_BY_ITSELF = tale(
-    owners=(
-        owner(0, 0, 2.7, Link(seconds=0.2, faults=(None, None, None, StoreFault.ECHO))),
-        owner(1, 2.25, 1000, FAST),
-        owner(2, 2.8, 1000, FAST),
-    ),
-    operators=(),
+# What comes back from a parking is the echo of itself, or nothing; another owner has found the key meanwhile, and goes on.
+PARKED_TWICE_BY_ITSELF, PARKED_WITHOUT_AN_ANSWER = (
+    tale(
+        owners=(
+            owner(0, 0, 2.7, Link(seconds=0.2, faults=(None, None, None, fault))),
+            owner(1, 2.25, 1000, FAST),
+            owner(2, 2.8, 1000, FAST),
+        ),
+        operators=(),
+    )
+    for fault in (StoreFault.ECHO, StoreFault.ACK_LOST)
 )
 
 
@@ -282,6 +298,7 @@ MISTAKES = [
     ),
     pytest.param(EntriesAreRemovedByKey, PARKED_BY_TWO, id="one parking removes the entry of another"),
     pytest.param(EchoCountsAsFailure, PARKED_TWICE_BY_ITSELF, id="an echo counts as a failure"),
+    pytest.param(UnknownCountsAsFailure, PARKED_WITHOUT_AN_ANSWER, id="no answer counts as a failure"),
     pytest.param(OnlyTheFailingEventIsHeld, story(), id="only the failing event is held"),
     pytest.param(
         HandBackIsUnconditional, story(releases=SLOW), id="a key is handed back whatever was appended"
