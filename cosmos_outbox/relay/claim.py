@@ -134,11 +134,14 @@ class Claim:
         async def step(deadline: Deadline) -> bool:
             nonlocal deleting
             try:
-                key = await self._key(deadline)
+                key = await parked_key(self._store, self._partition_key, deadline)
             except KeyNotParked:
                 if deleting is None:
                     raise
                 return True  # the answer to the deletion was lost
+            if deleting is not None and key.epoch != deleting.epoch:
+                return True  # it was lost, and the key has been parked anew since
+            self._check(key)
             if key.first != key.next:
                 return False
             deleting = key

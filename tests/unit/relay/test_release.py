@@ -5,6 +5,7 @@ Releases and appends where something stands in their way: half accepted calls, o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,11 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import BrokerUnavailable, ParkingFull
+from cosmos_outbox.errors import BrokerUnavailable, ParkingFull, StoreUnavailable
 from cosmos_outbox.instrumentation import EventsHeld, KeyParked
+from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.relay import ParkedKeys, Parking, Relay
-from cosmos_outbox.relay.parked import KeyState, key_in
+from cosmos_outbox.relay.parked import INDEX_ID, KeyState, key_in
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parking import Counted, World, parked
@@ -108,6 +110,29 @@ async def test_a_key_whose_failing_event_was_dropped_has_no_failure_any_more() -
     await world.operator.drop("b", "b/2", reason="of no use")
     (key,) = await world.operator.list()
     assert key.failure is None
+
+
+async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lost_was_handed_back() -> None:
+    world = await parked(later=0)
+    world.reject()
+    lost: list[str] = []
+
+    class AnswerLost(MemoryParked):
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            result = await super().commit(partition_key, writes)
+            if partition_key == "b" and writes[0].kind is WriteKind.DELETE and not lost:
+                lost.append(partition_key)
+                world.reject("b/3")
+                await world.relay(batch(event("b", 3)))
+                raise StoreUnavailable
+            return result
+
+    store = AnswerLost()
+    store._container = world.store._container
+    released = await ParkedKeys(store, world.broker.publisher(lanes=1)).release("b")
+    assert released.handed_back
+    assert ["b/3"] == await world.held("b")
+    assert 1 == len((await world.store.read(INDEX_ID, INDEX_ID))["keys"])
 
 
 # What relays hold
