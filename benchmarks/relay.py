@@ -1,8 +1,8 @@
 """
 What the relay costs: beside the bare SDKs, beside the design of Microsoft's .NET sample, and as its backlog grows.
 
-Emulators run in a process of their own; ways that are compared take turns in one run, and the least disturbed round of
-each counts. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
+Emulators run in a process of their own. The relay and the bare loop take turns, and the least disturbed round of each
+counts; the sample's design and the runs of one and two workers have one round each. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
 """
 
 from __future__ import annotations

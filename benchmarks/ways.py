@@ -129,6 +129,8 @@ async def relay(
         for other in (stopping, watching):
             other.cancel()
         await running
+        if not watching.cancelled() and watching.done():
+            watching.result()  # it never returns: a run that it ended early is no measurement
 
 
 def _gated(handler: ChangeHandler, gate: asyncio.Event | None) -> ChangeHandler:
