@@ -36,9 +36,16 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
     Turn every error of the SDK that leaves the block into ours; the SDK's error is its cause.
 
     A class, not a generator: it lies on the path of every request.
+
+    Args:
+        of_feed: the range that may be gone is one of the monitored container. Elsewhere a split is an outage that passes;
+            a worker would take RangeGone for a split of what it reads.
     """
 
-    __slots__ = ()
+    __slots__ = ("_of_feed",)
+
+    def __init__(self, *, of_feed: bool = False) -> None:
+        self._of_feed = of_feed
 
     async def __aenter__(self) -> None:
         return None
@@ -51,7 +58,11 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
             # dropped it before: its own record of what happened gets lost behind that.
             error = error.__context__
         if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
-            raise translate(error) from error
+            ours = translate(error)
+            if isinstance(ours, RangeGone) and not self._of_feed:
+                ours.__cause__ = error
+                raise StoreUnavailable(applied=False) from ours
+            raise ours from error
 
 
 def translate(error: BaseException, *, document_ids: Sequence[str] = ()) -> OutboxError:

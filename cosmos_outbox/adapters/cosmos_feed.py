@@ -63,7 +63,7 @@ class CosmosChangeFeed:
         )
 
     async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             feed_ranges = [
                 feed_range async for feed_range in self._container.read_feed_ranges(force_refresh=True)
             ]
@@ -102,7 +102,7 @@ class CosmosChangeFeed:
         max_items: int,
     ) -> tuple[ChangePage, int]:
         response = self._open.pop((container_rid, feed_range), None)
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
                 response = _Read()
                 where: dict[str, Any] = (
@@ -151,7 +151,7 @@ class CosmosChangeFeed:
 
     async def _current_rid(self) -> str:
         try:
-            async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+            async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
                 properties = await self._container.read()
         except NotFound:
             raise ConfigurationError(
@@ -164,7 +164,7 @@ class CosmosChangeFeed:
         Return the id of a physical partition: no public call of the SDK tells it, but every session token starts with it.
         """
         response = _Read()
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             pages = self._container.query_items_change_feed(
                 feed_range={"Range": _sdk_range(feed_range)},
                 start_time="Now",

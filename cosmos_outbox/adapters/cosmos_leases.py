@@ -16,7 +16,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.errors import ConfigurationError, NotFound, RangeGone, StoreUnavailable
+from cosmos_outbox.errors import ConfigurationError, NotFound
 from cosmos_outbox.ports import Document, Listing
 
 
@@ -91,11 +91,8 @@ class CosmosLeases:
 
 @asynccontextmanager
 async def _called() -> AsyncIterator[None]:
-    try:
-        async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
-            yield
-    except RangeGone as error:  # of the lease container; a worker would take it for a split of what it reads
-        raise StoreUnavailable(applied=False) from error
+    async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        yield
 
 
 def _service_time(headers: Mapping[str, str]) -> datetime:

@@ -10,7 +10,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
-from cosmos_outbox.errors import ConfigurationError, NotFound, RangeGone, StoreUnavailable
+from cosmos_outbox.errors import ConfigurationError, NotFound
 from cosmos_outbox.ports import CommitResult, Document, Write
 
 
@@ -27,12 +27,9 @@ class CosmosParked:
         return await self._store.read(document_id, partition_key)
 
     async def list(self, partition_key: str) -> tuple[Document, ...]:
-        try:
-            async with translated():
-                items = self._container.query_items("SELECT * FROM c", partition_key=partition_key)
-                return tuple([document async for document in items])
-        except RangeGone as error:
-            raise StoreUnavailable(applied=False) from error
+        async with translated():
+            items = self._container.query_items("SELECT * FROM c", partition_key=partition_key)
+            return tuple([document async for document in items])
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self._store.commit(partition_key, writes)

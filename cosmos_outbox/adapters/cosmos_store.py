@@ -56,8 +56,6 @@ class CosmosStore:
         except NotFound as error:
             error.document_id = document_id
             raise
-        except RangeGone as error:
-            raise StoreUnavailable(applied=False) from error
         except StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
                 # Nobody catches up with the token of a range that was split since.
@@ -121,11 +119,8 @@ class CosmosStore:
             ],
             max_item_count=limit,
         )
-        try:
-            async with translated():
-                return await _first(items, limit)
-        except RangeGone as error:
-            raise StoreUnavailable(applied=False) from error
+        async with translated():
+            return await _first(items, limit)
 
     async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         headers = _Headers()

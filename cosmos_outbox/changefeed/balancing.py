@@ -4,8 +4,9 @@ Balancing: which leases a worker takes, asks for or robs; a pure function of the
 Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed fleets converge: every worker aims at
 `ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come wishes: a worker that wants
 a lease of a live owner writes `handover.wanted-by` into the lease's properties and the owner releases it for that
-worker. A wish renews the lease, so an owner that is late to renew is not asked: its lease had better expire. Only owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET
-robs: one lease a pass. A lease that waits for a worker that asked for more than its share is anybody's.
+worker. A wish renews the lease, so an owner that is late to renew is not asked: its lease had better expire. Only
+owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET robs: one lease
+a pass. A lease that waits for a worker that asked for more than its share is anybody's.
 """
 
 from __future__ import annotations
