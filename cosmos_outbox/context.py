@@ -48,9 +48,8 @@ class Tracked:
                 )
             return
         self.revision += 1
-        if (
-            self.change is not Change.CREATE or change is Change.DELETE
-        ):  # created, then updated: still created
+        # Created, then updated: still created
+        if self.change is not Change.CREATE or change is Change.DELETE:
             self.change = change
 
     def settle(self, part: PendingEntity, *, edited: bool) -> None:

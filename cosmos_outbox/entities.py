@@ -53,9 +53,8 @@ class Entity(BaseModel):
     )
 
     entity_type: ClassVar[str]
-    _marked_when_deleted: ClassVar[bool] = (
-        False  # SoftDeletable; to ask the protocol costs 15 us, at each commit
-    )
+    # SoftDeletable; to ask the protocol costs 15 us, at each commit
+    _marked_when_deleted: ClassVar[bool] = False
 
     id: str = Field(default_factory=new_id, frozen=True)
 

@@ -26,9 +26,8 @@ from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
 
 _HOST = "127.0.0.1"
-CONTROL_PORT = (
-    8971  # of the first emulators of a machine, so that `split` and the others find them without --control
-)
+# Of the first emulators of a machine, so that `split` and the others find them without --control
+CONTROL_PORT = 8971
 _CONTROL_VARIABLE = "EMULATORS_CONTROL"
 _ANSWER_TIMEOUT_S = 30
 _EPILOG = """\
@@ -75,9 +74,8 @@ async def serve(options: argparse.Namespace) -> None:
                 await stack.enter_async_context(server)
             except OSError as error:
                 if server is control and options.control_port is None and error.errno == errno.EADDRINUSE:
-                    control.port = (
-                        0  # other emulators run here; these are steered at the address that is printed
-                    )
+                    # Other emulators run here; these are steered at the address that is printed
+                    control.port = 0
                     await stack.enter_async_context(control)
                     continue
                 raise UsageError(

@@ -22,9 +22,8 @@ from cosmos_outbox.messages import OutboundMessage
 
 _logger = logging.getLogger(__name__)
 
-_SOCKET_SECONDS = (
-    0.02  # how long the SDK's keep-alive may make a send wait, every 30 s; its default is 200 ms
-)
+# How long the SDK's keep-alive may make a send wait, every 30 s; its default is 200 ms
+_SOCKET_SECONDS = 0.02
 _CLOSE_SECONDS = 5.0  # closing takes the SDK up to a second, and for ever on a broken link
 
 

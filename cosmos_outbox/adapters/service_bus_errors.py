@@ -94,9 +94,8 @@ def says_link_was_cut(error: BaseException | None) -> bool:
 def _meaning(error: sdk.ServiceBusError) -> type[PublishError]:
     if _condition(error) in _REJECTIONS:
         return MessageRejected
-    if isinstance(
-        error.inner_exception, ClientAuthenticationError
-    ):  # from the credential, wrapped as unknown
+    # From the credential, wrapped as unknown
+    if isinstance(error.inner_exception, ClientAuthenticationError):
         return TopicUnavailable
     return next((_MEANING[base] for base in type(error).__mro__ if base in _MEANING), BrokerUnavailable)
 

@@ -41,37 +41,45 @@ def default_instance_name() -> str:
 class ProcessorOptions:
     """
     Options of a processor; the intervals are those of the .NET SDK.
+
+    Args:
+        processor_name: names the group of workers that share the leases; part of every lease id.
+        instance_name: must differ between live workers. Defaults to `default_instance_name()`.
+        start: where a range without continuation begins. Defaults to the beginning.
+        max_items: page size asked for; a page may be longer. Defaults to 100.
+        acquire_interval: between balancing passes. Defaults to 13 s.
+        renew_interval: between renewals of an owned lease. Defaults to 17 s.
+        expiration: a lease not written for so long is free. Defaults to 60 s.
+        checkpoint_interval: least time between checkpoints. Defaults to 200 ms.
+        min_poll_interval: after the first empty page. Defaults to 20 ms.
+        max_poll_interval: reached by doubling. Defaults to 1 s.
+        grace_period: how long a stop waits for handlers. Defaults to 20 s.
+        backoff: between attempts after a failure.
+        halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
+        on_failure: called then instead; see `FailureHandler`. Defaults to None: halt.
+        slow_handler_after: a handler this slow is reported. Defaults to 60 s.
+        blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
+
+    Raises:
+        ConfigurationError: values that contradict each other, or mean nothing.
     """
 
-    processor_name: str  # Names the group of workers that share the leases; part of every lease id.
-    instance_name: str = field(default_factory=default_instance_name)  # Must differ between live workers.
-    start: StartFrom | datetime = StartFrom.BEGINNING  # Where a range without continuation begins.
-    max_items: int = 100  # Page size asked for; a page may be longer. Defaults to 100.
-    acquire_interval: timedelta = timedelta(seconds=13)  # Between balancing passes. Defaults to 13 s.
-    renew_interval: timedelta = timedelta(seconds=17)  # Between renewals of an owned lease. Defaults to 17 s.
-    expiration: timedelta = timedelta(
-        seconds=60
-    )  # A lease not written for so long is free. Defaults to 60 s.
-    checkpoint_interval: timedelta = timedelta(
-        seconds=0.2
-    )  # Least time between checkpoints. Defaults to 200 ms.
-    min_poll_interval: timedelta = timedelta(seconds=0.02)  # After the first empty page. Defaults to 20 ms.
-    max_poll_interval: timedelta = timedelta(seconds=1)  # Reached by doubling. Defaults to 1 s.
-    grace_period: timedelta = timedelta(seconds=20)  # How long a stop waits for handlers. Defaults to 20 s.
-    backoff: Backoff = field(default_factory=Backoff)  # Between attempts after a failure.
-    halt_after_attempts: int = (
-        10  # A page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
-    )
-    on_failure: FailureHandler | None = (
-        None  # Called then instead; see FailureHandler. Defaults to None: halt.
-    )
-    slow_handler_after: timedelta = timedelta(
-        seconds=60
-    )  # A handler this slow is reported. Defaults to 60 s.
-
-    blocked_loop_after: timedelta = timedelta(
-        seconds=5
-    )  # Code that holds the event loop for so long is reported. Defaults to 5 s.
+    processor_name: str
+    instance_name: str = field(default_factory=default_instance_name)
+    start: StartFrom | datetime = StartFrom.BEGINNING
+    max_items: int = 100
+    acquire_interval: timedelta = timedelta(seconds=13)
+    renew_interval: timedelta = timedelta(seconds=17)
+    expiration: timedelta = timedelta(seconds=60)
+    checkpoint_interval: timedelta = timedelta(seconds=0.2)
+    min_poll_interval: timedelta = timedelta(seconds=0.02)
+    max_poll_interval: timedelta = timedelta(seconds=1)
+    grace_period: timedelta = timedelta(seconds=20)
+    backoff: Backoff = field(default_factory=Backoff)
+    halt_after_attempts: int = 10
+    on_failure: FailureHandler | None = None
+    slow_handler_after: timedelta = timedelta(seconds=60)
+    blocked_loop_after: timedelta = timedelta(seconds=5)
 
     def __post_init__(self) -> None:
         mistakes = [

@@ -28,9 +28,8 @@ class CloseReason(StrEnum):
     STOPPED = "stopped"  # the worker stops; the lease is released
     HANDED_OVER = "handed over"  # another worker asked for it, or it is to be replaced; the lease is released
     LOST = "lost"  # somebody else owns it, or trust ran out; nothing more was written
-    RANGE_GONE = (
-        "range gone"  # leases of the new ranges took its place; with an error: not yet, it is released
-    )
+    # Leases of the new ranges took its place; with an error: not yet, it is released
+    RANGE_GONE = "range gone"
 
 
 async def supervise(

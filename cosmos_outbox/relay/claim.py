@@ -184,9 +184,8 @@ class Claim:
             key = await self._key(deadline)
             await self._commit(deadline, [replace(key, state=KeyState.PARKED, claim=None).write()])
 
-        with suppress(
-            OutboxError
-        ):  # the error that ended the release matters more; the next one has to take over
+        # The error that ended the release matters more; the next one has to take over
+        with suppress(OutboxError):
             await until_applied(step, self._retry)
 
     async def _queue(self, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:

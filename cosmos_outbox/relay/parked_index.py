@@ -58,9 +58,8 @@ class ParkedIndex:
 
     def __init__(self, store: ParkedStore, options: RetryOptions) -> None:
         self._store, self._options = store, options
-        self._lock = (
-            asyncio.Lock()
-        )  # the leases of a worker begin together; among them, order costs less than retries
+        # The leases of a worker begin together; among them, order costs less than retries
+        self._lock = asyncio.Lock()
 
     async def keys(self) -> frozenset[str]:
         """

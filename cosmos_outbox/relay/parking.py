@@ -206,9 +206,8 @@ class Parking:
     async def _failed_for_sure(self, key: ParkedKey, error: StoreError, deadline: Deadline) -> bool:
         if isinstance(error, StoreUnavailable):
             return error.applied is False
-        if (
-            isinstance(error, Conflict) and error.document_id == KEY_ID
-        ):  # perhaps with the echo of this very write
+        # Perhaps with the echo of this very write
+        if isinstance(error, Conflict) and error.document_id == KEY_ID:
             found = await deadline.attempt(lambda: key_in(self._store, key.partition_key))
             return found is None or found.epoch != key.epoch
         return True

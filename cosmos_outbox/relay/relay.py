@@ -33,9 +33,8 @@ from cosmos_outbox.relay.parking import Parking
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
 
-Streams = Mapping[
-    str, list[Delivery]
-]  # the events of each partition key that are still to be dealt with, in order
+# The events of each partition key that are still to be dealt with, in order
+Streams = Mapping[str, list[Delivery]]
 
 
 @dataclass(slots=True)
@@ -77,9 +76,8 @@ class _Page:
     batch: ChangeBatch
     lease: _Lease
     done: set[EventKey]
-    failures: dict[str, Failure] = field(
-        default_factory=dict
-    )  # why the first event of a stream is to be parked
+    # Why the first event of a stream is to be parked
+    failures: dict[str, Failure] = field(default_factory=dict)
     unsendable: list[_Rejection] = field(default_factory=list)  # without a parked store
     errors: list[OutboxError] = field(default_factory=list)
 

@@ -191,9 +191,8 @@ class ParkedKeys:
             require_unclaimed(key, take_over=take_over)
             events = await deadline.attempt(lambda: events_in(self._store, partition_key))
             event = next((event for event in events if event.event_id == event_id), None)
-            if (
-                event is not None and event.status is EventStatus.DROPPED
-            ):  # the answer to the first attempt was lost
+            # The answer to the first attempt was lost
+            if event is not None and event.status is EventStatus.DROPPED:
                 return event
             if event is None or event.status is not EventStatus.HELD:
                 raise KeyNotParked(f"Event {event_id!r} of partition key {partition_key!r} is not held.")

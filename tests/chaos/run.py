@@ -43,9 +43,8 @@ class ChaosOptions:
     most_partitions: int = 12
     accounts: int = 48
     commits_per_second: float = 60
-    cut_probability: float = (
-        0.04  # of a send: its connection is cut before the broker stored it; as often after that
-    )
+    # Of a send: its connection is cut before the broker stored it; as often after that
+    cut_probability: float = 0.04
     stalled_seconds: float = 90  # nothing arrived for so long: what is missing is lost
 
 

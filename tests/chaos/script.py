@@ -19,9 +19,8 @@ class Kind(StrEnum):
     """
 
     KILL = "kill"  # SIGKILL; a new process starts `seconds` later
-    FREEZE = (
-        "freeze"  # SIGSTOP, and SIGCONT `seconds` later: past the expiry of its leases, it wakes as a zombie
-    )
+    # SIGSTOP, and SIGCONT `seconds` later: past the expiry of its leases, it wakes as a zombie
+    FREEZE = "freeze"
     DRAIN = "drain"  # SIGTERM; a new process starts `seconds` after its end
     SPLIT = "split"  # a physical partition becomes two
 

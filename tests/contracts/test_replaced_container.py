@@ -131,9 +131,8 @@ async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the
         task = asyncio.create_task(processor.run())
         await write(database, "old")
         await until("old")
-        await asyncio.sleep(
-            0.7
-        )  # let it poll rarely: it must not look in the moment when there is no container
+        # Let it poll rarely: it must not look in the moment when there is no container
+        await asyncio.sleep(0.7)
         await replace(server)
         await write(database, "new")
         await until("new")

@@ -220,9 +220,8 @@ async def _recorded(
             **options,
         ) as publisher:
             yield recording, publisher
-        assert sorted(map(id, recording.opened)) == sorted(
-            map(id, recording.closed)
-        )  # side by side, so in any order
+        # Side by side, so in any order
+        assert sorted(map(id, recording.opened)) == sorted(map(id, recording.closed))
 
 
 async def test_leaving_the_publisher_closes_every_sender(server: ServiceBusServer) -> None:

@@ -99,9 +99,8 @@ class Simulation:
         """
         with freezable(asyncio.get_running_loop()):
             try:
-                async with asyncio.timeout(
-                    timedelta(days=1).total_seconds()
-                ):  # else a run that hangs is never seen
+                # Else a run that hangs is never seen
+                async with asyncio.timeout(timedelta(days=1).total_seconds()):
                     for step in script:
                         await self._bury()
                         await self._do(step)

@@ -47,19 +47,20 @@ class Witness:
         self._container, self._prefix, self._now = container, prefix, now
         self.violations: list[str] = []
         self.leases: dict[str, Lease] = {}
-        self.arrived: dict[str, int] = defaultdict(int)  # per key: numbers 0..n-1 have arrived, in order
-        self._handled: dict[
-            tuple[str, str], int
-        ] = {}  # per owner and lease: the LSN its handler returned with
-        self._pages: dict[
-            tuple[str, str, int], tuple[int, int]
-        ] = {}  # per tenure: last page, and its last LSN
-        self._given_up: set[tuple[str, str]] = (
-            set()
-        )  # by its owner, which may not know it yet: the answer is on its way
-        self._robbed: dict[tuple[str, str], float] = {}  # by a stranger, of one of ours: when
-        self._doubled: list[FeedRange] = []  # by a stranger's doing there are two leases of it
-        self._removed: list[Lease] = []  # by a stranger
+        # Per key: numbers 0..n-1 have arrived, in order
+        self.arrived: dict[str, int] = defaultdict(int)
+        # Per owner and lease: the LSN its handler returned with
+        self._handled: dict[tuple[str, str], int] = {}
+        # Per tenure: last page, and its last LSN
+        self._pages: dict[tuple[str, str, int], tuple[int, int]] = {}
+        # By its owner, which may not know it yet: the answer is on its way
+        self._given_up: set[tuple[str, str]] = set()
+        # By a stranger, of one of ours: when
+        self._robbed: dict[tuple[str, str], float] = {}
+        # By a stranger's doing there are two leases of it
+        self._doubled: list[FeedRange] = []
+        # By a stranger
+        self._removed: list[Lease] = []
 
     def violated(self, what: str) -> None:
         self.violations.append(what)

@@ -72,9 +72,8 @@ async def test_workers_that_sleep_while_the_container_is_created_again_read_the_
         for worker in workers:
             os.killpg(worker.pid, signal.SIGSTOP)
         await world.recreate()
-        await world.write(
-            100
-        )  # fewer than before: where the old positions were kept, none would ever be read
+        # Fewer than before: where the old positions were kept, none would ever be read
+        await world.write(100)
         for worker in workers:
             os.killpg(worker.pid, signal.SIGCONT)
         await until(world.all_arrived)

@@ -170,9 +170,8 @@ class Snapshot:
 class Unit:
     real: UnitOfWork
     held: dict[str, Held] = field(default_factory=dict)
-    graves: list[Passage | Line] = field(
-        default_factory=list
-    )  # objects whose deletion for good was committed
+    # Objects whose deletion for good was committed
+    graves: list[Passage | Line] = field(default_factory=list)
     handled: set[int] = field(default_factory=set)
     current: Snapshot | None = None  # the one in doubt, or on its way
 

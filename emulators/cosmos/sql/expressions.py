@@ -39,9 +39,8 @@ class ExpressionParser:
         self._tokens = tokens
         self._parameters = parameters
         self._next = 0
-        self.roots: set[str] = (
-            set()
-        )  # what paths start with; checked against FROM, which comes later in the text
+        # What paths start with; checked against FROM, which comes later in the text
+        self.roots: set[str] = set()
 
     # Tokens
 

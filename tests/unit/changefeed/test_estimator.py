@@ -61,9 +61,8 @@ async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
     assert 0 == (await lag(world)).transactions
 
     await world.write_many(6, keys=6)
-    assert (
-        6 <= (await lag(world)).transactions <= 12
-    )  # the newest LSN of a child counts the other child's past too
+    # The newest LSN of a child counts the other child's past too
+    assert 6 <= (await lag(world)).transactions <= 12
 
 
 async def test_what_waits_counts_once_where_a_merge_is_half_in_place():

@@ -205,9 +205,8 @@ async def test_a_library_that_leaves_its_own_timeout_counted_as_a_cancellation_e
             asyncio.get_running_loop().call_later(1, task.cancel)
             try:
                 await asyncio.sleep(100)
-            except (
-                asyncio.CancelledError
-            ):  # as async_timeout and aiohttp did: cancelled, and never uncancelled
+            # As async_timeout and aiohttp did: cancelled, and never uncancelled
+            except asyncio.CancelledError:
                 raise TimeoutError from None
         await world.handle(batch)
 

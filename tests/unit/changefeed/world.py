@@ -59,9 +59,8 @@ class World:
     def __init__(self, *, ranges: int = 1) -> None:
         self.container = MemoryContainer(ranges=ranges, now=virtual_seconds)
         self.leases = MemoryLeases(now=virtual_seconds)
-        self.handled: dict[str, list[int]] = defaultdict(
-            list
-        )  # partition key -> numbers, in the order handled
+        # Partition key -> numbers, in the order handled
+        self.handled: dict[str, list[int]] = defaultdict(list)
         self.workers: dict[str, tuple[ChangeFeedProcessor, asyncio.Task[None]]] = {}
         self._written: dict[str, int] = defaultdict(int)
 
