@@ -36,7 +36,7 @@ class WriteKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """
-    One write of a commit; `etag` makes a replace, upsert or delete conditional.
+    One write of a commit; `etag` makes a replace, upsert or delete conditional on what `_etag` said, nothing else.
     """
 
     kind: WriteKind

@@ -38,14 +38,15 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
     A class, not a generator: it lies on the path of every request.
 
     Args:
+        document_ids: the documents that are written, in order, so that the error can name the one at fault.
         of_feed: the range that may be gone is one of the monitored container. Elsewhere a split is an outage that passes;
             a worker would take RangeGone for a split of what it reads.
     """
 
-    __slots__ = ("_of_feed",)
+    __slots__ = ("_document_ids", "_of_feed")
 
-    def __init__(self, *, of_feed: bool = False) -> None:
-        self._of_feed = of_feed
+    def __init__(self, *, document_ids: Sequence[str] = (), of_feed: bool = False) -> None:
+        self._document_ids, self._of_feed = document_ids, of_feed
 
     async def __aenter__(self) -> None:
         return None
@@ -58,10 +59,9 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
             # dropped it before: its own record of what happened gets lost behind that.
             error = error.__context__
         if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
-            ours = translate(error)
+            ours = translate(error, document_ids=self._document_ids)
             if isinstance(ours, RangeGone) and not self._of_feed:
-                ours.__cause__ = error
-                raise StoreUnavailable(applied=False) from ours
+                raise StoreUnavailable(applied=False) from error
             raise ours from error
 
 

@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Mapping, Sequence
 from typing import Any
 
-from aiohttp import ClientError
 from azure.core import MatchConditions
-from azure.core.exceptions import AzureError
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
-from cosmos_outbox.adapters.cosmos_errors import translate, translated
+from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.errors import (
     ConfigurationError,
     InvalidRequest,
     NotFound,
     NotModified,
     PreconditionFailed,
-    RangeGone,
+    StoreError,
     StoreUnavailable,
 )
 from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
@@ -30,6 +29,8 @@ from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
 _SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 _REMEMBERED_SESSIONS = 10_000
 _SESSION_NOT_AVAILABLE = 1002
+_ETAG = re.compile(r'"[!#-~]*"')
+_NOBODYS_ETAG = '"-"'
 
 
 class CosmosStore:
@@ -47,7 +48,7 @@ class CosmosStore:
     ) -> Document:
         options: dict[str, Any] = {}
         if if_none_match is not None:
-            options = {"etag": if_none_match, "match_condition": MatchConditions.IfModified}
+            options = {"etag": _condition(if_none_match), "match_condition": MatchConditions.IfModified}
         if (session := self._sessions.get(partition_key)) is not None:
             options["session_token"] = session[1]
         try:
@@ -67,19 +68,19 @@ class CosmosStore:
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         try:
-            if len(writes) == 1:
-                return await self._write_one(partition_key, writes[0])
-            return await self._write_batch(partition_key, writes)
-        except (AzureError, ClientError, TimeoutError, ConnectionError) as error:
-            headers: Mapping[str, Any] = getattr(error, "headers", None) or {}
+            async with translated(document_ids=[write.id for write in writes]):
+                if len(writes) == 1:
+                    return await self._write_one(partition_key, writes[0])
+                return await self._write_batch(partition_key, writes)
+        except StoreError as error:
+            headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
             self._remember(partition_key, headers.get(_SESSION_TOKEN))
-            ours = translate(error, document_ids=[write.id for write in writes])
-            if isinstance(ours, RangeGone):
-                raise StoreUnavailable(applied=False) from error
-            if isinstance(ours, PreconditionFailed):
-                expected = next((write.etag for write in writes if write.id == ours.document_id), None)
-                raise PreconditionFailed(expected=expected, document_id=ours.document_id) from error
-            raise ours from error
+            if isinstance(error, PreconditionFailed):
+                expected = next((write.etag for write in writes if write.id == error.document_id), None)
+                raise PreconditionFailed(
+                    expected=expected, document_id=error.document_id
+                ) from error.__cause__
+            raise
 
     async def query_type(
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
@@ -133,7 +134,7 @@ class CosmosStore:
         headers = _Headers()
         options: dict[str, Any] = {"response_hook": headers.note}
         if write.etag is not None:
-            options |= {"etag": write.etag, "match_condition": MatchConditions.IfNotModified}
+            options |= {"etag": _condition(write.etag), "match_condition": MatchConditions.IfNotModified}
         if write.kind is WriteKind.DELETE:
             await self._container.delete_item(write.id, partition_key, **options)
             return self._result([None], partition_key, headers)
@@ -227,7 +228,13 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
             arguments = (write.id, write.document)
         case _:
             arguments = (write.document,)
-    return write.kind.value.lower(), arguments, {"if_match_etag": write.etag} if write.etag else {}
+    condition = {} if write.etag is None else {"if_match_etag": _condition(write.etag)}
+    return write.kind.value.lower(), arguments, condition
+
+
+def _condition(etag: str) -> str:
+    # What is no etag, such as * or nothing, means something else as a header; here it is an etag that no document has.
+    return etag if _ETAG.fullmatch(etag) else _NOBODYS_ETAG
 
 
 def _continuation(last: Document, following: Document) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
@@ -108,6 +109,48 @@ async def test_a_read_with_the_current_etag_says_not_modified_and_with_an_old_on
 
     second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
     assert second == (await store.read("a", KEY, if_none_match=first))["_etag"]
+
+
+NO_ETAGS = ["*", "", " ", "no etag", '"two", "etags"', '""quoted""', '"\u00e9"', '"a b"', '"a"\nX: y']
+
+
+@pytest.mark.parametrize("no_etag", NO_ETAGS)
+async def test_what_is_no_etag_is_no_documents_etag(store: Store, no_etag: str):
+    etag = (await store.commit(KEY, [create("a", n=1)])).etags[0]
+    for form in (no_etag, f"W/{etag}", f" {etag}", str(etag).strip('"')):
+        assert etag == (await store.read("a", KEY, if_none_match=form))["_etag"]
+        for write in (replace("a", form, n=2), Write(kind=WriteKind.DELETE, id="a", etag=form)):
+            for others in ([], [create("other")]):
+                with pytest.raises(PreconditionFailed) as caught:
+                    await store.commit(KEY, [*others, write])
+                assert ("a", form) == (caught.value.document_id, caught.value.expected)
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["single", "batch"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "\ud800"], ids=repr)
+async def test_what_json_cannot_say_is_refused_and_nothing_is_written(
+    store: Store, value: object, others: int
+):
+    with pytest.raises(InvalidRequest):
+        await store.commit(
+            KEY, [*(create(f"other{n}") for n in range(others)), create("a", data={"n": value})]
+        )
+    assert [] == await present(store, "a", "other0")
+
+
+async def test_what_its_writer_does_to_a_document_afterwards_is_not_stored(store: Store):
+    document = a_document("a", data={"tags": ["one"]})
+    await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=document)])
+    document["data"]["tags"].append("two")
+    assert ["one"] == (await store.read("a", KEY))["data"]["tags"]
+
+
+async def test_what_a_reader_does_to_its_copy_is_not_stored(store: Store):
+    await store.commit(KEY, [create("a", data={"tags": ["one"]})])
+    page = await store.query_type("thing", page_size=1, continuation=None, include_deleted=True)
+    for copy in (await store.read("a", KEY), *page.documents):
+        copy["data"]["tags"].append("two")
+    assert ["one"] == (await store.read("a", KEY))["data"]["tags"]
 
 
 @pytest.mark.parametrize("others", [0, 2], ids=["single", "batch"])

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import itertools
 import json
+import marshal
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,21 +84,22 @@ class MemoryContainer:
             raise NotFound(document_id=document_id)
         if if_none_match is not None and if_none_match == document["_etag"]:
             raise NotModified(etag=if_none_match)
-        return dict(document)
+        return _copied(document)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         await asyncio.sleep(0)
         if not 1 <= len(writes) <= MAX_BATCH_OPERATIONS:
             raise InvalidRequest(f"A batch holds 1 to {MAX_BATCH_OPERATIONS} operations, not {len(writes)}.")
-        if sum(len(json.dumps(write.document)) for write in writes if write.document) > MAX_BATCH_BYTES:
+        bodies = [_written(write.document) for write in writes]
+        if sum(map(len, bodies)) > MAX_BATCH_BYTES:
             raise RequestTooLarge
         partition = self._partition_of(partition_key)
         staged: dict[tuple[str, str], Document | None] = {}
         etags: list[str | None] = []
-        for write in writes:
+        for write, body in zip(writes, bodies, strict=True):
             key = (partition_key, write.id)
             current = staged[key] if key in staged else self._find(partition_key, write.id)
-            staged[key] = self._applied(write, current, partition_key)
+            staged[key] = self._applied(write, body, current, partition_key)
             stored = staged[key]
             etags.append(stored["_etag"] if stored else None)
         partition.lsn += 1
@@ -125,7 +127,7 @@ class MemoryContainer:
             ),
             key=_place,
         )
-        page = tuple(dict(document) for document in found[:page_size])
+        page = tuple(_copied(document) for document in found[:page_size])
         more = len(found) > page_size
         return Page(documents=page, continuation=_AFTER + json.dumps(_place(page[-1])) if more else None)
 
@@ -166,7 +168,7 @@ class MemoryContainer:
             if superseded or document is None or not self._alive(document) or document["_ts"] < not_before:
                 continue
             if feed_range.min <= effective_partition_key(key[0]) < feed_range.max:
-                documents.append(dict(document))
+                documents.append(_copied(document))
         return ChangePage(
             documents=tuple(documents),
             continuation=f'"{read_to}"',
@@ -219,7 +221,7 @@ class MemoryContainer:
         Return all documents that are alive, for a test to look at.
         """
         return tuple(
-            dict(document) for partition in self._partitions for document in self._visible(partition)
+            _copied(document) for partition in self._partitions for document in self._visible(partition)
         )
 
     def _moved(self, parents: list[_Partition], feed_range: FeedRange) -> _Partition:
@@ -232,7 +234,9 @@ class MemoryContainer:
         child.log.sort(key=lambda entry: entry[0])
         return child
 
-    def _applied(self, write: Write, current: Document | None, partition_key: str) -> Document | None:
+    def _applied(
+        self, write: Write, body: bytes, current: Document | None, partition_key: str
+    ) -> Document | None:
         if write.kind is WriteKind.CREATE and current is not None:
             raise Conflict(document_id=write.id)
         if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
@@ -241,7 +245,7 @@ class MemoryContainer:
             raise PreconditionFailed(expected=write.etag, actual=current["_etag"], document_id=write.id)
         if write.kind is WriteKind.DELETE:
             return None
-        document = dict(write.document or {})
+        document: Document = json.loads(body)
         if document.get("id") != write.id or document.get("partitionKey") != partition_key:
             raise InvalidRequest("The document's id or partitionKey differs from the one addressed.")
         return {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
@@ -275,6 +279,18 @@ def effective_partition_key(partition_key: str) -> str:
 def _container_rid(number: int) -> str:
     # As the service builds it: the database's four bytes, then four of the container with the highest bit set.
     return base64.b64encode(bytes(4) + (0x80000000 + number).to_bytes(4)).decode()
+
+
+def _written(document: Mapping[str, Any] | None) -> bytes:
+    try:
+        return json.dumps(document or {}, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError as error:  # a number that is none, or half of a character
+        raise InvalidRequest(f"The document cannot be written as JSON: {error}") from error
+
+
+def _copied(document: Document) -> Document:
+    copied: Document = marshal.loads(marshal.dumps(document))  # noqa: S302 - our own; several times as fast as deepcopy
+    return copied
 
 
 def _place(document: Document) -> tuple[str, str]:

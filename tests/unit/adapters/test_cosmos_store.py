@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from azure.cosmos import PartitionKey
+from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from cosmos_outbox import Conflict, StoreUnavailable
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
@@ -119,6 +120,21 @@ async def test_a_query_that_no_replica_catches_up_with_is_unavailable_for_a_mome
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
                 await store.query_type("thing", page_size=1, continuation=None, include_deleted=True)
+
+
+async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
+    """
+    The second time, the SDK stumbles over the session that it dropped the first time.
+    """
+    async with opened() as (store, _, faults):
+        await store.commit("k", creations("a"))
+        for operation in (RequestKind.CREATE, RequestKind.BATCH):
+            faults.add(FaultRule(operation=operation, status=404, substatus=1002))
+        for names in ("c", "cd", "cd"):
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.commit("k", creations(*names))
+            assert caught.value.applied is False
+            assert isinstance(caught.value.__cause__, CosmosHttpResponseError)
 
 
 async def test_any_other_failure_of_a_read_leaves_the_session_as_it_is():
