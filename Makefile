@@ -89,8 +89,8 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 		OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING='$(OFFICIAL_SERVICEBUS)' $(MAKE) test-endpoints; code=$$?; \
 	test $$code -eq 0 || docker compose logs --tail 50; docker compose down --volumes; exit $$code
 
-test-image: $(STAMP) ## build both images and hold them to their promises; skipped where no engine is
-	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py
+test-image: $(STAMP) $(INFRA_STAMP) ## build both images, run them, and the compose stack on our emulators; skipped without an engine
+	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py tests/infra/test_stack.py
 
 sbom: $(INFRA_STAMP) ## the pinned packages of each image, as CycloneDX: sbom/worker.json, sbom/api.json
 	@mkdir -p sbom

@@ -1,8 +1,5 @@
 """
 What the images promise, on a real container engine: `make test-image`; skipped, and said so, where there is none.
-
-Engines: buildah with podman (as root, for machines without a registry: the bases are then made from Debian's packages
-and from the `uv` wheel), or docker. No name of a registry is needed for the former.
 """
 
 from __future__ import annotations
@@ -16,129 +13,25 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+
+from tests.infra.engine import ROOT, Images, checked, local_bases, wait_until
 
 if not os.environ.get("OUTBOX_TEST_IMAGES"):
     pytest.skip("builds images for minutes: make test-image", allow_module_level=True)
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # What Kubernetes and Container Apps are told as well.
 LOCKED_DOWN = ("--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--security-opt=no-new-privileges")
-PATIENCE_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """
-    The commands that build and run, each with the arguments that this machine needs.
-    """
-
-    build: tuple[str, ...]
-    run: tuple[str, ...]
-    control: str
-
-    def call(self, *arguments: str) -> str:
-        return _checked([self.control, *arguments])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
-    """
-    Both images, built.
-    """
-
-    engine: Engine
-    worker: str
-    api: str
-
-
-def _checked(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 # commands of this file
-    assert 0 == done.returncode, f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout.strip()
-
-
-def _engine() -> Engine:
-    if shutil.which("buildah") and shutil.which("podman") and shutil.which("runc") and os.geteuid() == 0:
-        limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")  # a sandbox may not raise them
-        return Engine(
-            build=(
-                "buildah",
-                "bud",
-                "--isolation=chroot",
-                "--layers",
-                "--force-rm",
-                "--network=host",
-                "--format=docker",
-                "--timestamp=0",
-            ),
-            run=("podman", "--runtime=runc", "run", "--network=host", *limits),
-            control="podman",
-        )
-    docker = shutil.which("docker")
-    if docker and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0:  # noqa: S603 # our own
-        return Engine(build=("docker", "build"), run=("docker", "run", "--network=host"), control="docker")
-    pytest.skip("NOT VERIFIED: no container engine here (buildah, podman and runc as root; or docker)")
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
-    os.environ.setdefault("STORAGE_DRIVER", "overlay")
-    engine = _engine()
-    bases = _local_bases(engine, tmp_path_factory.mktemp("bases")) if engine.control == "podman" else ()
-    built = {name: f"localhost/cosmos-outbox-{name}:test" for name in ("worker", "api")}
-    for name, tag in built.items():
-        _checked(_build_command(engine, name, tag, bases))
-    return Images(engine=engine, **built)
-
-
-def _build_command(engine: Engine, target: str, tag: str, arguments: tuple[str, ...]) -> list[str]:
-    return [*engine.build, "-f", "infra/docker/Dockerfile", "--target", target, "-t", tag, *arguments, "."]
-
-
-def _local_bases(engine: Engine, scratch: Path) -> tuple[str, ...]:
-    """
-    Make stand-ins for both base images; Debian's interpreter is 3.11, everything else of the Dockerfile is real.
-    """
-    python, uv = "localhost/outbox-python-base:test", "localhost/outbox-uv-base:test"
-    if not engine.call("images", "-q", python):
-        if not shutil.which("mmdebstrap"):
-            pytest.skip("NOT VERIFIED: no mmdebstrap to make a base image with")
-        system = scratch / "system.tar"
-        _checked(
-            [
-                "mmdebstrap",
-                "--quiet",
-                "--variant=minbase",
-                "--include=python3,python3-venv,ca-certificates",
-                f"--customize-hook=copy-in {CERTIFICATES} {CERTIFICATES.parent}",
-                '--customize-hook=ln -sf python3 "$1/usr/bin/python"',
-                "bookworm",
-                str(system),
-            ]
-        )
-        engine.call("import", "-q", "--change", f"ENV SSL_CERT_FILE={CERTIFICATES}", str(system), python)
-    binary = scratch / "uv"
-    _checked(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(scratch / "w"), "uv"]
-    )
-    shutil.copy(scratch / "w" / "bin" / "uv", binary)
-    (scratch / "Dockerfile").write_text("FROM scratch\nCOPY uv /uv\n")
-    _checked([*engine.build, "-t", uv, str(scratch)])
-    return ("--pull=never", f"--build-arg=PYTHON_IMAGE={python}", f"--build-arg=UV_IMAGE={uv}")
 
 
 @contextmanager
 def _running(images: Images, image: str, *arguments: str, env: dict[str, str]) -> Iterator[str]:
     name = f"outbox-test-{os.getpid()}-{time.monotonic_ns()}"
     variables = [f"--env={key}={value}" for key, value in env.items()]
-    _checked([*images.engine.run, "-d", "--name", name, *LOCKED_DOWN, *variables, image, *arguments])
+    checked([*images.engine.run, "-d", "--name", name, *LOCKED_DOWN, *variables, image, *arguments])
     try:
         yield name
     finally:
@@ -152,10 +45,9 @@ def _logs(images: Images, container: str) -> str:
 
 
 def _wait_for_log(images: Images, container: str, text: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while text not in (log := _logs(images, container)):
-        assert time.monotonic() < deadline, f"{text!r} is not in:\n{log}"
-        time.sleep(0.2)
+    wait_until(
+        lambda: text in _logs(images, container), lambda: f"{text!r} is not in:\n{_logs(images, container)}"
+    )
 
 
 def _stopped(images: Images, container: str) -> int:
@@ -183,7 +75,7 @@ def emulators() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def provisioned(images: Images, emulators: dict[str, str]) -> dict[str, str]:
     variables = [f"--env={key}={value}" for key, value in emulators.items()]
-    _checked([*images.engine.run, "--rm", *LOCKED_DOWN, *variables, images.api, "provision"])
+    checked([*images.engine.run, "--rm", *LOCKED_DOWN, *variables, images.api, "provision"])
     return emulators
 
 
@@ -202,7 +94,7 @@ def test_an_image_runs_as_nobody_and_tells_where_it_comes_from(images: Images, n
 def test_an_image_holds_neither_tests_nor_emulators_nor_build_tools(images: Images, name: str):
     program = "import importlib.util as u; print([n for n in ('emulators', 'tests', 'hatchling', 'pip', 'uv') if u.find_spec(n)])"
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=python", getattr(images, name)]
-    assert "[]" == _checked([*command, "-c", program])
+    assert "[]" == checked([*command, "-c", program])
 
 
 def test_a_worker_without_settings_names_them_all_and_exits_with_2(images: Images):
@@ -244,7 +136,7 @@ def test_two_builds_of_the_same_sources_have_the_same_layers(
 ):
     if images.engine.control != "podman":
         pytest.skip("NOT VERIFIED: docker stamps layers with the time unless its buildx driver rewrites them")
-    bases = _local_bases(images.engine, tmp_path_factory.mktemp("bases"))
+    bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))
     # A copy: whoever edits a file between the two builds would make them differ.
     context = tmp_path_factory.mktemp("context") / "sources"
     unneeded = shutil.ignore_patterns(
@@ -256,6 +148,6 @@ def test_two_builds_of_the_same_sources_have_the_same_layers(
     for number in (1, 2):
         tag = f"localhost/cosmos-outbox-again:{number}"
         command = [*images.engine.build, "-f", dockerfile, "--target", "worker", "-t", tag, *bases]
-        _checked([*command, "--no-cache", str(context)])
+        checked([*command, "--no-cache", str(context)])
         layers.append(images.engine.call("inspect", "--format", "{{json .RootFS.Layers}}", tag))
     assert layers[0] == layers[1]

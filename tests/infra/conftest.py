@@ -1,0 +1,14 @@
+"""
+Both images, built once for all tests that ask.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.infra.engine import Images, build_images
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    return build_images(tmp_path_factory.mktemp("bases"))

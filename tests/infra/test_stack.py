@@ -1,0 +1,202 @@
+"""
+What `docker compose up` promises, on a real Docker engine: `make test-image`; skipped, and said so, where none is.
+
+Everything is that of docker-compose.yml, except that our emulators stand in for Microsoft's images.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.message import Message
+from typing import Any
+
+import pytest
+
+from tests.infra.engine import ROOT, Images, checked, docker_with, wait_until
+
+if not os.environ.get("OUTBOX_TEST_IMAGES"):
+    pytest.skip("runs the compose stack: make test-image", allow_module_level=True)
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
+
+COMPOSE = str(ROOT / ".venv-infra/bin/docker-compose")
+FILES = ("--file", "docker-compose.yml", "--file", "tests/infra/stack/override.yml")
+TARGETS = {"init": "api", "api": "api", "subscriber": "api", "worker": "worker"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """
+    A compose project on an engine.
+    """
+
+    environment: dict[str, str]
+    name: str
+
+    def compose(self, *arguments: str) -> str:
+        return checked([COMPOSE, "--project-name", self.name, *FILES, *arguments], self.environment)
+
+    def containers(self, service: str) -> list[dict[str, Any]]:
+        """
+        Return what the engine knows of each container of a service.
+        """
+        names = self.compose("ps", "--all", "--quiet", service).split()
+        found: list[dict[str, Any]] = json.loads(checked(["docker", "inspect", *names], self.environment))
+        return found
+
+    def log(self, service: str) -> str:
+        return self.compose("logs", "--no-color", "--no-log-prefix", service)
+
+    def python(self, service: str, program: str, *, index: int = 1) -> str:
+        return self.compose("exec", "-T", f"--index={index}", service, "python", "-c", program)
+
+    def send(self, method: str, path: str, body: object = None) -> Message:
+        """
+        Send a request to the API, from outside; return the headers of the answer.
+        """
+        request = urllib.request.Request(
+            f"http://{self.compose('port', 'api', '8000')}{path}",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=30) as answer:
+            headers: Message = answer.headers
+            return headers
+
+    def answers(self) -> bool:
+        try:
+            self.send("GET", "/healthz")
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture(scope="module")
+def engine(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with docker_with(images, tmp_path_factory.mktemp("docker")) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def project(engine: dict[str, str]) -> Iterator[Stack]:
+    stack = Stack(environment=engine, name=f"outbox-test-{os.getpid()}")
+    try:
+        yield stack
+    finally:
+        stack.compose("down", "--volumes", "--timeout", "20")
+
+
+@pytest.fixture
+def stack(project: Stack) -> Stack:
+    """
+    The whole stack; where a test has stopped some of it, `up` runs `init` again, on what is there already.
+    """
+    project.compose("up", "--detach", "--no-build")
+    wait_until(project.answers, lambda: project.log("api"))
+    return project
+
+
+def add_contact(stack: Stack) -> str:
+    name = {"firstName": "Jane", "lastName": "Doe"}
+    return stack.send("POST", "/api/contacts", {"name": name, "email": "jane@example.com"})["Location"]
+
+
+def printed_of(stack: Stack, contact: str) -> list[int]:
+    """
+    Return the versions of a contact that the subscriber has printed, in its order.
+    """
+    records = [json.loads(line) for line in stack.log("subscriber").splitlines() if line.startswith("{")]
+    return [
+        record["entity_version"] for record in records if record["session_id"] == contact.rpartition("/")[2]
+    ]
+
+
+def test_it_is_built_from_the_targets_that_are_tested(engine: dict[str, str]):
+    command = [COMPOSE, "--file", "docker-compose.yml", "config", "--format", "json"]
+    services = json.loads(checked(command, engine))["services"]
+    built = {name: service["build"] for name, service in services.items() if "build" in service}
+    dockerfile = {"context": str(ROOT), "dockerfile": "infra/docker/Dockerfile"}
+    assert {name: {**dockerfile, "target": target} for name, target in TARGETS.items()} == built
+
+
+def test_nothing_starts_before_init_has_created_what_it_needs(stack: Stack):
+    (init,) = stack.containers("init")
+    assert 0 == init["State"]["ExitCode"]
+    started = [
+        container["State"]["StartedAt"]
+        for service in ("api", "worker", "subscriber")
+        for container in stack.containers(service)
+    ]
+    assert 4 == len(started)
+    assert init["State"]["FinishedAt"] < min(started)
+
+
+def test_what_the_api_is_told_the_subscriber_prints_in_order(stack: Stack):
+    contacts = [add_contact(stack) for _ in range(3)]
+    for contact in contacts:
+        for number in range(3):
+            stack.send("PUT", f"{contact}/description", {"description": f"change {number}"})
+    wait_until(
+        lambda: all([1, 2, 3, 4] == printed_of(stack, contact) for contact in contacts),
+        lambda: f"{contacts}:\n{stack.log('subscriber')}\n{stack.log('worker')}",
+    )
+
+
+@pytest.mark.parametrize("service", ["api", "worker"])
+def test_a_program_is_healthy_by_its_images_own_probe(stack: Stack, service: str):
+    def health() -> list[dict[str, Any]]:
+        return [container["State"]["Health"] for container in stack.containers(service)]
+
+    wait_until(lambda: {"healthy"} == {each["Status"] for each in health()}, lambda: json.dumps(health()))
+
+
+def test_two_workers_share_the_ranges_within_the_ten_connections_of_the_emulator(stack: Stack):
+    owners = {container["Id"][:12] for container in stack.containers("worker")}
+    assert 2 == len(owners)
+
+    def owning() -> set[str]:
+        records = [json.loads(line) for line in stack.log("worker").splitlines() if line.startswith("{")]
+        return {
+            record["owner"].partition("-")[0] for record in records if record.get("event") == "LeaseAcquired"
+        }
+
+    wait_until(lambda: owners <= owning(), lambda: stack.log("worker"))
+    assert "refused" not in stack.log("servicebus")
+
+
+@pytest.mark.parametrize("service", ["api", "worker", "subscriber"])
+def test_a_program_can_write_nowhere_but_in_tmp_and_has_no_capability(stack: Stack, service: str):
+    status = stack.python(service, "print(open('/proc/self/status').read())")
+    told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert ("0" * 16, "0" * 16, "1") == (told["CapBnd"], told["CapEff"], told["NoNewPrivs"])
+    assert "10001" == told["Uid"].split()[0]
+    program = "import os; print([d for d in ('/app', '/', '/etc', '/tmp') if os.access(d, os.W_OK)])"
+    assert "['/tmp']" == stack.python(service, program)
+
+
+def test_when_one_worker_is_stopped_the_other_goes_on_with_all_ranges(stack: Stack):
+    first, second = stack.containers("worker")
+    checked(["docker", "stop", "--time", "60", first["Id"]], stack.environment)
+    contacts = [add_contact(stack) for _ in range(6)]
+    wait_until(
+        lambda: all([1] == printed_of(stack, contact) for contact in contacts), lambda: stack.log("worker")
+    )
+    (state,) = [found["State"] for found in stack.containers("worker") if found["Id"] == second["Id"]]
+    assert (True, 0) == (state["Running"], state["ExitCode"])
+
+
+def test_stopped_in_any_order_everything_ends_with_0_and_no_worker_is_killed(stack: Stack):
+    wait_until(lambda: 2 == stack.log("worker").count("worker.started"), lambda: stack.log("worker"))
+    stack.compose("stop")
+    codes = {
+        (service, container["State"]["ExitCode"])
+        for service in ("init", "api", "worker", "subscriber")
+        for container in stack.containers(service)
+    }
+    assert {(service, 0) for service in TARGETS} == codes
