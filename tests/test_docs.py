@@ -16,7 +16,7 @@ import pytest
 from cosmos_outbox import errors, instrumentation
 from tests.cli.local import Local, emulators
 from tests.local_outbox import fill
-from tests.pages import PAGES, ROOT, Block, blocks_of, follow, is_followed
+from tests.pages import PAGES, ROOT, Block, blocks_of, copy_repository, follow, is_followed, set_up
 from worker.settings import Settings
 
 pytestmark = pytest.mark.looptime(False)
@@ -40,6 +40,7 @@ def test_every_block_says_what_becomes_of_it(page: Path):
         ("```sh no-run\nazd up\n```\n", 1),
         ("```sh no-run\n# Needs an Azure subscription.\nazd up\n```\n", 0),
         ("```sh\nmake demo\n```\n", 0),
+        ("```sh until-ctrl-c\nmake run\n```\n", 0),
         ("```python change.py\n```\n", 0),
     ],
 )
@@ -70,6 +71,7 @@ def test_a_python_block_runs_without_a_warning(block: Block):
 
 
 FOLLOWED = [page for page, blocks in BLOCKS.items() if is_followed(blocks)]
+TUTORIAL = Path("docs/tutorial/first-message.md")
 
 
 @pytest.fixture
@@ -79,21 +81,81 @@ def outbox() -> Iterator[Local]:
         yield local
 
 
-@pytest.mark.timeout(120)
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    copy_repository(tmp_path / "clone")
+    return tmp_path / "clone"
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> dict[str, str]:
+    """
+    The environment of somebody who has just cloned the repository, with logs and ports of this test's own.
+    """
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OUTBOX_", "PYTHONPATH"))
+    }
+    return clean | {"TMPDIR": str(tmp_path), "RUN_ARGS": "--port 0"}
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in FOLLOWED if "how-to" in page.parts], ids=str)
 def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
     """
     How-to pages expect what their reader has: an outbox in use, and the environment that names it.
     """
-    assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | {"OUTBOX_PARKED_CONTAINER": "parked"})
+    environment = {"OUTBOX_PARKED_CONTAINER": "parked", "PYTHONPATH": str(ROOT)}
+
+    assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | environment)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", [page for page in FOLLOWED if "how-to" not in page.parts], ids=str)
-def test_a_newcomer_can_follow_the_page(page: Path, tmp_path: Path):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "page", [page for page in FOLLOWED if "how-to" not in page.parts and page != TUTORIAL], ids=str
+)
+def test_a_newcomer_can_follow_the_page_at_the_top_of_a_clone(
+    page: Path, clone: Path, newcomer: dict[str, str]
+):
+    set_up(clone)
 
-    assert [] == follow(BLOCKS[page], tmp_path, clean)
+    assert [] == follow(BLOCKS[page], clone, newcomer)
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
+    clone: Path, newcomer: dict[str, str], tmp_path: Path
+):
+    """
+    In the environment that it installs, so the extras that it names ask for all that it needs.
+    """
+    pins = re.findall(r"^([\w.-]+==.*?)(?: \\)?$", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)
+    (tmp_path / "constraints.txt").write_text("\n".join(pins))
+    pip = {"PIP_CONSTRAINT": str(tmp_path / "constraints.txt"), "PIP_ONLY_BINARY": ":all:"}
+    if not registry_answers(pins[0], tmp_path):
+        pytest.skip("NOT TESTED: no package registry answers, and the tutorial begins with one")
+
+    assert [] == follow(BLOCKS[TUTORIAL], clone, newcomer | pip)
+
+
+def registry_answers(requirement: str, folder: Path) -> bool:
+    """
+    Say whether pip, as it is configured here, gets a package.
+    """
+    command = (
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--retries=0",
+        "--timeout=20",
+        "--no-deps",
+        "--dest",
+        folder,
+    )
+    asked = subprocess.run(  # noqa: S603 - a package that is installed here already
+        [sys.executable, *command, requirement], stderr=subprocess.DEVNULL, check=False
+    )
+    return asked.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -101,12 +163,44 @@ def test_a_newcomer_can_follow_the_page(page: Path, tmp_path: Path):
     [
         ("```python a.py\nprint(1)\n```\n```sh\npython a.py\n```\n```text output\n1\n```\n", 0),
         ("```python a.py\nprint(2)\n```\n```sh\npython a.py\n```\n```text output\n1\n```\n", 1),
+        ("```sh\necho 1 2 3\n```\n```text output\n1 … 3\n```\n", 0),
+        ("```sh\necho 1 2 3\n```\n```text output\n1 … 4\n```\n", 1),
         ("```sh\ntrue\n```\n```sh\npython missing.py\n```\n```sh\ntrue\n```\n", 1),
         ("```sh\nsleep 100 > log 2>&1 &\n```\n", 0),
     ],
-    ids=["as it says", "another output", "a command that fails", "something left running"],
+    ids=[
+        "as it says",
+        "another output",
+        "something in between",
+        "another end",
+        "a command that fails",
+        "something left running",
+    ],
 )
 def test_following_a_page_finds_what_it_does_not_say(page: str, mistakes: int, tmp_path: Path):
+    assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))
+
+
+WAIT_FOR_IT = "until test -e alive; do sleep 0.01; done"
+
+
+@pytest.mark.parametrize(
+    ("commands", "meanwhile", "mistakes"),
+    [
+        ("echo Ctrl-C ends it; sleep 1000", "true", 0),
+        ("trap 'exit 0' INT; echo Ctrl-C ends it; while sleep 0.01; do touch alive; done", WAIT_FOR_IT, 0),
+        ("trap 'exit 3' INT; echo Ctrl-C ends it; while true; do sleep 0.01; done", "true", 1),
+        ("trap '' INT; echo Ctrl-C ends it; sleep 0.5; exit 3", "true", 1),
+        ("echo Ctrl-C ends it", "sleep 0.1", 1),
+        ("echo started; exit 0", "true", 1),
+    ],
+    ids=["killed by it", "ends at it", "fails at it", "ignores it", "ends before it", "never says so"],
+)
+def test_what_goes_on_until_ctrl_c_goes_on_until_then_and_ends_well(
+    commands: str, meanwhile: str, mistakes: int, tmp_path: Path
+):
+    page = f"```sh until-ctrl-c\n{commands}\n```\n```sh\n{meanwhile}\n```\n"
+
     assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))
 
 

@@ -113,12 +113,32 @@ async def test_a_demo_whose_api_is_killed_fails_and_says_so(tmp_path):
     assert [] == running_in(tmp_path)
 
 
-async def test_the_stack_runs_until_ctrl_c_which_is_success(tmp_path):
-    process = await start("run", "--port", "0", temporary=tmp_path)
+async def read_until(text: str, process: asyncio.subprocess.Process) -> str:
     assert process.stdout
+    read = ""
     async with asyncio.timeout(40):
-        while b"Ctrl-C stops everything" not in (line := await process.stdout.readline()):
-            assert line, (await process.stderr.read()).decode() if process.stderr else ""
+        while text not in read:
+            line = await process.stdout.readline()
+            assert line, (read, (await process.stderr.read()).decode() if process.stderr else "")
+            read += line.decode()
+    return read
+
+
+async def run_in_shell(command: str) -> str:
+    shell = await asyncio.create_subprocess_shell(command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    output, _ = await shell.communicate()
+    assert 0 == shell.returncode, command
+    return output.decode()
+
+
+async def test_the_stack_runs_until_ctrl_c_and_what_it_tells_to_try_works(tmp_path):
+    process = await start("run", "--port", "0", temporary=tmp_path)
+    told = await read_until("Ctrl-C stops everything", process)
+    # A command is a paragraph that is indented.
+    create, split = (part for part in told.split("\n\n") if part.startswith("  "))
+    assert "201 Created" in await run_in_shell(create)
+    await read_until("received ContactCreatedEvent of contact", process)
+    assert "children" in await run_in_shell(split)
     process.send_signal(signal.SIGINT)
     _, errors = await process.communicate()
     assert (0, b"") == (process.returncode, errors)
