@@ -5,9 +5,9 @@ The status page: a snapshot as HTML that needs nothing else, neither script nor 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from worker.vitals import Snapshot
 
@@ -77,13 +77,17 @@ def _state(snapshot: Snapshot) -> str:
 
 def _figures(snapshot: Snapshot) -> str:
     lag = None if snapshot.unseen else snapshot.lag
+    damaged: Mapping[str, str] = snapshot.lag.damaged if snapshot.lag else {}
+    least = "at least " if damaged else ""
     figures = {
         "Running for": _duration(snapshot.at - snapshot.started_at),
         "Events sent": f"{snapshot.sent:,}",
         "Events a second, last minute": f"{snapshot.sent_per_second:,.1f}",
-        "Leases of this worker": str(len(snapshot.mine)),
-        "Changes waiting, all leases": "unknown" if lag is None else f"{lag.transactions:,}",
-        "Oldest unsent": "unknown" if lag is None else _age(lag.oldest_age),
+        "Leases of this worker": str(len({status.lease for status in snapshot.mine} - damaged.keys())),
+        "Changes waiting, all leases": "unknown" if lag is None else f"{least}{lag.transactions:,}",
+        "Oldest unsent": "unknown"
+        if lag is None or (least and lag.oldest_age is None)
+        else f"{least}{_age(lag.oldest_age)}",
         "Parked keys": "unknown" if snapshot.parked is None else f"{snapshot.parked.count:,}",
     }
     return (
@@ -96,8 +100,12 @@ def _figures(snapshot: Snapshot) -> str:
 def _leases(snapshot: Snapshot) -> str:
     mine = {status.lease: status for status in snapshot.mine}
     estimated = {lease.lease: lease for lease in snapshot.lag.leases} if snapshot.lag else {}
-    rows = []
-    for lease_id in sorted({*mine, *estimated}):
+    damaged = snapshot.lag.damaged if snapshot.lag else {}
+    rows = [
+        (_token(lease_id), "nobody", "unknown", "unknown", "damaged", mistake)
+        for lease_id, mistake in sorted(damaged.items())
+    ]
+    for lease_id in sorted({*mine, *estimated} - damaged.keys()):
         status, lag = mine.get(lease_id), estimated.get(lease_id)
         owner = snapshot.instance if status else (lag.owner if lag else None)
         if snapshot.unseen:
@@ -116,7 +124,7 @@ def _leases(snapshot: Snapshot) -> str:
             state = "draining" if status.draining else "moving"
         rows.append(
             (
-                lease_id.rpartition("..")[2],
+                _token(lease_id),
                 owner or "free",
                 "unknown" if lag is None else f"{lag.transactions:,}",
                 "unknown" if lag is None else _age(lag.oldest_age),
@@ -135,22 +143,27 @@ def _leases(snapshot: Snapshot) -> str:
     return _table(f"All leases of the group.{since}{'.' if since else ''}", heads, rows, numbers={2, 3})
 
 
+def _token(lease_id: str) -> str:
+    return lease_id.rpartition("..")[2]
+
+
 def _parked(snapshot: Snapshot) -> str:
     parked = snapshot.parked
     if parked is None or not parked.count:
         return "<p>None.</p>" if parked else "<p>Not looked at, or no parked container is set.</p>"
-    if not parked.keys:
+    if not parked.keys and not parked.unreadable:
         return f"<p>{parked.count:,} {'key' if parked.count == 1 else 'keys'}: <code>cosmos-outbox parked list</code> names them.</p>"
     rows = [
         (
             key.partition_key,
             f"{key.held:,}",
-            key.parked_at,
+            _stored_moment(key.parked_at),
             key.failure.event_id if key.failure else "",
             key.failure.error if key.failure else "",
         )
         for key in parked.keys
     ]
+    rows += [(key, "unknown", "unknown", "", error) for key, error in sorted(parked.unreadable.items())]
     heads = ("Partition key", "Held events", "Since", "Event that cannot be sent", "Error")
     caption = "Set aside until somebody acts: cosmos-outbox parked release KEY."
     return _table(caption, heads, rows, numbers={1})
@@ -192,7 +205,14 @@ def _table(
 
 
 def _moment(moment: datetime) -> str:
-    return f"{moment.isoformat(sep=' ', timespec='seconds')}"
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _stored_moment(stored: str) -> str:
+    try:
+        return _moment(datetime.fromisoformat(stored))
+    except ValueError:  # whoever wrote it
+        return stored
 
 
 def _age(age: timedelta | None) -> str:

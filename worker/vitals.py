@@ -8,8 +8,8 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -34,11 +34,15 @@ class Phase(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedSeen:
     """
-    The parked keys of all workers; `keys` has the first of `count`, `events` is None where there are too many to count.
+    The parked keys of all workers; of very many only `count` is known.
+
+    unreadable: by partition key, what is wrong with those whose documents cannot be read.
+    events: None where there are too many keys to count them, or one cannot be read.
     """
 
     count: int
     keys: tuple[ParkedKey, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     events: int | None = None
 
 
@@ -184,7 +188,7 @@ class Vitals:
         return Snapshot(
             at=self._utcnow(),
             started_at=self._started_at,
-            **{field.name: getattr(self._identity, field.name) for field in fields(self._identity)},
+            **{one.name: getattr(self._identity, one.name) for one in fields(self._identity)},
             phase=phase,
             mine=mine,
             lag=self._lag[0] if self._lag else None,

@@ -139,14 +139,26 @@ async def watch(
 
 async def look_at_parked(store: ParkedStore, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:
     """
-    Return what is parked; where there are many, each of which costs a read, or one cannot be read, only their number.
+    Return what is parked; where there are many, each of which costs a read, only their number.
+
+    Args:
+        store: where keys are parked.
+        unreadable: told of each key whose document cannot be read; the others are returned.
     """
     parked = ParkedKeys(store)
     names = await parked.names()
-    if len(names) <= _KEYS_LOOKED_AT:
-        try:
-            keys = await parked.list()
-            return ParkedSeen(count=len(keys), keys=keys, events=sum(key.held for key in keys))
-        except ParkingError as error:
-            unreadable(error)
-    return ParkedSeen(count=len(names))
+    if len(names) > _KEYS_LOOKED_AT:
+        return ParkedSeen(count=len(names))
+    damaged: dict[str, str] = {}
+
+    def note(key: str, error: ParkingError) -> None:
+        damaged[key] = str(error)
+        unreadable(error)
+
+    keys = await parked.list(unreadable=note)
+    return ParkedSeen(
+        count=len(keys) + len(damaged),
+        keys=keys,
+        unreadable=damaged,
+        events=None if damaged else sum(key.held for key in keys),
+    )

@@ -8,8 +8,8 @@ instead of reporting phantom lag for it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -36,11 +36,13 @@ class LeaseLag:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """
-    What waits in all ranges of a processor, except those whose leases are `damaged`: why those cannot be read.
+    What waits in all ranges of a processor, except those whose leases are damaged.
+
+    damaged: by the id of a lease that cannot be read, why.
     """
 
     leases: tuple[LeaseLag, ...]
-    damaged: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def transactions(self) -> int:
@@ -67,7 +69,7 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     return Lag(
         leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found]),
-        damaged=tuple(str(error) for error in damaged.values()),
+        damaged={lease_id: str(error) for lease_id, error in damaged.items()},
     )
 
 

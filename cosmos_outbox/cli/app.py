@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -23,11 +23,11 @@ from cosmos_outbox.cli import event_commands, lease_commands, parked_commands
 from cosmos_outbox.cli.describing import describe
 from cosmos_outbox.cli.findings import Severity, findings_in
 from cosmos_outbox.cli.leases import leases_in, start_named
-from cosmos_outbox.cli.output import print_json, print_rows
-from cosmos_outbox.cli.running import LONGEST_SECONDS, AsJson, Expiration, command, seconds
+from cosmos_outbox.cli.output import console, print_json, print_rows
+from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, seconds
 from cosmos_outbox.cli.status import Status, look
 from cosmos_outbox.cli.target import Opened, opened, target_of
-from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.errors import OutboxError, ParkingError
 
 app = typer.Typer(
     help="Look at a running outbox, and put it right. Configured by the worker's OUTBOX_… variables.",
@@ -58,6 +58,7 @@ async def status(
     """
     Show leases, owners, and what waits. With --json, every look is one line.
 
+    Exit code 1 where a lease or a parked key is damaged; the others are shown.
     With --watch, a look that fails is told, with --json on standard error, and the next one comes all the same.
     """
     async with opened(target_of(os.environ)) as outbox:
@@ -66,7 +67,9 @@ async def status(
             if as_json:
                 print_json(seen.document())
             else:
-                Console(highlight=False).print(seen.picture())
+                console().print(seen.picture())
+            if seen.mistakes:
+                raise typer.Exit(FAILED)
         elif as_json:
             async for seen, failure in _looks(outbox, expiration, every):
                 if failure is None:
@@ -147,15 +150,21 @@ async def _looks(
 
 
 async def _look(outbox: Opened, expiration: float) -> Status:
+    held, unreadable = None, []
+    if outbox.parked:
+        try:
+            keys, damaged = await parked_commands.seen_keys(outbox)
+            held, unreadable = [key.held for key in keys], list(damaged.values())
+        except ParkingError as error:  # the index, without which nobody knows which keys there are
+            unreadable = [str(error)]
     return await look(
         processor=outbox.target.processor,
         prefix=await outbox.prefix(),
         feed=outbox.feed,
         leases=outbox.leases,
         expiration=seconds(expiration),
-        parked=[key.held for key in await (await parked_commands.parked_keys(outbox)).list()]
-        if outbox.parked
-        else None,
+        parked=held,
+        unreadable=unreadable,
     )
 
 

@@ -8,6 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from azure.core.exceptions import AzureError
@@ -20,13 +21,13 @@ from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.changefeed.bootstrap import uncovered
+from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.cli.findings import (
     ContainerDescription,
     LeaseDescription,
     Resources,
 )
-from cosmos_outbox.cli.leases import leases_in
+from cosmos_outbox.cli.leases import seen_in
 from cosmos_outbox.cli.target import Opened, Target, opened_bus
 from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError
 from cosmos_outbox.ports import LeaseStore, StartFrom, Write, WriteKind
@@ -43,9 +44,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
     denied: _Denied = []
     data, lease_container = await _container(opened.data), await _container(opened.lease_container)
     usable = all(one.exists and one.error is None for one in (data, lease_container))
-    leases: tuple[LeaseDescription, ...] | None = None
-    missing: tuple[str, ...] = ()
-    skew: timedelta | None = None
+    leases: _Leases | None = None
     if usable:
         feed = opened.feed
 
@@ -60,7 +59,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
             )
 
         if await _tried("read the change feed", read_feed, denied):
-            leases, missing, skew = await _leases(opened, expiration, denied)
+            leases = await _leases(opened, expiration, denied)
         if lease_container.partition_key in (("/id",), ("/partitionKey",)):
             await _try_writing(
                 "leases", opened.leases, by_id=lease_container.partition_key == ("/id",), denied=denied
@@ -76,11 +75,13 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         data=data,
         lease_container=lease_container,
         parked=parked,
-        leases=leases,
-        uncovered_ranges=missing,
+        leases=leases.described if leases else None,
+        damaged_leases=leases.damaged if leases else (),
+        overlaps=leases.overlaps if leases else (),
+        uncovered_ranges=leases.uncovered if leases else (),
         denied=tuple(denied),
         topics=topics,
-        clock_skew=skew,
+        clock_skew=leases.skew if leases else None,
     )
 
 
@@ -99,29 +100,42 @@ async def _container(container: ContainerProxy) -> ContainerDescription:
     )
 
 
-async def _leases(
-    opened: Opened, expiration: timedelta, denied: _Denied
-) -> tuple[tuple[LeaseDescription, ...] | None, tuple[str, ...], timedelta | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leases:
+    described: tuple[LeaseDescription, ...]
+    damaged: tuple[str, ...]
+    overlaps: tuple[Overlap, ...]
+    uncovered: tuple[str, ...]
+    skew: timedelta
+
+
+async def _leases(opened: Opened, expiration: timedelta, denied: _Denied) -> _Leases | None:
     try:
         listing = await opened.leases.list(f"{await opened.prefix()}..")
-        skew = datetime.now(UTC) - listing.read_at
-        found = leases_in(listing)
-        missing = uncovered(await opened.feed.physical_ranges(), found)
+        now = listing.read_at
+        skew = datetime.now(UTC) - now
+        physical = await opened.feed.physical_ranges()
         lag = await estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases)
     except OutboxError as error:
         denied.append(("read leases", str(error)))
-        return None, (), None
+        return None
+    seen = seen_in(listing)
+    whole = [one.lease for one in seen if not one.mistake]
     waiting = {lease.lease: lease.transactions for lease in lag.leases}
-    described = tuple(
-        LeaseDescription(
-            token=lease.token,
-            worked_on=not lease.expired(listing.read_at, expiration),
-            transactions=waiting.get(lease.id, 0),
-        )
-        for lease in found
+    return _Leases(
+        described=tuple(
+            LeaseDescription(
+                token=lease.token,
+                worked_on=not lease.expired(now, expiration),
+                transactions=waiting.get(lease.id, 0),
+            )
+            for lease in whole
+        ),
+        damaged=tuple(one.mistake for one in seen if one.mistake),
+        overlaps=overlaps(physical, whole, now=now, expiration=expiration),
+        uncovered=tuple(f"{gap.min or '0'}-{gap.max}" for gap in gaps(physical, seen)) if seen else (),
+        skew=skew,
     )
-    gaps = tuple(f"{gap.min or '0'}-{gap.max}" for gap in missing)
-    return described, gaps if found else (), skew
 
 
 async def _try_writing(what: str, store: LeaseStore, *, by_id: bool, denied: _Denied) -> None:

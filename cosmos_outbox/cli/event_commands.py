@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.cli.events import Position, Wanted, read_events, sent_up_to
 from cosmos_outbox.cli.leases import leases_in, start_named
-from cosmos_outbox.cli.output import confirm, print_json
+from cosmos_outbox.cli.output import clock_time, confirm, print_json
 from cosmos_outbox.cli.replay import Replayed, replay, sending_to
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
@@ -101,6 +101,7 @@ async def replay_command(
     position = _saved(state, asked)
     async with opened(target) as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+        leases = leases_in(listing)
         if start is StartFrom.NOW or (isinstance(start, datetime) and start > listing.read_at):
             raise UsageError(
                 f"No event was written after --since {since} yet; name an earlier time, or beginning."
@@ -133,7 +134,7 @@ async def replay_command(
                 wanted=wanted,
                 start=start,
                 position=position,
-                leases=leases_in(listing),
+                leases=leases,
                 rate=rate,
                 dry_run=dry_run,
                 done=done,
@@ -220,5 +221,5 @@ def _save(state: Path, content: dict[str, Any]) -> None:
 
 
 def _line(event: StoredEvent) -> str:
-    written = datetime.fromtimestamp(event.written_at).astimezone().isoformat(timespec="seconds")
+    written = clock_time(datetime.fromtimestamp(event.written_at, UTC))
     return f"{written}  {event.partition_key}  {event.action}  {event.id}  {json.dumps(event.data, ensure_ascii=False)}\n"

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from cosmos_outbox.adapters.service_bus_preflight import Inspection
+from cosmos_outbox.cli.coverage import Overlap
 
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 
@@ -65,13 +66,16 @@ class Resources:
     """
     All that a doctor looks at; denied: what was tried and refused, with the error.
 
-    leases is None where they could not be listed.
+    leases has those that can be read, and is None where they could not be listed; damaged_leases says what is wrong with
+    each of the others.
     """
 
     data: ContainerDescription
     lease_container: ContainerDescription
     parked: ContainerDescription | None
     leases: tuple[LeaseDescription, ...] | None
+    damaged_leases: tuple[str, ...]
+    overlaps: tuple[Overlap, ...]
     uncovered_ranges: tuple[str, ...]
     denied: tuple[tuple[str, str], ...]
     topics: Inspection
@@ -171,7 +175,7 @@ _GRANTS = {
 def _coverage(resources: Resources) -> Iterator[Finding]:
     if resources.leases is None:
         return
-    if not resources.leases:
+    if not resources.leases and not resources.damaged_leases:
         yield _warning(
             "leases",
             "There are no leases yet, so nothing is relayed.",
@@ -194,6 +198,30 @@ def _coverage(resources: Resources) -> Iterator[Finding]:
             f"Nobody works on the ranges {tokens}, where {waiting} changes wait.",
             "Start workers, or look at why those that run do not take the leases.",
         )
+
+
+def _damage(resources: Resources) -> Iterator[Finding]:
+    for mistake in resources.damaged_leases:
+        yield _error(
+            "damaged-lease",
+            f"{mistake} Nobody sends the events of its range.",
+            "Stop the workers, put a backup in its place (`cosmos-outbox leases import`) or delete the document, and start "
+            "them: what is deleted is created anew, and the events of its range are sent again from the start.",
+        )
+    for overlap in resources.overlaps:
+        first, second = overlap.tokens
+        if overlap.unfinished:
+            yield _warning(
+                "overlapping-leases",
+                f"Lease {first} stands beside {second}, which takes its place: a split or merge was not finished.",
+                "Start workers: the one that takes it finishes that.",
+            )
+        else:
+            yield _error(
+                "overlapping-leases",
+                f"Leases {first} and {second} have keys in common: the events of these are sent twice.",
+                "Stop the workers and delete the lease that does not belong here, the one without a range of the container.",
+            )
 
 
 def _topics(resources: Resources) -> Iterator[Finding]:
@@ -229,6 +257,7 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
     _containers,
     _time_to_live,
     _permissions,
+    _damage,
     _coverage,
     _topics,
     _clock,

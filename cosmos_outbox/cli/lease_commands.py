@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -16,14 +17,13 @@ from cosmos_outbox.cli.leases import (
     Change,
     exported,
     import_leases,
-    leases_in,
-    refuse_if_owned,
     reset_leases,
     row_of,
+    seen_in,
     start_named,
 )
-from cosmos_outbox.cli.output import confirm, print_json, print_rows
-from cosmos_outbox.cli.running import AsJson, DryRun, Expiration, Yes, command, seconds
+from cosmos_outbox.cli.output import confirm, print_json, print_mistakes, print_rows, readable_time
+from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, seconds
 from cosmos_outbox.cli.target import opened, target_of
 from cosmos_outbox.errors import ConfigurationError
 
@@ -36,16 +36,24 @@ app = typer.Typer(
 @command
 async def list_(*, expiration: Expiration = 60, as_json: AsJson = False) -> None:
     """
-    Show all leases.
+    Show all leases. Exit code 1 where one is damaged; the others are shown.
     """
     async with opened(target_of(os.environ)) as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    rows = [row_of(lease, listing.read_at, seconds(expiration)) for lease in leases_in(listing)]
+    leases = seen_in(listing)
+    rows = [row_of(lease, listing.read_at, seconds(expiration)) for lease in leases]
     if as_json:
         print_json(rows)
     else:
-        shown = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+        shown = [
+            {name: value for name, value in row.items() if name not in ("id", "error")}
+            | {"start": readable_time(row["start"])}
+            for row in rows
+        ]
         print_rows(shown, empty="There are no leases yet; the first worker, or `bootstrap`, creates them.")
+        print_mistakes(lease.mistake for lease in leases)
+    if any(lease.mistake for lease in leases):
+        raise typer.Exit(FAILED)
 
 
 @app.command("export")
@@ -57,14 +65,22 @@ async def export(
 ) -> None:
     """
     Write all leases as a JSON array: a backup that `import` restores.
+
+    One that is damaged is left out, for a backup of it would restore the damage: it is named on standard error, and
+    the exit code is 1.
     """
     async with opened(target_of(os.environ)) as outbox:
-        listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    text = json.dumps(exported(leases_in(listing)), indent=2) + "\n"
+        leases = seen_in(await outbox.leases.list(f"{await outbox.prefix()}.."))
+    text = json.dumps(exported(seen.lease for seen in leases if not seen.mistake), indent=2) + "\n"
     if file is None:
         sys.stdout.write(text)
     else:
         file.write_text(text)
+    damaged = [seen.mistake for seen in leases if seen.mistake]
+    for mistake in damaged:
+        sys.stderr.write(f"Left out: {mistake}\n")
+    if damaged:
+        raise typer.Exit(FAILED)
 
 
 @app.command("import")
@@ -85,15 +101,15 @@ async def import_(
     """
     documents = _documents(file)
     async with opened(target_of(os.environ)) as outbox:
-        prefix = await outbox.prefix()
-        listing = await outbox.leases.list(f"{prefix}..")
-        refuse_if_owned(leases_in(listing), listing.read_at, seconds(expiration))
-        if not dry_run:
-            confirm(f"Replace the leases of {outbox.target.processor!r} by those of {file}?", yes=yes)
-        changes = await import_leases(
-            documents, prefix=prefix, store=outbox.leases, expiration=seconds(expiration), dry_run=dry_run
+        act = partial(
+            import_leases,
+            documents,
+            prefix=await outbox.prefix(),
+            store=outbox.leases,
+            expiration=seconds(expiration),
         )
-    _print(changes, dry_run=dry_run, as_json=as_json)
+        question = f"Replace the leases of {outbox.target.processor!r} by those of {file}?"
+        await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command()
@@ -113,15 +129,15 @@ async def reset(
     """
     start = start_named(to)
     async with opened(target_of(os.environ)) as outbox:
-        prefix = await outbox.prefix()
-        listing = await outbox.leases.list(f"{prefix}..")
-        refuse_if_owned(leases_in(listing), listing.read_at, seconds(expiration))
-        if not dry_run:
-            confirm(f"Reset all leases of {outbox.target.processor!r} to {to}?", yes=yes)
-        changes = await reset_leases(
-            start, prefix=prefix, store=outbox.leases, expiration=seconds(expiration), dry_run=dry_run
+        act = partial(
+            reset_leases,
+            start,
+            prefix=await outbox.prefix(),
+            store=outbox.leases,
+            expiration=seconds(expiration),
         )
-    _print(changes, dry_run=dry_run, as_json=as_json)
+        question = f"Reset all leases of {outbox.target.processor!r} to {to}?"
+        await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _documents(file: Path) -> list[dict[str, Any]]:
@@ -134,7 +150,16 @@ def _documents(file: Path) -> list[dict[str, Any]]:
     return documents
 
 
-def _print(changes: tuple[Change, ...], *, dry_run: bool, as_json: bool) -> None:
+class _Act(Protocol):
+    async def __call__(self, *, dry_run: bool) -> tuple[Change, ...]: ...
+
+
+async def _carry_out(act: _Act, question: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    # Whatever speaks against it is said before anybody is asked.
+    changes = await act(dry_run=True)
+    if not dry_run:
+        confirm(question, yes=yes)
+        changes = await act(dry_run=False)
     rows = [{"range": change.lease, "done": change.done} for change in changes]
     if as_json:
         print_json({"dry_run": dry_run, "leases": rows})

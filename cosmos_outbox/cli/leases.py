@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError, UsageError
-from cosmos_outbox.leases import START, Lease, format_timestamp, from_document
+from cosmos_outbox.leases import START, Lease, format_timestamp, from_document, range_of
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
 
 DEFAULT_EXPIRATION = timedelta(seconds=60)
@@ -28,27 +28,75 @@ class Change:
     done: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLease:
+    """
+    A lease to look at; where it is damaged, why, and only what can be told of it: never to be written back.
+    """
+
+    lease: Lease
+    mistake: str | None = None
+
+
 def leases_in(listing: Listing) -> tuple[Lease, ...]:
     """
     Return the leases of a listing, in the order of their tokens.
+
+    Raises:
+        ConfigurationError: one is damaged.
     """
-    leases = [from_document(document) for document in listing.documents]
-    return tuple(sorted(leases, key=lambda lease: (len(lease.token), lease.token)))
+    return tuple(sorted((from_document(document) for document in listing.documents), key=_order))
 
 
-def row_of(lease: Lease, now: datetime, expiration: timedelta) -> dict[str, Any]:
+def seen_in(listing: Listing) -> tuple[SeenLease, ...]:
+    """
+    Return the leases of a listing in the order of their tokens, damaged ones among them.
+    """
+    return tuple(sorted(map(_seen, listing.documents), key=lambda seen: _order(seen.lease)))
+
+
+def _seen(document: Document) -> SeenLease:
+    try:
+        return SeenLease(lease=from_document(document))
+    except ConfigurationError as error:
+        return SeenLease(lease=_told_of(document), mistake=str(error))
+
+
+def _told_of(document: Document) -> Lease:
+    lease_id, owner = str(document["id"]), document.get("Owner")
+    return Lease(
+        id=lease_id,
+        token=lease_id.rpartition("..")[2],
+        range=range_of(document),
+        owner=owner if isinstance(owner, str) else None,
+        continuation=None,
+        timestamp=None,
+        properties={},
+        version=0,
+        etag=document.get("_etag"),
+        raw=document,
+    )
+
+
+def _order(lease: Lease) -> tuple[int, str]:
+    return len(lease.token), lease.token
+
+
+def row_of(seen: SeenLease, now: datetime, expiration: timedelta) -> dict[str, Any]:
     """
     Return what is told about a lease.
     """
-    expired = lease.expired(now, expiration)
+    lease = seen.lease
+    held = "expired" if lease.expired(now, expiration) else "owned"
     return {
         "range": lease.token,
         "owner": lease.owner,
-        "state": "free" if not lease.owned else "expired" if expired else "owned",
+        "state": "damaged" if seen.mistake else held if lease.owned else "free",
         "continuation": lease.continuation,
         "start": lease.properties.get(START),
         "written_ago": max(timedelta(0), now - lease.written_at()),
         "id": lease.id,
+        "error": seen.mistake,
     }
 
 
@@ -103,7 +151,8 @@ async def import_leases(
             f"those of this one begin with {prefix!r}."
         )
     listing = await store.list(f"{prefix}..")
-    present = {lease.id: lease for lease in leases_in(listing)}
+    # Damaged ones among them: to put a backup in their place is how they are mended.
+    present = {seen.lease.id: seen.lease for seen in seen_in(listing)}
     refuse_if_owned(present.values(), listing.read_at, expiration)
     replaced = _replaced(present.values(), by=wanted)
     changes = [Change(lease=lease.token, done="deleted") for lease in replaced]

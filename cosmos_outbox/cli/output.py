@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
@@ -20,6 +20,7 @@ from rich.text import Text
 from cosmos_outbox.cli.running import INTERRUPTED
 
 Row = Mapping[str, Any]
+_WIDEST = 1_000_000
 
 
 def print_json(value: object) -> None:
@@ -34,8 +35,23 @@ def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> 
     """
     Print rows as a table whose columns are the keys of the first; `empty` where there are none.
     """
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    console.print(table_of(rows, title=title) if rows else empty)
+    console().print(table_of(rows, title=title) if rows else empty)
+
+
+def console() -> Console:
+    """
+    Return standard output, as wide as its terminal; without one as wide as what is printed, so that no value is cut.
+    """
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
+
+
+def print_mistakes(mistakes: Iterable[str | None]) -> None:
+    """
+    Print below a table what is wrong with those of its rows that could not be read, one line each.
+    """
+    for mistake in mistakes:
+        if mistake is not None:
+            sys.stdout.write(f"{mistake}\n")
 
 
 def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
@@ -43,18 +59,31 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
     Return rows as a table.
     """
     table = Table(title=title, title_justify="left")
-    for name, value in rows[0].items():
-        table.add_column(
-            name.replace("_", " "),
-            justify="right"
-            if isinstance(value, int | float | timedelta) and not isinstance(value, bool)
-            else "left",
-            overflow="fold",
-        )
+    for name in rows[0]:
+        numbers = any(_is_number(row[name]) for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         # As text: rich reads [brackets] and :names: of a mere string as markup, and a key may have them.
         table.add_row(*(Text(_text(value)) for value in row.values()))
     return table
+
+
+def readable_time(stored: str | None) -> str | None:
+    """
+    Return a stored time as people read it, in UTC and to the second; anything else as it is.
+    """
+    try:
+        moment = datetime.fromisoformat(stored or "")
+    except ValueError:
+        return stored
+    return clock_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def clock_time(moment: datetime) -> str:
+    """
+    Return a moment as people read it.
+    """
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -85,6 +114,10 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | timedelta) and not isinstance(value, bool)
 
 
 def _text(value: object) -> str:

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cosmos_outbox.cli.output import confirm, print_json, print_rows
-from cosmos_outbox.cli.running import AsJson, Yes, command
+from cosmos_outbox.cli.output import confirm, print_json, print_rows, readable_time
+from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, opened, target_of
-from cosmos_outbox.errors import UsageError
+from cosmos_outbox.errors import ParkingError, UsageError
 from cosmos_outbox.relay.parked import ParkedEvent, ParkedKey
 from cosmos_outbox.relay.release import ParkedKeys
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 Key = Annotated[str, typer.Argument(help="The partition key.")]
 _SHOWN_CHARACTERS = 500
+_COLUMNS = ("key", "state", "held", "parked_at", "event", "error", "attempts")
 
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Although somebody else releases it, because they are gone.")
@@ -36,14 +38,21 @@ TakeOver = Annotated[
 @command
 async def list_(*, as_json: AsJson = False) -> None:
     """
-    Show all parked keys, those parked first in front.
+    Show all parked keys, those parked first in front. Exit code 1 where one cannot be read; it is shown last.
     """
     async with opened(target_of(os.environ)) as outbox:
-        rows = [_key_row(key) for key in await (await parked_keys(outbox)).list()]
+        keys, unreadable = await seen_keys(outbox)
+    rows = [_key_row(key) for key in keys]
+    rows += [
+        {**dict.fromkeys(_COLUMNS), "key": key, "state": "unreadable", "error": error}
+        for key, error in sorted(unreadable.items())
+    ]
     if as_json:
         print_json(rows)
     else:
-        print_rows(rows, empty="No key is parked.")
+        print_rows([_shown(row) for row in rows], empty="No key is parked.")
+    if unreadable:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -58,8 +67,8 @@ async def show(key: Key, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json({**_key_row(parked.key), "events": events})
     else:
-        print_rows([_key_row(parked.key)], empty="")
-        shown = [{**event, "data": _shortened(event["data"])} for event in events]
+        print_rows([_shown(_key_row(parked.key))], empty="")
+        shown = [{**_shown(event), "data": _shortened(event["data"])} for event in events]
         print_rows(shown, empty="It holds no event.")
 
 
@@ -98,7 +107,7 @@ async def release(
             f"{failure.error}"
         )
     if failure is not None:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -135,6 +144,18 @@ async def parked_keys(outbox: Opened) -> ParkedKeys:
     return ParkedKeys(await outbox.parked_store())
 
 
+async def seen_keys(outbox: Opened) -> tuple[Sequence[ParkedKey], Mapping[str, str]]:
+    """
+    Return the parked keys, and what is wrong with each of those that cannot be read.
+    """
+    unreadable: dict[str, str] = {}
+
+    def note(key: str, error: ParkingError) -> None:
+        unreadable[key] = str(error)
+
+    return await (await parked_keys(outbox)).list(unreadable=note), unreadable
+
+
 def _key_row(key: ParkedKey) -> dict[str, Any]:
     failure = key.failure
     return {
@@ -157,6 +178,10 @@ def _event_row(event: ParkedEvent) -> dict[str, Any]:
         "note": event.note,
         "data": event.event["data"],
     }
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "parked_at": readable_time(row["parked_at"])}
 
 
 def _shortened(data: object) -> str:

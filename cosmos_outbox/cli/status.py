@@ -13,16 +13,19 @@ from rich.console import Group
 from rich.text import Text
 
 from cosmos_outbox.changefeed import Lag, estimate_lag
-from cosmos_outbox.cli.leases import leases_in, row_of
+from cosmos_outbox.cli.leases import row_of, seen_in
 from cosmos_outbox.cli.output import table_of
-from cosmos_outbox.leases import Lease
 from cosmos_outbox.ports import ChangeFeed, LeaseStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """
-    An outbox at one moment; parked_keys is None where there is no parked container, or it was not looked at.
+    An outbox at one moment.
+
+    parked_keys: None where there is no parked container, or it was not looked at.
+    parked_events: None also where a parked key cannot be read.
+    mistakes: what is wrong with leases and parked keys that cannot be read.
     """
 
     processor: str
@@ -32,6 +35,7 @@ class Status:
     oldest_age: timedelta | None
     parked_keys: int | None
     parked_events: int | None
+    mistakes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """
@@ -44,6 +48,7 @@ class Status:
             "oldest_age_seconds": None if self.oldest_age is None else self.oldest_age.total_seconds(),
             "parked_keys": self.parked_keys,
             "parked_events": self.parked_events,
+            "mistakes": list(self.mistakes),
             "leases": [dict(lease) for lease in self.leases],
         }
 
@@ -56,13 +61,17 @@ class Status:
             f"{self.processor}: workers {len(self.workers)}, waiting {self.transactions}, oldest unsent {age}"
         )
         if self.parked_keys is not None:
-            head += f", parked keys {self.parked_keys}, parked events {self.parked_events}"
+            events = "unknown" if self.parked_events is None else self.parked_events
+            head += f", parked keys {self.parked_keys}, parked events {events}"
+        mistakes = [Text(mistake) for mistake in self.mistakes]
         if not self.leases:
-            return Group(
-                Text(head), Text("There are no leases yet; the first worker, or `bootstrap`, creates them.")
-            )
-        shown = [{name: value for name, value in lease.items() if name != "id"} for lease in self.leases]
-        return Group(Text(head), table_of(shown))
+            empty = "There are no leases yet; the first worker, or `bootstrap`, creates them."
+            return Group(Text(head), Text(empty), *mistakes)
+        shown = [
+            {name: value for name, value in lease.items() if name not in ("id", "error")}
+            for lease in self.leases
+        ]
+        return Group(Text(head), table_of(shown), *mistakes)
 
 
 async def look(
@@ -73,6 +82,7 @@ async def look(
     leases: LeaseStore,
     expiration: timedelta,
     parked: Sequence[int] | None = None,
+    unreadable: Sequence[str] = (),
 ) -> Status:
     """
     Return how an outbox is.
@@ -84,24 +94,26 @@ async def look(
         leases: where they are.
         expiration: a lease not written for so long is free.
         parked: how many events each parked key holds, where that is known.
+        unreadable: what is wrong with the parked keys that cannot be read.
     """
     listing = await leases.list(f"{prefix}..")
-    found = leases_in(listing)
+    found = seen_in(listing)
     lag = await estimate_lag(processor, feed=feed, leases=leases)
-    now = listing.read_at
+    rows = tuple(_with_lag(row_of(seen, listing.read_at, expiration), lag) for seen in found)
     return Status(
         processor=processor,
-        leases=tuple(_with_lag(row_of(lease, now, expiration), lease, lag) for lease in found),
-        workers=tuple(sorted({str(lease.owner) for lease in found if not lease.expired(now, expiration)})),
+        leases=rows,
+        workers=tuple(sorted({row["owner"] for row in rows if row["state"] == "owned"})),
         transactions=lag.transactions,
         oldest_age=lag.oldest_age,
-        parked_keys=None if parked is None else len(parked),
-        parked_events=None if parked is None else sum(parked),
+        parked_keys=None if parked is None else len(parked) + len(unreadable),
+        parked_events=None if parked is None or unreadable else sum(parked),
+        mistakes=(*(seen.mistake for seen in found if seen.mistake), *unreadable),
     )
 
 
-def _with_lag(row: Mapping[str, Any], lease: Lease, lag: Lag) -> dict[str, Any]:
-    measured = next((one for one in lag.leases if one.lease == lease.id), None)
+def _with_lag(row: Mapping[str, Any], lag: Lag) -> dict[str, Any]:
+    measured = next((one for one in lag.leases if one.lease == row["id"]), None)
     return {
         "range": row["range"],
         "owner": row["owner"],
@@ -110,4 +122,5 @@ def _with_lag(row: Mapping[str, Any], lease: Lease, lag: Lag) -> dict[str, Any]:
         "oldest_age": measured.oldest_age if measured else None,
         "written_ago": row["written_ago"],
         "id": row["id"],
+        "error": row["error"],
     }

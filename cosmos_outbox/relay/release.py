@@ -12,7 +12,7 @@ from typing import Any
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import StoredEvent
-from cosmos_outbox.errors import KeyNotParked, MessageRejected, StoreError, UsageError
+from cosmos_outbox.errors import KeyNotParked, MessageRejected, ParkingError, StoreError, UsageError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import ParkedStore, Publisher
 from cosmos_outbox.relay.claim import claimed, parked_key, require_unclaimed
@@ -90,13 +90,28 @@ class ParkedKeys:
         self._retry, self._backoff, self._utcnow = retry or RetryOptions(), backoff or Backoff(), utcnow
         self._index = ParkedIndex(store, self._retry)
 
-    async def list(self) -> tuple[ParkedKey, ...]:
+    async def list(
+        self, *, unreadable: Callable[[str, ParkingError], None] | None = None
+    ) -> tuple[ParkedKey, ...]:
         """
         Return all parked keys, those parked first in front.
 
         What crashed parkings left in the index, and would count towards the limit, is removed on the way.
+
+        Args:
+            unreadable: told of each key whose document cannot be read, which is then left out. Defaults to None: raise.
+
+        Raises:
+            ParkingError: a document cannot be read.
         """
-        found = {name: await self._key(name) for name in await self._index.look()}
+        found: dict[str, ParkedKey | None] = {}
+        for name in await self._index.look():
+            try:
+                found[name] = await self._key(name)
+            except ParkingError as error:
+                if unreadable is None:
+                    raise
+                unreadable(name, error)
         if absent := [name for name, key in found.items() if key is None]:
             with suppress(StoreError):  # the next look tries again
                 await self._index.remove_abandoned(absent, now=self._utcnow())

@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss
+from cosmos_outbox.cli.coverage import Overlap
 from cosmos_outbox.cli.findings import (
     ContainerDescription,
     LeaseDescription,
@@ -34,6 +35,8 @@ HEALTHY = Resources(
     lease_container=LEASES,
     parked=PARKED,
     leases=(lease("0"), lease("1")),
+    damaged_leases=(),
+    overlaps=(),
     uncovered_ranges=(),
     denied=(),
     topics=Inspection(),
@@ -75,6 +78,22 @@ PLANTED = {
     "no right to read the feed": ({"denied": (("read the change feed", "403"),)}, "permissions", "error"),
     "no right to send": ({"denied": (("send to topic 'events'", "401"),)}, "permissions", "error"),
     "no leases": ({"leases": ()}, "leases", "warning"),
+    "a damaged lease": ({"damaged_leases": ("Lease '0' is damaged: so.",)}, "damaged-lease", "error"),
+    "only a damaged lease": (
+        {"leases": (), "damaged_leases": ("Lease '0' is damaged: so.",)},
+        "damaged-lease",
+        "error",
+    ),
+    "a split that nobody finishes": (
+        {"overlaps": (Overlap(tokens=("0", "2"), unfinished=True),)},
+        "overlapping-leases",
+        "warning",
+    ),
+    "two leases of the same keys": (
+        {"overlaps": (Overlap(tokens=("0", "00-10"), unfinished=False),)},
+        "overlapping-leases",
+        "error",
+    ),
     "a range without lease": ({"uncovered_ranges": ("05-07",)}, "leases", "error"),
     "a lease without worker": ({"leases": (lease("0"), lease("1", worked_on=False))}, "owners", "warning"),
     "events without worker": ({"leases": (lease("1", worked_on=False, transactions=3),)}, "owners", "error"),

@@ -90,6 +90,7 @@ def test_watch_goes_on_after_a_look_that_failed(outbox: Local):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")
 def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
+    outbox.run("bootstrap")
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "cosmos_outbox.cli", "leases", "reset", "--to", "now"]
     try:
@@ -99,7 +100,8 @@ def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
             assert process.stderr is not None
             said = b""
             while b"[y/N]" not in said:
-                said += os.read(process.stderr.fileno(), 1000)
+                said += (heard := os.read(process.stderr.fileno(), 1000))
+                assert heard, said
             process.send_signal(signal.SIGINT)
             try:
                 assert 130 == process.wait(timeout=10)

@@ -10,7 +10,7 @@ import shutil
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -131,6 +131,41 @@ def test_parked_keys_are_named_with_the_event_that_cannot_be_sent():
     assert {"ada", "4", "e-1", "too large"} <= set(texts)
     many = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=5000)))).texts
     assert "5,000 keys:" in many
+
+
+def test_a_damaged_lease_is_named_with_its_mistake_and_nobody_counts_as_its_owner():
+    lag = replace(SNAPSHOT.lag, damaged={"p..7": "Lease 'p..7' is damaged."})
+    failing = status("7", stalled=True, error="so")
+    text = page_of(replace(SNAPSHOT, lag=lag, mine=(MOVING, failing)))
+    (row,) = [line for line in text.splitlines() if ">7<" in line]
+    assert ["7", "nobody", "unknown", "unknown", "damaged", "Lease 'p..7' is damaged."] == Page(row).texts
+    texts = Page(text).texts
+    assert {"at least 73", "at least 9 min"} <= set(texts)
+    assert "1" == texts[texts.index("Leases of this worker") + 1]
+    hidden = replace(lag, leases=(waiting("1", "worker-2", 0, None),))
+    texts = Page(page_of(replace(SNAPSHOT, lag=hidden))).texts
+    assert ["at least 0", "unknown"] == [
+        texts[texts.index(figure) + 1] for figure in ("Changes waiting, all leases", "Oldest unsent")
+    ]
+
+
+def test_a_parked_key_that_cannot_be_read_is_named_beside_the_others():
+    parked = ParkedSeen(count=1, unreadable={"ada": "The document cannot be read."})
+    assert {"ada", "unknown", "The document cannot be read."} <= set(
+        Page(page_of(replace(SNAPSHOT, parked=parked))).texts
+    )
+
+
+def test_times_are_shown_to_the_second_in_utc():
+    key = ParkedKey(
+        partition_key="ada", epoch="1", parked_at="2026-11-21T09:30:00.123456+02:00", failure=None, held=4
+    )
+    stranger = replace(key, partition_key="eve", parked_at="yesterday")
+    snapshot = replace(SNAPSHOT, at=AT.astimezone(timezone(timedelta(hours=2))))
+    text = page_of(replace(snapshot, parked=ParkedSeen(count=2, keys=(key, stranger))))
+    assert {"2026-11-21 07:30:00 UTC", "yesterday"} <= set(Page(text).texts)
+    assert "Seen at 2026-11-21 12:00:00 UTC;" in text
+    assert "+00:00" not in text
 
 
 def test_errors_and_names_are_escaped():

@@ -14,7 +14,8 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
-from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay
 from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parked import tampered
@@ -47,6 +48,24 @@ async def test_of_very_many_parked_keys_only_their_number_is_told() -> None:
     await relay(batch(*(event(f"k{number}", 1) for number in range(101))))
     seen = await look_at_parked(store, unreadable=pytest.fail)
     assert (101, None, ()) == (seen.count, seen.events, seen.keys)
+
+
+async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
+    store = MemoryParked()
+    relay = Relay(
+        MemoryBroker(rejects=lambda message: True).publisher(),
+        parking=Parking(store),
+        notify=lambda record: None,
+    )
+    await relay(batch(event("a", 1), event("b", 1)))
+    await tampered(store, KEY_ID, "a", lambda document: document.update({"state": "quarantined"}))
+    errors: list[ParkingError] = []
+    seen = await look_at_parked(store, unreadable=errors.append)
+    assert (2, None) == (seen.count, seen.events)
+    assert ["b"] == [key.partition_key for key in seen.keys]
+    assert {"a": str(errors[0])} == seen.unreadable
+    with pytest.raises(ParkingError, match="quarantined"):
+        await ParkedKeys(store).list()
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ async def test_a_lease_that_cannot_be_read_is_named_and_what_waits_for_the_other
 
     assert ["1"] == [other.token for other in found.leases]
     assert found.transactions > 0
-    (reason,) = found.damaged
+    (reason,) = found.damaged.values()
     assert lease.id in reason
 
 

@@ -1,0 +1,79 @@
+"""
+Coverage: every way in which leases miss keys, or have some in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
+from cosmos_outbox.cli.leases import SeenLease
+from cosmos_outbox.leases import FeedRange, Lease, new_lease
+from cosmos_outbox.ports import PhysicalRange
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+PHYSICAL = (
+    PhysicalRange(id="0", range=FeedRange(min="", max="40")),
+    PhysicalRange(id="1", range=FeedRange(min="40", max="FF")),
+)
+
+
+def lease(name: str, low: str, high: str, *, version: int = 0, owner: str | None = None) -> Lease:
+    made = new_lease("p", name, FeedRange(min=low, max=high), version=version)
+    return made.with_changes(now=NOW, owner=owner)
+
+
+WHOLE, LEFT, RIGHT = lease("0", "", "40"), lease("2", "", "20"), lease("3", "20", "40")
+OTHER = lease("1", "40", "FF")
+
+
+def found(*leases: Lease) -> tuple[Overlap, ...]:
+    return overlaps(PHYSICAL, leases, now=NOW, expiration=timedelta(seconds=60))
+
+
+def unfinished(*tokens: str) -> Overlap:
+    first, second = tokens
+    return Overlap(tokens=(first, second), unfinished=True)
+
+
+@pytest.mark.parametrize(
+    ("leases", "expected"),
+    [
+        ((WHOLE, OTHER), ()),
+        ((LEFT, RIGHT, OTHER), ()),
+        ((WHOLE, LEFT, RIGHT), (unfinished("0", "2"), unfinished("0", "3"))),
+        ((LEFT, WHOLE), (unfinished("0", "2"),)),
+        ((lease("0", "", "40", owner="worker-1"), LEFT, RIGHT), ()),
+        ((WHOLE, lease("-40", "", "40", version=1)), (unfinished("0", "-40"),)),
+        ((WHOLE, lease("x", "", "40")), (Overlap(tokens=("0", "x"), unfinished=False),)),
+        ((WHOLE, lease("x", "30", "50")), (Overlap(tokens=("0", "x"), unfinished=False),)),
+    ],
+)
+def test_leases_with_keys_in_common_are_told_apart_from_a_split_in_progress(
+    leases: tuple[Lease, ...], expected: tuple[Overlap, ...]
+) -> None:
+    assert expected == found(*leases)
+
+
+def test_a_lease_without_a_range_has_that_of_its_partition() -> None:
+    old = replace(WHOLE, range=None)
+    assert () == found(old, OTHER)
+    assert (unfinished("0", "2"),) == found(old, LEFT)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ((SeenLease(lease=WHOLE), SeenLease(lease=OTHER)), ()),
+        ((SeenLease(lease=LEFT), SeenLease(lease=OTHER)), (FeedRange(min="20", max="40"),)),
+        ((SeenLease(lease=LEFT), SeenLease(lease=OTHER, mistake="so")), (FeedRange(min="20", max="40"),)),
+        ((SeenLease(lease=WHOLE), SeenLease(lease=OTHER, mistake="so")), ()),
+    ],
+)
+def test_what_no_lease_covers_is_not_what_a_damaged_one_does(
+    seen: tuple[SeenLease, ...], expected: tuple[FeedRange, ...]
+) -> None:
+    assert expected == gaps(PHYSICAL, seen)

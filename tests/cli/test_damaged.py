@@ -1,0 +1,202 @@
+"""
+Damage: a lease or parked key that cannot be read is named with its mistake, and the others are shown all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.cosmos.aio import ContainerProxy, DatabaseProxy
+
+from tests.cli.local import Local
+from tests.cli.test_parked import PARKED, park
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+MISTAKE = "no object of strings: {'a': 1}"
+
+
+def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:
+    """
+    Change fields of one lease document; by default, so that nobody can read it.
+    """
+
+    async def change(leases: ContainerProxy) -> None:
+        async for item in leases.read_all_items():
+            if item.get("LeaseToken") == lease:
+                await leases.replace_item(item["id"], item | (changes or {"properties": {"a": 1}}))
+
+    outbox.on_leases(change)
+
+
+def plant(outbox: Local, token: str, low: str, high: str, **changes: Any) -> None:
+    """
+    Create a lease beside those of token 0.
+    """
+
+    async def create(leases: ContainerProxy) -> None:
+        (lease,) = [item async for item in leases.read_all_items() if item.get("LeaseToken") == "0"]
+        name = lease["id"].removesuffix("0") + token
+        feed_range = {"Range": {"min": low, "max": high}}
+        await leases.create_item(lease | {"id": name, "LeaseToken": token, "FeedRange": feed_range} | changes)
+
+    outbox.on_leases(create)
+
+
+@pytest.fixture
+def damaged(outbox: Local) -> Local:
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    damage(outbox)
+    return outbox
+
+
+def test_a_damaged_lease_is_listed_with_its_mistake_beside_the_others(damaged: Local) -> None:
+    first, second = damaged.json("leases", "list", code=1)
+    assert ("0", "damaged", "worker-1") == (first["range"], first["state"], first["owner"])
+    assert MISTAKE in first["error"]
+    assert ("1", "owned", None) == (second["range"], second["state"], second["error"])
+    text = damaged.run("leases", "list", code=1).stdout
+    assert "damaged" in text
+    assert MISTAKE in text
+
+
+def test_status_shows_what_can_be_read_and_what_cannot(damaged: Local) -> None:
+    damaged.commit(*map(str, range(8)))
+    seen = damaged.json("status", code=1)
+    first, second = seen["leases"]
+    assert ("damaged", None) == (first["state"], first["waiting"])
+    assert seen["waiting"] == second["waiting"] > 0
+    assert [MISTAKE in mistake for mistake in seen["mistakes"]] == [True]
+    assert ["worker-1"] == seen["workers"]
+    text = damaged.run("status", code=1).stdout
+    assert MISTAKE in text
+    assert f"waiting {second['waiting']}" in text
+
+
+def test_doctor_names_a_damaged_lease_once_and_how_to_mend_it(damaged: Local) -> None:
+    findings = damaged.json("doctor", code=2)["findings"]
+    assert [("error", "damaged-lease"), ("note", "topic")] == [
+        (one["severity"], one["check"]) for one in findings
+    ]
+    assert MISTAKE in findings[0]["message"]
+    assert "leases import" in findings[0]["fix"]
+
+
+def test_doctor_claims_no_gap_where_a_damaged_lease_does_not_say_what_it_covers(damaged: Local) -> None:
+    damage(damaged, FeedRange=None)
+    assert "leases" not in [one["check"] for one in damaged.json("doctor", code=2)["findings"]]
+
+
+def test_an_export_leaves_a_damaged_lease_out_and_says_so(damaged: Local, tmp_path: Path) -> None:
+    file = tmp_path / "leases.json"
+    result = damaged.run("leases", "export", "--file", str(file), code=1)
+    assert result.stderr.startswith("Left out: Lease")
+    assert MISTAKE in result.stderr
+    assert ["1"] == [lease["LeaseToken"] for lease in json.loads(file.read_text())]
+    assert ["1"] == [
+        lease["LeaseToken"] for lease in json.loads(damaged.run("leases", "export", code=1).stdout)
+    ]
+
+
+def test_an_import_puts_a_backup_in_the_place_of_a_damaged_lease(outbox: Local, tmp_path: Path) -> None:
+    outbox.run("bootstrap")
+    file = str(tmp_path / "leases.json")
+    outbox.run("leases", "export", "--file", file)
+    outbox.own_leases("worker-1")
+    damage(outbox)
+    damage(outbox, "1", Owner=None)
+    assert "worker-1" in outbox.run("leases", "import", file, "--yes", code=1).stderr
+    damage(outbox, Owner=None)
+    done = outbox.json("leases", "import", file, "--yes")["leases"]
+    assert [("0", "replaced"), ("1", "replaced")] == [(one["range"], one["done"]) for one in done]
+    assert {("free", None)} == {(one["state"], one["error"]) for one in outbox.json("leases", "list")}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("leases", "reset", "--to", "now"), ("bootstrap",), ("replay", "--since", "beginning")]
+)
+def test_what_needs_all_leases_names_the_damaged_one_before_anybody_is_asked(
+    damaged: Local, arguments: tuple[str, ...]
+) -> None:
+    damage(damaged, Owner=None)
+    damage(damaged, "1", Owner=None)
+    assert MISTAKE in damaged.run(*arguments, code=2).stderr
+
+
+def test_a_lease_of_a_stranger_with_keys_of_another_is_an_error(outbox: Local) -> None:
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    plant(outbox, "stranger", "1", "3")
+    findings = [one for one in outbox.json("doctor", code=2)["findings"] if one["severity"] == "error"]
+    assert ["overlapping-leases"] * 2 == [one["check"] for one in findings]
+    assert ["0 and stranger", "1 and stranger"] == [
+        one["message"].removeprefix("Leases ").partition(" have")[0] for one in findings
+    ]
+
+
+def test_a_split_that_nobody_finishes_is_a_warning_and_one_in_progress_is_nothing(outbox: Local) -> None:
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    plant(outbox, "2", "", "1")
+    assert [("note", "topic")] == [
+        (one["severity"], one["check"]) for one in outbox.json("doctor")["findings"]
+    ]
+    damage(outbox, Owner=None)
+    checks = [one["check"] for one in outbox.json("doctor", code=1)["findings"]]
+    assert ["overlapping-leases", "owners", "topic"] == checks
+
+
+def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) -> None:
+    """
+    Change fields of a document in the parked container.
+    """
+
+    async def change(database: DatabaseProxy) -> None:
+        container = database.get_container_client("parked")
+        item = await container.read_item(document_id, partition_key)
+        await container.replace_item(document_id, dict(item) | changes)
+
+    outbox.on_database(change)
+
+
+def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Local) -> None:
+    park(outbox, "ada", "grace")
+    tamper(outbox, "ada", "outbox.key", state="quarantined")
+    first, second = outbox.json("parked", "list", code=1, **PARKED)
+    assert first.keys() == second.keys()
+    assert ("grace", "parked", 2) == (first["key"], first["state"], first["held"])
+    assert ("ada", "unreadable", None) == (second["key"], second["state"], second["held"])
+    assert "quarantined" in second["error"]
+    assert "unreadable" in outbox.run("parked", "list", code=1, **PARKED).stdout
+    seen = outbox.json("status", code=1, **PARKED)
+    assert (2, None) == (seen["parked_keys"], seen["parked_events"])
+    assert ["quarantined" in mistake for mistake in seen["mistakes"]] == [True]
+    outbox.pass_all()
+    assert "quarantined" in outbox.run("replay", "--since", "beginning", "--dry-run", code=1, **PARKED).stderr
+
+
+def test_an_index_of_parked_keys_that_cannot_be_read_hides_no_lease(outbox: Local) -> None:
+    park(outbox, "ada")
+    outbox.run("bootstrap")
+    tamper(outbox, "outbox.keys", "outbox.keys", keys=["ada"])
+    assert "'outbox.keys'" in outbox.run("parked", "list", code=1, **PARKED).stderr
+    seen = outbox.json("status", code=1, **PARKED)
+    assert (2, None, None) == (len(seen["leases"]), seen["parked_keys"], seen["parked_events"])
+    assert ["'outbox.keys'" in mistake for mistake in seen["mistakes"]] == [True]
+
+
+def test_times_are_shown_to_the_second_in_utc_and_are_exact_for_programs(outbox: Local) -> None:
+    ids = park(outbox, "ada")
+    outbox.run("bootstrap", "--start", "2026-11-21T08:00:00.5+02:00")
+    assert "2026-11-21 06:00:00 UTC" in outbox.run("leases", "list").stdout
+    assert {"2026-11-21T06:00:00.500000Z"} == {one["start"] for one in outbox.json("leases", "list")}
+    (row,) = outbox.json("parked", "list", **PARKED)
+    shown = row["parked_at"][:19].replace("T", " ") + " UTC"
+    assert shown in outbox.run("parked", "list", **PARKED).stdout
+    assert 3 == outbox.run("parked", "show", "ada", **PARKED).stdout.count(shown[:13])
+    tail = outbox.run("events", "tail", "--since", "beginning", "--no-follow").stdout.splitlines()
+    assert [" UTC  ada  "] * len(ids) == [line[19:30] for line in tail]
