@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cosmos_outbox.documents import TRAIL_LENGTH, commit_id_of, commit_trail, version_of
+from cosmos_outbox.entities import UNKNOWN_ETAG
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -25,10 +26,6 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.pending import PendingCommit
 from cosmos_outbox.ports import CommitResult, Document, Store
 from cosmos_outbox.retries import Deadline, RetryOptions
-
-# Matches no document: what is known of an entity that was written, while its etag is not (somebody may have changed
-# it since). The next commit of that object then fails with PreconditionFailed instead of overwriting.
-UNKNOWN_ETAG = '"unknown"'
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 

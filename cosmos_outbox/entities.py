@@ -15,6 +15,11 @@ from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.identifiers import new_id
 
 
+# Matches no document: what a stored entity is replaced under while its etag is not known. Its next commit then fails
+# with PreconditionFailed instead of overwriting what somebody may have written since.
+UNKNOWN_ETAG = '"unknown"'
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenEvents:
     """
@@ -130,8 +135,11 @@ class Entity(BaseModel):
     def etag(self) -> str | None:
         """
         Return the etag of the stored document; None before the first commit.
+
+        Also None after a commit whose answer was lost, where what it wrote could not be read, or has changed since.
         """
-        return self._state.etag
+        etag = self._state.etag
+        return None if etag == UNKNOWN_ETAG else etag
 
     @property
     def stored(self) -> Mapping[str, Any] | None:
@@ -213,6 +221,13 @@ class Entity(BaseModel):
         progress = self._state
         progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
         progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
+
+
+def guard_of(entity: Entity) -> str | None:
+    """
+    Return the etag under which a stored entity may be replaced; None where it came from nowhere.
+    """
+    return entity._state.etag  # noqa: SLF001 - of this module
 
 
 def _check_mark(cls: type[Entity]) -> None:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pydantic_core import to_json
 
 from cosmos_outbox.documents import entity_document, event_document, origin_of
-from cosmos_outbox.entities import Entity, TakenEvents
+from cosmos_outbox.entities import Entity, TakenEvents, guard_of
 from cosmos_outbox.errors import BatchTooLarge, IdentityConflict, UsageError
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.identifiers import check_id, new_id
@@ -147,15 +147,16 @@ def _entity_write(part: PendingEntity, commit_id: str | None) -> Write:
     if part.change is Change.CREATE:
         document = entity_document(entity, version=part.version, commit_id=commit_id)
         return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
-    if entity.etag is None:
+    etag = guard_of(entity)
+    if etag is None:
         raise UsageError(
             f"It is not known which state of {entity.entity_type} {entity.id!r} this one follows: it has no etag. "
             "Read it and change that object."
         )
     if part.change is Change.DELETE:
-        return Write(kind=WriteKind.DELETE, id=entity.id, etag=entity.etag)
+        return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
     document = entity_document(entity, version=part.version, commit_id=commit_id)
-    return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=entity.etag)
+    return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=etag)
 
 
 def _last_that_stays(parts: Sequence[PendingEntity]) -> str:

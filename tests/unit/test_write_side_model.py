@@ -40,7 +40,6 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.commits import UNKNOWN_ETAG
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
 from tests.contracts.backends import opened
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
@@ -574,7 +573,7 @@ class WriteSide(RuleBasedStateMachine):
                 if after is not None and after.data != part.after.data:
                     held.asked = self.next_serial()  # edited since
                 # under an unknown etag it is like no state there ever was
-                held.base = replace(part.after) if held.entity.etag == UNKNOWN_ETAG else part.after
+                held.base = replace(part.after) if held.entity.etag is None else part.after
 
     def _not_written(self, unit: Unit) -> None:
         assert unit.current is not None
