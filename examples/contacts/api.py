@@ -4,10 +4,10 @@ The contacts API: HTTP in, one unit of work per request, problem details out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from cosmos_outbox import Outbox, Store
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos_store import open_store
-from examples.contacts import problems, service
-from examples.contacts.conditions import ExpectedEtags, KnownEtags
+from examples.contacts import descriptions, problems, service
+from examples.contacts.conditions import ChangeConditions, ReadConditions
 from examples.contacts.domain import Contact
 from examples.contacts.models import (
     ContactPage,
@@ -28,7 +28,6 @@ from examples.contacts.models import (
     NewEmail,
     NewName,
 )
-from examples.contacts.problems import Problem
 from examples.contacts.request_context import RequestContext
 from examples.contacts.service import Changed, ContactsUnitOfWork
 from examples.contacts.settings import Settings
@@ -40,15 +39,8 @@ People and how to reach them. Every change is committed together with the event 
 Errors are problem details (RFC 9457). `X-Correlation-Id` and `traceparent` of a request are passed on to its events.
 """
 
-router = APIRouter(prefix="/api/contacts", tags=["contacts"])
-
-
-class Health(BaseModel):
-    """
-    The process is up.
-    """
-
-    status: str = "ok"
+contacts = APIRouter(prefix="/api/contacts", tags=["contacts"], responses=descriptions.ALWAYS)
+operations = APIRouter(tags=["operations"], responses=descriptions.FAILURE)
 
 
 def create_app(settings: Settings | None = None, *, store: Store | None = None) -> FastAPI:
@@ -68,10 +60,10 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
 
     app = FastAPI(title="Contacts", version="1", description=_DESCRIPTION, lifespan=lifespan)
     app.add_middleware(RequestContext)
-    app.include_router(router)
-    app.add_api_route("/healthz", _healthz, methods=["GET"], tags=["operations"], operation_id="healthz")
-    problems.install(app, router)
-    app.openapi = _without_422(app.openapi)  # type: ignore[method-assign] # FastAPI's documented way
+    app.include_router(contacts)
+    app.include_router(operations)
+    problems.install(app, contacts, operations)
+    app.openapi = descriptions.with_problems(app.openapi)  # type: ignore[method-assign] # FastAPI's documented way
     return app
 
 
@@ -86,10 +78,6 @@ async def _opened(settings: Settings, stack: AsyncExitStack) -> Store:
     return await open_store(client, settings.cosmos_database, settings.cosmos_container)
 
 
-async def _healthz() -> Health:
-    return Health()
-
-
 async def _unit_of_work(request: Request) -> AsyncIterator[ContactsUnitOfWork]:
     outbox: Outbox = request.app.state.outbox
     async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
@@ -100,85 +88,28 @@ UnitOfWorkNeeded = Annotated[ContactsUnitOfWork, Depends(_unit_of_work)]
 ContactId = Annotated[UUID, Path(description="The contact's id, as its creation gave it out.")]
 
 
-def _problem_responses(*statuses: HTTPStatus) -> dict[int | str, dict[str, Any]]:
-    always = (HTTPStatus.BAD_REQUEST, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-    content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    retry = {
-        "Retry-After": {
-            "schema": {"type": "integer"},
-            "description": "Seconds to wait before trying again; not there if the change may be stored already.",
-        }
-    }
-    retried = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-    return {
-        int(status): {"description": status.phrase, "content": content}
-        | ({"headers": retry} if status in retried else {})
-        for status in sorted({*always, *statuses})
-    }
+class Health(BaseModel):
+    """
+    The process is up.
+    """
+
+    status: str = "ok"
 
 
-_ETAG_HEADER = {"ETag": {"schema": {"type": "string"}, "description": "The contact's etag."}}
-_CHANGE_HEADERS = {
-    "X-Contact-Version": {"schema": {"type": "integer"}, "description": "The contact's new version."},
-    "X-Event-Ids": {
-        "schema": {"type": "string"},
-        "description": "The ids of the events that were committed, in order, separated by commas.",
-    },
-}
-_LOCATION_HEADER = {"Location": {"schema": {"type": "string"}, "description": "Where the contact is read."}}
-_Responses = dict[int | str, dict[str, Any]]
-_CREATED: _Responses = {
-    201: {
-        "description": "The contact as it is stored.",
-        "headers": _ETAG_HEADER | _CHANGE_HEADERS | _LOCATION_HEADER,
-    }
-}
-_CHANGED: _Responses = {
-    200: {"description": "The contact as it is now stored.", "headers": _ETAG_HEADER | _CHANGE_HEADERS}
-}
-_READ: _Responses = {
-    200: {"description": "The contact.", "headers": _ETAG_HEADER},
-    304: {"description": "The caller's copy is current.", "headers": _ETAG_HEADER},
-}
-_LISTED: _Responses = {
-    200: {
-        "description": "A page of contacts.",
-        "headers": {
-            "X-Continuation-Token": {
-                "schema": {"type": "string"},
-                "description": "As in the body; not there after the last page.",
-            }
-        },
-    }
-}
-_DELETED: _Responses = {204: {"description": "The contact is deleted.", "headers": _CHANGE_HEADERS}}
-_CREATION_PROBLEMS = _problem_responses(HTTPStatus.CONFLICT)
-_CREATION_PROBLEMS[503]["headers"] = {
-    **_CREATION_PROBLEMS[503]["headers"],
-    "Location": {
-        "schema": {"type": "string"},
-        "description": "Where to look, instead of trying again, if it is not known whether the contact was stored.",
-    },
-}
-_CHANGE_PROBLEMS = _problem_responses(HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED)
+@operations.head("/healthz", include_in_schema=False)
+@operations.get("/healthz", operation_id="healthz")
+async def healthz() -> Health:
+    """
+    Tell that the process is up.
+    """
+    return Health()
 
 
-def _describe(changed: Changed, response: Response) -> ContactView:
-    _set_change_headers(changed, response)
-    response.headers["ETag"] = changed.contact.etag or ""
-    return ContactView.of(changed.contact)
-
-
-def _set_change_headers(changed: Changed, response: Response) -> None:
-    response.headers["X-Contact-Version"] = str(changed.contact.version)
-    response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
-
-
-@router.post(
+@contacts.post(
     "",
     status_code=HTTPStatus.CREATED,
     operation_id="createContact",
-    responses=_CREATED | _CREATION_PROBLEMS,
+    responses=descriptions.CREATED,
 )
 async def create_contact(
     body: NewContact, uow: UnitOfWorkNeeded, request: Request, response: Response
@@ -191,11 +122,11 @@ async def create_contact(
     request.state.location = location  # where the caller may look if the outcome stays unknown
     changed = await service.create(uow, contact)
     response.headers["Location"] = location
-    return _describe(changed, response)
+    return _described(changed, response)
 
 
-@router.head("", include_in_schema=False)
-@router.get("", operation_id="listContacts", responses=_LISTED | _problem_responses())
+@contacts.head("", include_in_schema=False)
+@contacts.get("", operation_id="listContacts", responses=descriptions.LISTED)
 async def list_contacts(
     uow: UnitOfWorkNeeded,
     response: Response,
@@ -219,123 +150,128 @@ async def list_contacts(
     return ContactPage.of(page)
 
 
-@router.head("/{contact_id}", include_in_schema=False)
-@router.get(
-    "/{contact_id}",
-    operation_id="getContact",
-    responses=_READ | _problem_responses(HTTPStatus.NOT_FOUND),
-)
+@contacts.head("/{contact_id}", include_in_schema=False)
+@contacts.get("/{contact_id}", operation_id="getContact", responses=descriptions.READ)
 async def get_contact(
-    contact_id: ContactId, uow: UnitOfWorkNeeded, known: KnownEtags, response: Response
+    contact_id: ContactId, uow: UnitOfWorkNeeded, conditions: ReadConditions, response: Response
 ) -> ContactView:
     """
     Read a contact.
     """
-    contact = await service.read(uow, str(contact_id), known)
-    response.headers["ETag"] = contact.etag or ""
-    return ContactView.of(contact)
+    return _shown(await service.read(uow, str(contact_id), conditions), response)
 
 
-def _change_route(part: str, operation_id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    # PUT …/name is the resource; POST …/update-name is what clients of Microsoft's sample call.
-    def register(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-        for method, path, suffix in (("PUT", part, ""), ("POST", f"update-{part}", "Post")):
-            router.add_api_route(
-                f"/{{contact_id}}/{path}",
-                endpoint,
-                methods=[method],
-                operation_id=operation_id + suffix,
-                responses=_CHANGED | _CHANGE_PROBLEMS,
-            )
-        return endpoint
-
-    return register
-
-
-@_change_route("name", "updateContactName")
+# PUT …/name is the resource; POST …/update-name is what clients of Microsoft's sample call.
+@contacts.post(
+    "/{contact_id}/update-name", operation_id="updateContactNamePost", responses=descriptions.CHANGED
+)
+@contacts.put("/{contact_id}/name", operation_id="updateContactName", responses=descriptions.CHANGED)
 async def update_name(
-    contact_id: ContactId, body: NewName, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId,
+    body: NewName,
+    uow: UnitOfWorkNeeded,
+    conditions: ChangeConditions,
+    response: Response,
 ) -> ContactView:
     """
     Change how a contact is called.
     """
-    changed = await service.change(uow, str(contact_id), expected, lambda contact: contact.rename(body.name))
-    return _describe(changed, response)
+    changed = await service.change(
+        uow, str(contact_id), conditions, lambda contact: contact.rename(body.name)
+    )
+    return _described(changed, response)
 
 
-@_change_route("description", "updateContactDescription")
+@contacts.post(
+    "/{contact_id}/update-description",
+    operation_id="updateContactDescriptionPost",
+    responses=descriptions.CHANGED,
+)
+@contacts.put(
+    "/{contact_id}/description", operation_id="updateContactDescription", responses=descriptions.CHANGED
+)
 async def update_description(
     contact_id: ContactId,
     body: NewDescription,
     uow: UnitOfWorkNeeded,
-    expected: ExpectedEtags,
+    conditions: ChangeConditions,
     response: Response,
 ) -> ContactView:
     """
     Change how a contact is described.
     """
     changed = await service.change(
-        uow, str(contact_id), expected, lambda contact: contact.describe(body.description)
+        uow, str(contact_id), conditions, lambda contact: contact.describe(body.description)
     )
-    return _describe(changed, response)
+    return _described(changed, response)
 
 
-@_change_route("email", "updateContactEmail")
+@contacts.post(
+    "/{contact_id}/update-email", operation_id="updateContactEmailPost", responses=descriptions.CHANGED
+)
+@contacts.put("/{contact_id}/email", operation_id="updateContactEmail", responses=descriptions.CHANGED)
 async def update_email(
-    contact_id: ContactId, body: NewEmail, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId,
+    body: NewEmail,
+    uow: UnitOfWorkNeeded,
+    conditions: ChangeConditions,
+    response: Response,
 ) -> ContactView:
     """
     Change or remove a contact's e-mail address.
     """
     changed = await service.change(
-        uow, str(contact_id), expected, lambda contact: contact.change_email(body.email)
+        uow, str(contact_id), conditions, lambda contact: contact.change_email(body.email)
     )
-    return _describe(changed, response)
+    return _described(changed, response)
 
 
-@_change_route("company", "updateContactCompany")
+@contacts.post(
+    "/{contact_id}/update-company", operation_id="updateContactCompanyPost", responses=descriptions.CHANGED
+)
+@contacts.put("/{contact_id}/company", operation_id="updateContactCompany", responses=descriptions.CHANGED)
 async def update_company(
     contact_id: ContactId,
     body: NewCompany,
     uow: UnitOfWorkNeeded,
-    expected: ExpectedEtags,
+    conditions: ChangeConditions,
     response: Response,
 ) -> ContactView:
     """
     Change a contact's company.
     """
     changed = await service.change(
-        uow, str(contact_id), expected, lambda contact: contact.change_company(body.company)
+        uow, str(contact_id), conditions, lambda contact: contact.change_company(body.company)
     )
-    return _describe(changed, response)
+    return _described(changed, response)
 
 
-@router.delete(
+@contacts.delete(
     "/{contact_id}",
     status_code=HTTPStatus.NO_CONTENT,
     operation_id="deleteContact",
-    responses=_DELETED | _CHANGE_PROBLEMS,
+    responses=descriptions.DELETED,
 )
 async def delete_contact(
-    contact_id: ContactId, uow: UnitOfWorkNeeded, expected: ExpectedEtags, response: Response
+    contact_id: ContactId, uow: UnitOfWorkNeeded, conditions: ChangeConditions, response: Response
 ) -> None:
     """
     Delete a contact; its document stays, marked, and is no longer returned.
     """
-    _set_change_headers(await service.delete(uow, str(contact_id), expected), response)
+    _tell_change(await service.delete(uow, str(contact_id), conditions), response)
 
 
-def _without_422(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    def openapi() -> dict[str, Any]:
-        schema = generate()
-        # FastAPI keeps it, so the changes below happen to one object, any number of times
-        for path in schema["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)  # invalid requests are answered with 400
-        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        for name in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(name, None)
-        schemas.setdefault("Problem", Problem.model_json_schema())
-        return schema
+def _described(changed: Changed, response: Response) -> ContactView:
+    _tell_change(changed, response)
+    return _shown(changed.contact, response)
 
-    return openapi
+
+def _tell_change(changed: Changed, response: Response) -> None:
+    response.headers["X-Contact-Version"] = str(changed.contact.version)
+    response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
+
+
+def _shown(contact: Contact, response: Response) -> ContactView:
+    if contact.etag is not None:
+        response.headers["ETag"] = contact.etag
+    return ContactView.of(contact)

@@ -123,7 +123,9 @@ class ContactView(BaseModel):
     company: Company
     created_at: datetime
     version: int = Field(description="How many commits changed the contact.")
-    etag: str = Field(description="Also in the ETag header; send it as If-Match with the next change.")
+    etag: str | None = Field(
+        description="Also in the ETag header; send it as If-Match with the next change. Null where it is not known."
+    )
 
     @classmethod
     def of(cls, contact: Contact) -> Self:
@@ -135,7 +137,7 @@ class ContactView(BaseModel):
             company=contact.company,
             created_at=contact.created_at,
             version=contact.version,
-            etag=contact.etag or "",
+            etag=contact.etag,
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from http import HTTPStatus
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -29,6 +30,7 @@ from cosmos_outbox import (
     StoreUnavailable,
     TooManyRequests,
 )
+from examples.contacts.request_context import CORRELATION_HEADER
 
 MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_SECONDS = 1.0
@@ -55,7 +57,7 @@ _DETAIL: dict[type[OutboxError], str] = {
     InvalidRequest: "The request is not valid; a continuation token, where it has one, must be one that this API gave out.",
     NotFound: "There is no such contact, or it was deleted.",
     OutboxError: "The server cannot do this as it is set up; its log says why.",
-    PreconditionFailed: "The contact was changed since it was read; read it again and repeat the change.",
+    PreconditionFailed: "The contact's etag is not what the request asks for, so it was changed since; read it again.",
     StoreUnavailable: "The contacts cannot be reached at the moment, and nothing was changed; try again.",
     TooManyRequests: "There are too many requests at the moment; try again after the time in Retry-After.",
 }
@@ -76,16 +78,17 @@ class Problem(BaseModel):
     )
 
 
-def install(app: FastAPI, router: APIRouter) -> None:
+def install(app: FastAPI, *routers: APIRouter) -> None:
     """
-    Make an application answer every error as a problem; what a path allows is said by the routes of the router.
+    Make an application answer every error as a problem; what a path allows is said by the routes of the routers.
     """
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
     async def http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
         status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
-        if status is HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(router, request.url.path)):
+        if status is HTTPStatus.METHOD_NOT_ALLOWED and (allowed := _allowed(routes, request.url.path)):
             headers["Allow"] = ", ".join(allowed)
         detail = error.detail if error.detail != status.phrase else None
         return _answer(request, status, detail, headers=headers)
@@ -123,12 +126,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return _answer(request, HTTPStatus.BAD_REQUEST, "The request is not valid; see errors.", errors=errors)
 
 
-def _allowed(router: APIRouter, path: str) -> list[str]:
+def _allowed(routes: Iterable[APIRoute], path: str) -> list[str]:
     # Starlette names those of the first route of that path only, while each method here has a route of its own.
-    routes = [
-        route for route in router.routes if isinstance(route, APIRoute) and route.path_regex.match(path)
-    ]
-    return sorted({method for route in routes for method in route.methods or ()})
+    return sorted(
+        {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+    )
 
 
 async def _not_modified(request: Request, error: Exception) -> Response:
@@ -157,6 +159,7 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return _answer(
-        request, HTTPStatus.INTERNAL_SERVER_ERROR, "The server failed; the request may be tried again."
-    )
+    # This answer does not pass the middleware, and of all answers it is the one that needs the id.
+    headers = {CORRELATION_HEADER: request.state.correlation_id}
+    detail = "The server failed; its log says why."
+    return _answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, detail, headers=headers)

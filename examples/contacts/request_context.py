@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosmos_outbox import correlated
 
-HEADER = "X-Correlation-Id"
+CORRELATION_HEADER = "X-Correlation-Id"
 _ACCEPTED = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _propagator = TraceContextTextMapPropagator()
 
@@ -32,12 +32,14 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get(HEADER, "")
+        given = headers.get(CORRELATION_HEADER, "")
         correlation_id = given if _ACCEPTED.fullmatch(given) else str(uuid.uuid4())
+
+        scope.setdefault("state", {})["correlation_id"] = correlation_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = correlation_id
+                MutableHeaders(scope=message)[CORRELATION_HEADER] = correlation_id
             await send(message)
 
         token = context.attach(_propagator.extract(headers))

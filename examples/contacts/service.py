@@ -4,7 +4,7 @@ The use cases: each reads, changes and commits contacts in one unit of work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cosmos_outbox import Commit, EntityPage, NotModified, PreconditionFailed, Repository, UnitOfWork
@@ -21,6 +21,33 @@ class ContactsUnitOfWork(UnitOfWork):
     @property
     def contacts(self) -> Repository[Contact]:
         return self.repository(Contact)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """
+    The etags of which a contact must have one (`match`) or none (`none_match`); empty ones ask for nothing.
+    """
+
+    match: tuple[str, ...] = ()
+    none_match: tuple[str, ...] = ()
+
+    def require_match(self, etag: str | None) -> None:
+        """
+        Raise PreconditionFailed where the contact's etag is not among those it must have.
+        """
+        if self.match and not _among(self.match, etag):
+            raise PreconditionFailed(expected=", ".join(self.match), actual=etag)
+
+    def exclude(self, etag: str | None) -> bool:
+        """
+        Say whether the contact's etag is among those it must not have.
+        """
+        return _among(self.none_match, etag)
+
+
+def _among(etags: tuple[str, ...], etag: str | None) -> bool:
+    return etag in etags or ANY_ETAG in etags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +68,19 @@ async def create(uow: ContactsUnitOfWork, contact: Contact) -> Changed:
     return Changed(contact=contact, commit=await uow.commit())
 
 
-async def read(uow: ContactsUnitOfWork, contact_id: str, known_etags: Sequence[str] = ()) -> Contact:
+async def read(uow: ContactsUnitOfWork, contact_id: str, conditions: Conditions) -> Contact:
     """
     Return a contact.
 
     Raises:
         NotFound: there is none, or it was deleted.
-        NotModified: it still has one of the etags that the caller knows.
+        PreconditionFailed: it has none of the etags that it must have.
+        NotModified: it has an etag that it must not have: the caller knows it.
     """
-    only = known_etags[0] if len(known_etags) == 1 and known_etags[0] != ANY_ETAG else None
+    only = conditions.none_match[0] if len(conditions.none_match) == 1 and not conditions.match else None
     contact = await uow.contacts.read(contact_id, if_none_match=only)
-    if ANY_ETAG in known_etags or contact.etag in known_etags:
+    conditions.require_match(contact.etag)
+    if conditions.exclude(contact.etag):
         raise NotModified(etag=contact.etag)
     return contact
 
@@ -64,28 +93,26 @@ async def read_page(uow: ContactsUnitOfWork, page_size: int, continuation: str |
 
 
 async def change(
-    uow: ContactsUnitOfWork,
-    contact_id: str,
-    expected_etags: Sequence[str],
-    apply: Callable[[Contact], None],
+    uow: ContactsUnitOfWork, contact_id: str, conditions: Conditions, apply: Callable[[Contact], None]
 ) -> Changed:
     """
-    Change a contact; with expected etags only as long as it has one of them.
+    Change a contact.
 
     Raises:
         NotFound: there is none, or it was deleted.
-        PreconditionFailed: it has another etag, or somebody else changed it at the same moment.
+        PreconditionFailed: its etag is not what the conditions ask for, or somebody else changed it at the same moment.
     """
     contact = await uow.contacts.read(contact_id)
-    if expected_etags and ANY_ETAG not in expected_etags and contact.etag not in expected_etags:
-        raise PreconditionFailed(expected=", ".join(expected_etags), actual=contact.etag)
+    conditions.require_match(contact.etag)
+    if conditions.exclude(contact.etag):
+        raise PreconditionFailed(actual=contact.etag)
     apply(contact)
     uow.contacts.update(contact)
     return Changed(contact=contact, commit=await uow.commit())
 
 
-async def delete(uow: ContactsUnitOfWork, contact_id: str, expected_etags: Sequence[str]) -> Changed:
+async def delete(uow: ContactsUnitOfWork, contact_id: str, conditions: Conditions) -> Changed:
     """
-    Mark a contact as deleted; with expected etags only as long as it has one of them.
+    Mark a contact as deleted; see `change`.
     """
-    return await change(uow, contact_id, expected_etags, Contact.delete)
+    return await change(uow, contact_id, conditions, Contact.delete)

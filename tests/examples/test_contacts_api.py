@@ -178,7 +178,7 @@ async def test_a_change_under_an_old_etag_is_refused_and_changes_nothing(
     assert ["ContactCreatedEvent", "ContactEmailUpdatedEvent"] == actions(container)
 
 
-@pytest.mark.parametrize("form", ["{}", "*", '"other", {}', "unquoted"])
+@pytest.mark.parametrize("form", ["{}", " * ", '"other", {}', ', "a,b" ,,{},', "unquoted"])
 async def test_if_match_may_name_several_etags_or_any(api: Client, form: str):
     location, etag = await created(api)
     value = etag.strip('"') if form == "unquoted" else form.format(etag)
@@ -189,7 +189,7 @@ async def test_if_match_may_name_several_etags_or_any(api: Client, form: str):
 
 
 @pytest.mark.parametrize("header", ["If-Match", "ETag"])
-@pytest.mark.parametrize("value", ["", ",", '"', '"a', '"a" "b"', '"a",', "*," * 5000 + '"'])
+@pytest.mark.parametrize("value", ["", ",", '"', '"a', '"a" "b"', '*, "a"', "*," * 5000 + '"'])
 async def test_a_malformed_condition_is_refused_instead_of_ignored(
     api: Client, container: MemoryContainer, header: str, value: str
 ):
@@ -200,6 +200,40 @@ async def test_a_malformed_condition_is_refused_instead_of_ignored(
     ):
         assert_problem(answer, 400)
     assert ["ContactCreatedEvent"] == actions(container)
+
+
+async def test_a_condition_in_several_lines_is_one_list(api: Client):
+    location, etag = await created(api)
+    lines = [("If-None-Match", '"old"'), ("If-None-Match", etag)]
+    assert 304 == (await api.get(location, headers=lines)).status
+
+    lines = [("If-Match", '"old"'), ("If-Match", etag)]
+    assert 204 == (await api.delete(location, headers=lines)).status
+
+
+@pytest.mark.parametrize("form", ["*", "{}", "W/{}", '"other", {}'])
+async def test_a_change_that_is_asked_for_unless_the_contact_is_there_is_refused(
+    api: Client, container: MemoryContainer, form: str
+):
+    location, etag = await created(api)
+    for answer in (
+        await api.put(
+            f"{location}/email", json={"email": None}, headers={"If-None-Match": form.format(etag)}
+        ),
+        await api.delete(location, headers={"If-None-Match": form.format(etag)}),
+    ):
+        assert_problem(answer, 412)
+        assert etag == answer.headers["ETag"]
+    assert ["ContactCreatedEvent"] == actions(container)
+    assert 204 == (await api.delete(location, headers={"If-None-Match": '"old"'})).status
+
+
+async def test_a_read_under_if_match_is_refused_where_the_contact_has_another_etag(api: Client):
+    location, etag = await created(api)
+    assert 200 == (await api.get(location, headers={"If-Match": etag})).status
+    assert_problem(await api.get(location, headers={"If-Match": '"old"'}), 412)
+    both = {"If-Match": '"old"', "If-None-Match": etag}
+    assert_problem(await api.get(location, headers=both), 412)  # which is looked at first
 
 
 async def test_if_match_decides_where_the_samples_header_is_there_too(api: Client):
@@ -308,7 +342,7 @@ async def test_invalid_parameters_are_refused(api: Client, path: str):
         (f"/api/contacts/{UNKNOWN_ID}", "DELETE, GET, HEAD"),
         (f"/api/contacts/{UNKNOWN_ID}/name", "PUT"),
         (f"/api/contacts/{UNKNOWN_ID}/update-name", "POST"),
-        ("/healthz", "GET"),
+        ("/healthz", "GET, HEAD"),
     ],
 )
 async def test_a_method_that_is_not_offered_is_refused_with_all_those_that_are(
@@ -338,6 +372,28 @@ async def test_a_lost_answer_of_the_store_is_not_the_callers_concern(
     store.commit_faults = [CommitFault.LOST_AFTER]
     await created(api)
     assert ["ContactCreatedEvent"] == actions(container)
+
+
+class _Blind(FaultyStore):
+    """
+    Loses the answer to a change, and then finds the event that proves it, but not what became of the contact.
+    """
+
+    async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+        document = await super().read(document_id, partition_key, if_none_match=if_none_match)
+        if self.commits == 1 and document["type"] == "contact":
+            raise StoreUnavailable
+        return document
+
+
+async def test_an_etag_that_is_not_known_is_not_given_out(api: Client, container: MemoryContainer):
+    location, _ = await created(api)
+    async with served(create_app(store=_Blind(container, [CommitFault.LOST_AFTER]))) as blind:
+        answer = await blind.put(f"{location}/email", json={"email": None})
+
+    assert (200, None, 2) == (answer.status, answer.body["etag"], answer.body["version"])
+    assert "ETag" not in answer.headers
+    assert ["ContactCreatedEvent", "ContactEmailUpdatedEvent"] == actions(container)
 
 
 class _Refusing(FaultyStore):
@@ -373,6 +429,7 @@ async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_s
     async with served(create_app(store=store)) as api:
         answer = await api.post("/api/contacts", json=JANE)
     problem = assert_problem(answer, status)
+    assert answer.headers["X-Correlation-Id"]
     assert retry_after == answer.headers.get("Retry-After")
     assert "sesame" not in answer.text
     assert problem["detail"]
@@ -438,7 +495,9 @@ async def test_the_openapi_description_is_complete(api: Client):
     assert 12 == len(operations)
     assert 12 == len({operation["operationId"] for _, _, operation in operations})
     for path, method, operation in operations:
-        assert {"400", "429", "503"} <= set(operation["responses"]), (path, method)
+        assert {"400", "429", "500", "503"} <= set(operation["responses"]), (path, method)
+        for status in ("429", "503"):
+            assert "Retry-After" in operation["responses"][status]["headers"]
         assert "422" not in operation["responses"]
         if "{contact_id}" in path:
             assert "404" in operation["responses"]
@@ -454,9 +513,15 @@ async def test_the_openapi_description_is_complete(api: Client):
         if body := operation.get("requestBody"):
             name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
             assert schema["components"]["schemas"][name]["examples"], name
+    assert {"200", "500"} == set(schema["paths"]["/healthz"]["get"]["responses"])
+    created_by = schema["paths"]["/api/contacts"]["post"]["responses"]
+    assert "Location" in created_by["201"]["headers"].keys() & created_by["503"]["headers"].keys()
     assert "HTTPValidationError" not in schema["components"]["schemas"]
     assert "Problem" in schema["components"]["schemas"]
 
 
 async def test_the_process_tells_that_it_is_up(api: Client):
     assert {"status": "ok"} == (await api.get("/healthz")).body
+    for path in ("/healthz", "/docs", "/openapi.json"):
+        answer = await api.send("HEAD", path)
+        assert (200, "") == (answer.status, answer.text)
