@@ -62,9 +62,9 @@ $(INFRA_STAMP): requirements-infra.txt
 	$(INFRA) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-infra.txt
 	@touch $@
 
-check-infra: $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offline; ends with one JSON object
-	$(INFRA) -m mypy infra/check
-	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q tests/infra/test_checks.py
+check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offline; ends with one JSON object
+	$(INFRA) -m mypy infra/check infra/sbom
+	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q tests/infra/test_checks.py tests/infra/test_sbom.py
 	@$(INFRA) -m infra.check
 
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
@@ -92,10 +92,10 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 test-image: $(STAMP) $(INFRA_STAMP) ## build both images, run them, and the compose stack on our emulators; skipped without an engine
 	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py tests/infra/test_stack.py
 
-sbom: $(INFRA_STAMP) ## the pinned packages of each image, as CycloneDX: sbom/worker.json, sbom/api.json
+sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX: sbom/worker.json, sbom/api.json; whole after test-image
 	@mkdir -p sbom
-	for image in worker api; do .venv-infra/bin/cyclonedx-py requirements infra/docker/requirements-$$image.txt \
-		--output-reproducible --of JSON --outfile sbom/$$image.json || exit 1; done
+	@for image in worker api; do inventory=sbom/$$image.inventory; \
+		$(INFRA) -m infra.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
 
 format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .

@@ -97,6 +97,28 @@ def test_an_image_holds_neither_tests_nor_emulators_nor_build_tools(images: Imag
     assert "[]" == checked([*command, "-c", program])
 
 
+@pytest.mark.parametrize("name", ["worker", "api"])
+def test_an_image_holds_the_pinned_packages_and_no_others_and_its_bill_of_materials_has_the_bases(
+    images: Images, name: str
+):
+    """
+    What is found in the image is left in sbom/, so that `make sbom` has it too.
+    """
+    command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=python", getattr(images, name)]
+    found = ROOT / f"sbom/{name}.inventory"
+    found.parent.mkdir(exist_ok=True)
+    found.write_text(checked([*command, "-c", (ROOT / "infra/docker/inventory.py").read_text()]))
+    python = str(ROOT / ".venv-infra/bin/python")
+    bill = json.loads(checked([python, "-m", "infra.sbom", name, "--inventory", str(found)]))
+    components = {component["name"]: component for component in bill["components"]}
+    assert components["libc6"]["purl"].startswith(
+        f"pkg:deb/debian/libc6@{components['libc6']['version']}?arch="
+    )
+    assert "cpython" in components
+    base = next(links for links in bill["dependencies"] if links["ref"] == "base-image")
+    assert components["libc6"]["bom-ref"] in base["dependsOn"]
+
+
 def test_a_worker_without_settings_names_them_all_and_exits_with_2(images: Images):
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, images.worker]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
