@@ -1,0 +1,52 @@
+"""
+The seams: what the library needs from the world, with the guarantees every implementation keeps.
+
+Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite
+in `tests/contracts` runs over all of them. Documents cross a seam as the JSON that is stored, so that fields written
+by other programs survive.
+"""
+
+from cosmos_outbox.documents import Document
+from cosmos_outbox.ports.change_feed import (
+    ChangeBatch,
+    ChangeFeed,
+    ChangeHandler,
+    ChangePage,
+    MonitoredContainer,
+    PhysicalRange,
+    StartFrom,
+)
+from cosmos_outbox.ports.lease_store import LeaseStore, Listing
+from cosmos_outbox.ports.parked_store import ParkedStore
+from cosmos_outbox.ports.publisher import Publisher
+from cosmos_outbox.ports.store import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_OPERATIONS,
+    CommitResult,
+    Page,
+    Store,
+    Write,
+    WriteKind,
+)
+
+__all__ = [
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_OPERATIONS",
+    "ChangeBatch",
+    "ChangeFeed",
+    "ChangeHandler",
+    "ChangePage",
+    "CommitResult",
+    "Document",
+    "LeaseStore",
+    "Listing",
+    "MonitoredContainer",
+    "Page",
+    "ParkedStore",
+    "PhysicalRange",
+    "Publisher",
+    "StartFrom",
+    "Store",
+    "Write",
+    "WriteKind",
+]

@@ -1,0 +1,134 @@
+"""
+The change feed of a container, and what handles its changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from cosmos_outbox.documents import Document
+from cosmos_outbox.leases import FeedRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitoredContainer:
+    """
+    What names a container in lease ids.
+    """
+
+    account_host: str
+    database_rid: str
+    container_rid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhysicalRange:
+    """
+    A physical partition: its id (`LeaseToken` of a version 0 lease) and the range of keys it holds.
+    """
+
+    id: str
+    range: FeedRange
+
+
+class StartFrom(StrEnum):
+    """
+    Where a range without continuation begins.
+    """
+
+    BEGINNING = "beginning"
+    NOW = "now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePage:
+    """
+    One page of the change feed of one range.
+
+    `documents` is empty when there was nothing new, or only changes of other ranges for a long way; `continuation` is
+    valid and newer all the same. Every document has its `_lsn`; documents of one transactional batch share it and are
+    never cut over two pages, so a page may be longer than was asked for. `latest_lsn` is the newest LSN of the physical
+    partition when the page was read, and `range_id` the id of that partition, where the service told.
+    """
+
+    documents: tuple[Document, ...]
+    continuation: str
+    latest_lsn: int | None
+    range_id: str | None = None
+    request_charge: float = 0.0
+
+
+class ChangeFeed(Protocol):
+    """
+    The change feed of one container, latest version of each document, one range at a time.
+    """
+
+    async def describe(self) -> MonitoredContainer:
+        """
+        Return what names the container in lease ids, as it is now.
+        """
+        ...
+
+    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+        """
+        Return the ranges as they are now, never from a cache; together they cover every key once.
+        """
+        ...
+
+    async def read_page(
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
+    ) -> ChangePage:
+        """
+        Return the changes of the range after a continuation, or from `start` where there is none.
+
+        Changes of one partition key come in the order they were committed.
+
+        Args:
+            container_rid: of the container to read, as `describe` told it when the continuation's story began.
+            start: a time stands for its whole second: all changes whose `_ts` is not before it.
+
+        Raises:
+            RangeGone: the range is no longer served by one physical partition.
+            ContainerReplaced: the container under this name is another one now; nothing was read.
+            StoreError: the service refused or failed; see `retriable`. Nothing is lost: read again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeBatch:
+    """
+    One page of changes of one lease, as a handler gets it: never empty, in feed order.
+
+    `tenure` differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may
+    be out of date, because another worker had the lease in between. `page` counts the batches of a tenure from 1; a
+    `LeaseCheckpointed` with that number or a higher one tells that the batch will not come again, to anyone.
+    """
+
+    lease: str
+    documents: tuple[Document, ...]
+    tenure: int = 0
+    page: int = 0
+
+
+class ChangeHandler(Protocol):
+    """
+    What is done with the changes; returning means that all of the batch is done and may be checkpointed.
+    """
+
+    async def __call__(self, batch: ChangeBatch) -> None:
+        """
+        Handle a batch. The same batch comes again after an error, a crash or a lost lease, here or elsewhere.
+
+        The call is cancelled when the lease can no longer be trusted: stop at once.
+        """
+        ...

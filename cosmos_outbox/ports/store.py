@@ -1,0 +1,105 @@
+"""
+The container of entities and their events, as the write side sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from cosmos_outbox.documents import Document
+
+MAX_BATCH_OPERATIONS = 100
+MAX_BATCH_BYTES = 2 * 1024 * 1024
+
+
+class WriteKind(StrEnum):
+    """
+    What one write of a commit does.
+    """
+
+    CREATE = "Create"
+    REPLACE = "Replace"
+    UPSERT = "Upsert"
+    DELETE = "Delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """
+    One write of a commit; `etag` makes a replace, upsert or delete conditional on what `_etag` said, nothing else.
+    """
+
+    kind: WriteKind
+    id: str
+    document: Mapping[str, Any] | None = None  # None for a delete
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """
+    What a commit wrote: one etag a write, in order (None for a delete), and what it cost.
+    """
+
+    etags: tuple[str | None, ...]
+    request_charge: float
+    session_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """
+    One page of documents; `continuation` is None after the last.
+    """
+
+    documents: tuple[Document, ...]
+    continuation: str | None
+
+
+class Store(Protocol):
+    """
+    The container that holds entities and their events.
+    """
+
+    async def read(
+        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+    ) -> Document:
+        """
+        Return the newest version of a document, with its `_etag`; a reader sees its own writes.
+
+        Raises:
+            NotFound: there is none, or its TTL has passed.
+            NotModified: it still has the etag `if_none_match`.
+            StoreError: the service refused, or failed; see `retriable`.
+        """
+        ...
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        """
+        Apply all writes or none of them, in one request, checked in the order given.
+
+        Raises:
+            NotFound, Conflict, PreconditionFailed: one write, named by `document_id`, could not be applied; none was.
+                What the document's etag is (`actual`) is None where the service does not say.
+            RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
+            TooManyRequests: throttled; none was applied.
+            StoreUnavailable: the outcome is unknown (all or none were applied), unless `applied` is False.
+        """
+        ...
+
+    async def query_type(
+        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    ) -> Page:
+        """
+        Return a page of the documents of one type over all partition keys, ordered by id, each document once.
+
+        Documents whose `data.deleted` is true are left out unless `include_deleted`.
+
+        Raises:
+            InvalidRequest: `continuation` is none that this store gave out.
+            StoreError: the service refused or failed; see `retriable`.
+        """
+        ...
