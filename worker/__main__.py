@@ -18,8 +18,9 @@ if __name__ == "__main__":
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from worker import logs
 from worker.bootstrap import assembled
+from worker.environment import load, unknown_variables
 from worker.lifecycle import Aborted, run_until_signalled
-from worker.settings import Settings, load, unknown_variables
+from worker.settings import Settings
 
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "

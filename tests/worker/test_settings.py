@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from worker.settings import PREFIX, Settings, load, unknown_variables
+from worker.environment import load, unknown_variables
+from worker.settings import PREFIX, Settings
 
 KEY = "c2VjcmV0LWtleQ=="
 COMPLETE = {
