@@ -9,7 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from infra.check import bicep, compose, dashboards, manifests, policy, queries, schema, tools
+from infra.check import (
+    bicep,
+    compose,
+    dashboards,
+    dockerfile,
+    manifests,
+    policy,
+    queries,
+    schema,
+    tools,
+    workflow,
+)
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -21,7 +32,14 @@ def main() -> int:
     """
     templates = bicep.read_templates(INFRA)
     bicep_errors = _told(schema.problems(templates, INFRA / "main.parameters.json"))
-    policy_failed = _told([*policy.violations(templates), *tools.hadolint(INFRA / "docker/Dockerfile")])
+    policy_failed = _told(
+        [
+            *policy.violations(templates),
+            *tools.hadolint(INFRA / "docker/Dockerfile"),
+            *dockerfile.problems((INFRA / "docker/Dockerfile").read_text(encoding="utf-8")),
+            *workflow.problems(ROOT / ".github/workflows"),
+        ]
+    )
     scanned = [*tools.checkov(INFRA, "bicep"), *tools.checkov(INFRA / "docker", "dockerfile")]
     compose_found = _told(compose.problems(ROOT))
     with tempfile.TemporaryDirectory() as scratch:

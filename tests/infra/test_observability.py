@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.test_reference import used
-from worker.telemetry import opened_telemetry
+from worker.exporters import opened_telemetry
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
 

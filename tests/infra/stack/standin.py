@@ -50,8 +50,9 @@ class SmallServiceBus(ServiceBusServer):
     """
 
     def _accept(self) -> asyncio.Protocol:
-        if len(self._connections) >= MOST_CONNECTIONS:
-            print("refused: the quota of ten connections is used up", flush=True)  # noqa: T201 # its log
+        wanted = len(self._connections) + 1
+        print("connections:", wanted, flush=True)  # noqa: T201 # its log
+        if wanted > MOST_CONNECTIONS:
             return Refusal()
         return super()._accept()
 

@@ -1,0 +1,100 @@
+"""
+What the pages tell a reader to type on Azure and with Docker is named as the files that those commands read name it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.pages import PAGES, ROOT
+
+DEPLOY = (ROOT / "docs/how-to/deploy.md").read_text()
+BICEP = (ROOT / "infra/main.bicep").read_text()
+PARAMETERS = json.loads((ROOT / "infra/main.parameters.json").read_text())["parameters"]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+
+# Name and default of what `azd env set` sets: "${NAME=default}".
+VARIABLES = dict(
+    re.findall(r"\$\{(\w+)=?(.*?)\}", " ".join(parameter["value"] for parameter in PARAMETERS.values()))
+)
+# Name and default of what has to be added to main.parameters.json.
+ADDED = {
+    name: default
+    for name, default in re.findall(r"^param (\w+) \w+(?: = (.*))?$", BICEP, re.MULTILINE)
+    if name not in PARAMETERS
+}
+
+
+def unknown_names(page: str) -> set[str]:
+    """
+    Return what a page names in commands and that no file declares.
+    """
+    known = {
+        r"azd env set (\w+)": set(VARIABLES),
+        r"azd deploy +([a-z]\w*)": set(yaml.safe_load((ROOT / "azure.yaml").read_text())["services"]),
+        r"--target (\w+)": set(
+            re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "infra/docker/Dockerfile").read_text(), re.MULTILINE)
+        ),
+        r"--profile (\w+)": {name for service in COMPOSE.values() for name in service.get("profiles", ())},
+        r"http://([a-z]+):\d": set(COMPOSE) | {"localhost"},
+    }
+    return {name for pattern, names in known.items() for name in set(re.findall(pattern, page)) - names}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_name_in_a_command_is_declared(page: Path):
+    assert set() == unknown_names(page.read_text())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "azd env set COSMOS_MODE autoscale",
+        "azd deploy subscriber",
+        "az acr build -f infra/docker/Dockerfile --target workers .",
+        "docker compose --profile tracing up",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:18890 docker compose up",
+    ],
+)
+def test_a_name_that_nothing_declares_is_noticed(command: str):
+    assert 1 == len(unknown_names(command))
+
+
+def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
+    rows = re.findall(r"^\| `(?:azd env set )?(\w+)[^|]*\|[^|]*\| (.*?) +\|$", DEPLOY, re.MULTILINE)
+    told = {name: default.strip("`") for name, default in rows}
+    words = {"nobody": "", "none": "''"}
+
+    assert told.keys() >= {"COSMOS_CAPACITY_MODE", "privateNetworking"}
+    assert {name: words.get(default, default) for name, default in told.items()} == {
+        name: (VARIABLES | ADDED).get(name) for name in told
+    }
+
+
+def test_every_parameter_that_the_page_names_is_one_of_the_template():
+    named = set(re.findall(r"`([a-z]+[A-Z]\w*)`", DEPLOY))
+
+    assert named >= {"dataMaxThroughput", "operatorPrincipalIds"}
+    assert set() == named - ADDED.keys()
+
+
+def test_the_ports_of_the_compose_stack_are_published():
+    named = set(re.findall(r"http://127\.0\.0\.1:(\d+)", DEPLOY))
+    published = {port.split(":")[1] for service in COMPOSE.values() for port in service.get("ports", ())}
+
+    assert named >= {"8000"}
+    assert set() == named - published
+
+
+def test_what_has_to_be_filled_in_on_aks_is_what_azd_prints_or_the_page_explains():
+    printed = set(re.findall(r"^output (\w+)", BICEP, re.MULTILINE))
+    settings = (ROOT / "infra/kubernetes/settings.env").read_text()
+    due = set(re.findall(r"^(\w+)=(?:0000|.*[A-Z]{4}.*\.|$)", settings, re.MULTILINE))
+
+    assert due >= {"AZURE_CLIENT_ID", "OUTBOX_COSMOS_ENDPOINT", "APPLICATIONINSIGHTS_CONNECTION_STRING"}
+    assert set() == {name for name in due - printed if f"`{name}`" not in DEPLOY}
