@@ -34,7 +34,7 @@ from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.relay import Parking, Relay
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.ttl import TtlGuard
-from worker.telemetry import opened_telemetry
+from worker.exporters import opened_telemetry
 from worker.vitals import Identity, Vitals
 from worker.watching import WatchedFeed, WatchedLeases, watch
 

@@ -27,10 +27,10 @@ from cosmos_outbox.relay import Parking, Relay
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.retries import RetryOptions, repeated
+from worker.exporters import opened_telemetry
 from worker.health import serving_health
 from worker.outbound import opened_publisher, warn_of_misses
 from worker.settings import Settings
-from worker.telemetry import opened_telemetry
 from worker.vitals import Identity, Vitals
 from worker.watching import WatchedFeed, WatchedLeases, watch
 

@@ -1,28 +1,16 @@
 """
-Telemetry: what hooks tell becomes OpenTelemetry metrics, for Prometheus always and for OTLP where it is configured.
+Telemetry: the worker's instruments, which make OpenTelemetry metrics of what hooks are told.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
-from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from opentelemetry.metrics import CallbackOptions, Counter, MeterProvider, Observation
 
 from cosmos_outbox.instrumentation import (
     EventRejected,
@@ -38,11 +26,8 @@ from cosmos_outbox.instrumentation import (
     Record,
     level_of,
 )
-from worker.azure_monitor import VARIABLE, opened_azure_monitor
 from worker.vitals import Snapshot
 
-_SERVICE = "cosmos-outbox-worker"
-_EXPORT_SECONDS = 3.0  # how long the end of the process waits for an exporter that does not answer
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
@@ -70,31 +55,6 @@ class Telemetry:
             description="How long the topic took to accept the messages of one call.",
             explicit_bucket_boundaries_advisory=_DURATIONS,
         )
-        self._send_failures = meter.create_counter(
-            "outbox.send.failures", unit="{attempt}", description="Sends that are tried again."
-        )
-        self._rejected = meter.create_counter(
-            "outbox.events.rejected",
-            unit="{event}",
-            description="Refusals of an event that can never be sent.",
-        )
-        self._handled = meter.create_counter(
-            "outbox.changes.handled", unit="{change}", description="Changes read from the feed and done with."
-        )
-        self._page_failures = meter.create_counter(
-            "outbox.page.failures", unit="{attempt}", description="Pages that are tried again."
-        )
-        self._halts = meter.create_counter(
-            "outbox.lease.halts",
-            unit="{halt}",
-            description="Alarms: a range stands still until somebody acts.",
-        )
-        self._moves = meter.create_counter(
-            "outbox.lease.moves", unit="{move}", description="Leases that came to this worker or left it."
-        )
-        self._request_units = meter.create_counter(
-            "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
-        )
         self._alarms = meter.create_counter(
             "outbox.alarms", unit="{alarm}", description="Records of the severity ERROR, by what happened."
         )
@@ -103,26 +63,13 @@ class Telemetry:
             unit="{warning}",
             description="Records of the severity WARNING, by what happened.",
         )
-        self._held = meter.create_counter(
-            "outbox.events.held",
-            unit="{event}",
-            description="Later events put behind a parked one of their key.",
+        self._request_units = meter.create_counter(
+            "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
         )
-        self._deleted = meter.create_counter(
-            "outbox.events.deleted", unit="{event}", description="Events deleted after they were sent."
-        )
-        self._counted: dict[type, Callable[[Any], None]] = {
-            MessagesPublished: self._published,
-            PublishFailed: lambda record: self._send_failures.add(1, _error_of(record)),
-            EventRejected: lambda record: self._rejected.add(1),
-            EventsHeld: lambda record: self._held.add(record.events),
-            EventsDeleted: lambda record: self._deleted.add(record.events),
-            PageHandled: lambda record: self._handled.add(record.changes),
-            PageFailed: lambda record: self._page_failures.add(1, _error_of(record)),
-            LeaseHalted: lambda record: self._halts.add(1),
-            LeaseAcquired: lambda record: self._moves.add(1, {"outbox.lease.move": "acquired"}),
-            LeaseClosed: lambda record: self._moves.add(1, {"outbox.lease.move": str(record.reason)}),
-        }
+        self._counted: dict[type, tuple[Counter, _Count]] = {}
+        for name, unit, description, counts in _COUNTERS:
+            counter = meter.create_counter(name, unit=unit, description=description)
+            self._counted |= {kind: (counter, count) for kind, count in counts.items()}
         for name, unit, description, read in _GAUGES:
             meter.create_observable_gauge(name, [self._reading(read)], unit=unit, description=description)
 
@@ -135,13 +82,12 @@ class Telemetry:
             self._alarms.add(1, {"outbox.alarm": name})
         elif level >= logging.WARNING:
             self._warnings.add(1, {"outbox.warning": name})
-        counting = self._counted.get(type(record))
-        if counting is not None:
-            counting(record)
-
-    def _published(self, record: MessagesPublished) -> None:
-        self._sent.add(record.messages, self._destination)
-        self._send_duration.record(record.seconds, self._destination)
+        if isinstance(record, MessagesPublished):
+            self._sent.add(record.messages, self._destination)
+            self._send_duration.record(record.seconds, self._destination)
+        elif (counted := self._counted.get(type(record))) is not None:
+            counter, count = counted
+            counter.add(*count(record))
 
     def charged(self, request_units: float) -> None:
         """
@@ -157,6 +103,63 @@ class Telemetry:
 
 def _error_of(record: PublishFailed | PageFailed) -> dict[str, str]:
     return {"error.type": type(record.error).__name__}
+
+
+_Count = Callable[[Any], tuple[int] | tuple[int, Mapping[str, str]]]
+# Name, unit, description; and for each kind of record that is counted, how many it stands for, and their attributes.
+_COUNTERS: tuple[tuple[str, str, str, Mapping[type, _Count]], ...] = (
+    (
+        "outbox.send.failures",
+        "{attempt}",
+        "Sends that are tried again.",
+        {PublishFailed: lambda record: (1, _error_of(record))},
+    ),
+    (
+        "outbox.events.rejected",
+        "{event}",
+        "Refusals of an event that can never be sent.",
+        {EventRejected: lambda _: (1,)},
+    ),
+    (
+        "outbox.events.held",
+        "{event}",
+        "Later events put behind a parked one of their key.",
+        {EventsHeld: lambda record: (record.events,)},
+    ),
+    (
+        "outbox.events.deleted",
+        "{event}",
+        "Events deleted after they were sent.",
+        {EventsDeleted: lambda record: (record.events,)},
+    ),
+    (
+        "outbox.changes.handled",
+        "{change}",
+        "Changes read from the feed and done with.",
+        {PageHandled: lambda record: (record.changes,)},
+    ),
+    (
+        "outbox.page.failures",
+        "{attempt}",
+        "Pages that are tried again.",
+        {PageFailed: lambda record: (1, _error_of(record))},
+    ),
+    (
+        "outbox.lease.halts",
+        "{halt}",
+        "Alarms: a range stands still until somebody acts.",
+        {LeaseHalted: lambda _: (1,)},
+    ),
+    (
+        "outbox.lease.moves",
+        "{move}",
+        "Leases that came to this worker or left it.",
+        {
+            LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
+            LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),
+        },
+    ),
+)
 
 
 # What was seen is no longer told once nobody can look any more, but for what is certain: that it gets older.
@@ -236,91 +239,3 @@ _GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]]
         lambda snapshot: [Observation(int(not snapshot.unready))],
     ),
 )
-
-
-class OpenedTelemetry:
-    """
-    Instruments, spans and the Prometheus exposition of one process.
-    """
-
-    def __init__(
-        self, instruments: Telemetry, tracer_provider: trace.TracerProvider, registry: CollectorRegistry
-    ) -> None:
-        self.instruments, self.tracer_provider = instruments, tracer_provider
-        self._registry = registry
-
-    def exposition(self) -> tuple[bytes, str]:
-        """
-        Return the metrics as Prometheus reads them, and their content type.
-        """
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
-
-
-@contextmanager
-def opened_telemetry(
-    *,
-    topic: str,
-    instance: str,
-    environ: Mapping[str, str],
-    sign_in: bool = False,
-    export_every_seconds: float | None = None,
-) -> Iterator[OpenedTelemetry]:
-    """
-    Set telemetry up for as long as the block lasts; what is left is exported at its end.
-
-    Metrics are always there for Prometheus. Spans and metrics also go out by OTLP over HTTP where one of the standard
-    variables `OTEL_EXPORTER_OTLP_ENDPOINT`, `…_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT` says where to; all other
-    `OTEL_…` variables count as the OpenTelemetry SDK documents them. They go to Azure Monitor where
-    `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` says whether with the default Azure credential.
-
-    Raises:
-        ConfigurationError: Azure Monitor is asked for, and its exporter cannot be used.
-    """
-    resource = Resource.create(
-        {"service.instance.id": instance}
-        | ({} if environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE})
-    )
-    general = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    registry = CollectorRegistry()
-    every = None if export_every_seconds is None else export_every_seconds * 1000
-    metric_exporters: list[MetricExporter] = []
-    span_exporters: list[SpanExporter] = []
-    if general or environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
-        metric_exporters.append(OTLPMetricExporter())
-    if general or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
-        span_exporters.append(OTLPSpanExporter())
-    with ExitStack() as stack:
-        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        stack.callback(_ended_in_time, tracers.shutdown)
-        if connection_string := environ.get(VARIABLE):
-            azure = stack.enter_context(
-                opened_azure_monitor(connection_string, sign_in=sign_in, tracer_provider=tracers)
-            )
-            metric_exporters.append(azure.metrics)
-            span_exporters.append(azure.spans)
-        for span_exporter in span_exporters:
-            tracers.add_span_processor(BatchSpanProcessor(span_exporter))
-        readers = [
-            PrometheusMetricReader(registry=registry),
-            *(
-                PeriodicExportingMetricReader(exporter, export_interval_millis=every)
-                for exporter in metric_exporters
-            ),
-        ]
-        meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
-        stack.callback(_ended_in_time, meters.shutdown)
-        yield OpenedTelemetry(
-            Telemetry(meters, topic=topic),
-            tracers if span_exporters else trace.NoOpTracerProvider(),
-            registry,
-        )
-
-
-def _ended_in_time(shutdown: Callable[[], None]) -> None:
-    """
-    Export what is left, in a thread, for the SDK's processors wait as long as their exporters do; given up, it dies with
-    the process.
-    """
-    ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
-    ending.start()
-    ending.join(_EXPORT_SECONDS)

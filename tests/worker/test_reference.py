@@ -21,8 +21,9 @@ from cosmos_outbox import instrumentation
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from tests.worker.leases import status
 from worker.__main__ import EXIT_CODES
+from worker.exporters import opened_telemetry
 from worker.settings import PREFIX, Settings
-from worker.telemetry import Telemetry, opened_telemetry
+from worker.telemetry import Telemetry
 from worker.vitals import Identity, ParkedSeen, Vitals
 
 PAGES = Path(__file__).parents[2] / "docs/reference"

@@ -37,7 +37,7 @@ from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.worker.otlp import receiving, values
 from tests.worker.site import eventually, json_of, opened_site
-from worker.telemetry import opened_telemetry
+from worker.exporters import opened_telemetry
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -213,7 +213,7 @@ async def test_a_failed_send_is_an_error_span():
 async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("worker.telemetry._EXPORT_SECONDS", 0.1)
+    monkeypatch.setattr("worker.exporters._EXPORT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
