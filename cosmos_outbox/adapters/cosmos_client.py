@@ -4,6 +4,7 @@ Opening a Cosmos DB client with the settings that correctness depends on.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
@@ -43,7 +44,7 @@ async def open_cosmos_client(
         read_timeout_seconds: how long to wait for an answer. Defaults to 10 s.
 
     Raises:
-        ConfigurationError: neither or both ways to connect are given, or the connection string is malformed.
+        ConfigurationError: neither or both ways to connect are given, or one that cannot be read.
         AccessDenied, StoreUnavailable: the account refuses or does not answer.
     """
     if (connection_string is None) == (endpoint is None):
@@ -53,6 +54,7 @@ async def open_cosmos_client(
             url, credential = _parse_connection_string(connection_string)
         else:
             url = str(endpoint)
+        _ensure_readable(url, credential)
         if credential is None:
             default = DefaultAzureCredential()
             stack.push_async_callback(default.close)
@@ -84,8 +86,24 @@ def _client(url: str, credential: AsyncTokenCredential | str, read_timeout_secon
 def _parse_connection_string(connection_string: str) -> tuple[str, str]:
     parts = dict(part.strip().split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
     endpoint, key = parts.get("AccountEndpoint"), parts.get("AccountKey")
-    if not endpoint or not key or urlsplit(endpoint).scheme not in ("http", "https"):
+    if not endpoint or not key:
         raise ConfigurationError(
             "The Cosmos DB connection string must read 'AccountEndpoint=https://…;AccountKey=…;'."
         )
     return endpoint, key
+
+
+def _ensure_readable(url: str, credential: object) -> None:
+    # The SDK would raise a ValueError with the key, or with nothing to recognise it by.
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(
+            f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."
+        )
+    if isinstance(credential, str):
+        try:
+            b64decode(credential, validate=True)
+        except ValueError:
+            raise ConfigurationError(
+                "The Cosmos DB account key cannot be read; copy it again, to its end."
+            ) from None

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
@@ -62,27 +63,16 @@ async def status(
     With --watch, a look that fails is told, with --json on standard error, and the next one comes all the same.
     """
     async with opened(target_of(os.environ)) as outbox:
-        if not watch:
-            seen = await _look(outbox, expiration)
-            if as_json:
-                print_json(seen.document())
-            else:
-                console().print(seen.picture())
-            if seen.mistakes:
-                raise typer.Exit(FAILED)
-        elif as_json:
-            async for seen, failure in _looks(outbox, expiration, every):
-                if failure is None:
-                    print_json(seen.document())
-                else:
-                    sys.stderr.write(f"{failure}\n")
-        else:
-            with Live(auto_refresh=False) as live:
-                async for seen, failure in _looks(outbox, expiration, every):
-                    picture = seen.picture()
-                    if failure is not None:
-                        picture = Group(picture, Text(f"The last look failed: {failure}"))
-                    live.update(picture, refresh=True)
+        if watch:
+            await _watch(outbox, expiration, every, as_json=as_json)
+            return
+        seen = await _look(outbox, expiration)
+    if as_json:
+        print_json(seen.document())
+    else:
+        console().print(seen.picture())
+    if seen.mistakes:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -129,6 +119,25 @@ async def bootstrap(
         print_json(rows)
     else:
         print_rows(rows, empty="The container has no ranges.")
+
+
+async def _watch(outbox: Opened, expiration: float, every: float, *, as_json: bool) -> None:
+    screen = console()
+    # Without a terminal, Live would show nothing before the end.
+    redrawn = screen.is_terminal and not as_json
+    with Live(console=screen, auto_refresh=False) if redrawn else nullcontext() as live:
+        async for seen, failure in _looks(outbox, expiration, every):
+            picture = seen.picture()
+            if failure is not None:
+                picture = Group(picture, Text(f"The last look failed: {failure}"))
+            if live is not None:
+                live.update(picture, refresh=True)
+            elif not as_json:
+                screen.print(picture)
+            elif failure is None:
+                print_json(seen.document())
+            else:
+                sys.stderr.write(f"{failure}\n")
 
 
 async def _looks(

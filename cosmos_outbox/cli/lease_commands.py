@@ -61,7 +61,9 @@ async def list_(*, expiration: Expiration = 60, as_json: AsJson = False) -> None
 async def export(
     *,
     file: Annotated[Path | None, typer.Option(help="Where to. Defaults to standard output.")] = None,
-    as_json: AsJson = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", show_default=False, help="As always: it has no other form.")
+    ] = True,
 ) -> None:
     """
     Write all leases as a JSON array: a backup that `import` restores.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cosmos_outbox.cli.output import readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.leases import START, Lease, format_timestamp, from_document, range_of
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
@@ -234,7 +235,7 @@ async def reset_leases(
         properties = {**lease.properties, START: chosen}
         changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
         await store.replace(changed.raw, etag=lease.etag or "")
-    return tuple(Change(lease=lease.token, done=f"starts at {chosen}") for lease in leases)
+    return tuple(Change(lease=lease.token, done=f"starts at {readable_time(chosen)}") for lease in leases)
 
 
 def start_named(text: str) -> StartFrom | datetime:

@@ -64,6 +64,9 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
         if interrupted:
             raise typer.Exit(INTERRUPTED)
 
+    # Typer keeps the line breaks of all paragraphs but the first, whatever the terminal's width.
+    paragraphs = (function.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
 
 

@@ -5,6 +5,7 @@ The reference page of the command says what `--help` says; `UPDATE_REFERENCE=1` 
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def described(name: str, command: Any) -> str:
     arguments = [str(one.name).upper() for one in command.params if one.param_type_name == "argument"]
-    help_text = [line.strip() for line in str(command.help).splitlines()]
+    help_text = [textwrap.fill(paragraph, 120) for paragraph in str(command.help).splitlines()]
     lines = [f"### `{' '.join([name, *arguments])}`", "", *help_text, ""]
     rows = []
     for parameter in command.params:
@@ -38,7 +39,7 @@ def described(name: str, command: Any) -> str:
         text = str(getattr(parameter, "help", "") or "")
         if parameter.required:
             text += " Required."
-        elif parameter.default not in (None, False, ""):
+        elif parameter.show_default and parameter.default not in (None, False, ""):
             text += f" Default: {parameter.default}."
         rows.append(f"| {shown} | {text.strip()} |")
     return "\n".join([*lines, "| Option | Meaning |", "|---|---|", *rows, ""])

@@ -112,6 +112,19 @@ def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
         os.close(theirs)
 
 
+def test_watch_shows_every_look_also_where_there_is_no_terminal(outbox: Local):
+    outbox.run("bootstrap")
+    command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1"]
+    with subprocess.Popen(command, env=outbox.environment, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own program
+        assert process.stdout is not None
+        heads = (line for line in process.stdout if line.startswith(b"outbox: workers 0"))
+        next(heads)
+        next(heads)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert 130 == process.wait()
+
+
 def test_watch_looks_again_and_again_until_ctrl_c(outbox: Local):
     outbox.run("bootstrap")
     command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1", "--json"]

@@ -33,13 +33,18 @@ WRITES = {
         {"connection_string": "x", "endpoint": "https://a"},
         {"connection_string": ""},
         {"connection_string": "AccountEndpoint=https://a;"},
-        {"connection_string": "AccountEndpoint=nowhere;AccountKey=a;"},
+        {"connection_string": "AccountEndpoint=nowhere;AccountKey=a2V5;"},
+        {"connection_string": "AccountEndpoint=https://a;AccountKey=secret!;"},
+        {"endpoint": "https://a", "credential": "secre"},
+        {"endpoint": "account.documents.azure.com", "credential": "a2V5"},
+        {"endpoint": "nonsense"},
     ],
 )
 async def test_a_way_to_connect_that_cannot_work_is_told_without_the_key(how: dict[str, str]):
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError) as told:
         async with open_cosmos_client(**how):
             pass
+    assert "secre" not in str(told.value)
 
 
 async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_open():
