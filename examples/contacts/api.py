@@ -4,7 +4,7 @@ The contacts API: HTTP in, one unit of work per request, problem details out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated
@@ -88,6 +88,34 @@ UnitOfWorkNeeded = Annotated[ContactsUnitOfWork, Depends(_unit_of_work)]
 ContactId = Annotated[UUID, Path(description="The contact's id, as its creation gave it out.")]
 
 
+def _shown(contact: Contact, response: Response) -> ContactView:
+    if contact.etag is not None:
+        response.headers["ETag"] = contact.etag
+    return ContactView.of(contact)
+
+
+def _tell_commit(changed: Changed, response: Response) -> None:
+    response.headers["X-Contact-Version"] = str(changed.contact.version)
+    response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
+
+
+_Apply = Callable[[Contact], None]
+_Change = Callable[[UUID, _Apply], Awaitable[ContactView]]
+
+
+def _changing(uow: UnitOfWorkNeeded, conditions: ChangeConditions, response: Response) -> _Change:
+    async def change(contact_id: UUID, apply: _Apply) -> ContactView:
+        changed = await service.change(uow, str(contact_id), conditions, apply)
+        _tell_commit(changed, response)
+        return _shown(changed.contact, response)
+
+    return change
+
+
+# What every change takes beside its body, and does beside what it changes.
+Change = Annotated[_Change, Depends(_changing)]
+
+
 class Health(BaseModel):
     """
     The process is up.
@@ -122,7 +150,8 @@ async def create_contact(
     request.state.location = location  # where the caller may look if the outcome stays unknown
     changed = await service.create(uow, contact)
     response.headers["Location"] = location
-    return _described(changed, response)
+    _tell_commit(changed, response)
+    return _shown(contact, response)
 
 
 @contacts.head("", include_in_schema=False)
@@ -166,20 +195,11 @@ async def get_contact(
     "/{contact_id}/update-name", operation_id="updateContactNamePost", responses=descriptions.CHANGED
 )
 @contacts.put("/{contact_id}/name", operation_id="updateContactName", responses=descriptions.CHANGED)
-async def update_name(
-    contact_id: ContactId,
-    body: NewName,
-    uow: UnitOfWorkNeeded,
-    conditions: ChangeConditions,
-    response: Response,
-) -> ContactView:
+async def update_name(contact_id: ContactId, body: NewName, change: Change) -> ContactView:
     """
     Change how a contact is called.
     """
-    changed = await service.change(
-        uow, str(contact_id), conditions, lambda contact: contact.rename(body.name)
-    )
-    return _described(changed, response)
+    return await change(contact_id, lambda contact: contact.rename(body.name))
 
 
 @contacts.post(
@@ -190,60 +210,33 @@ async def update_name(
 @contacts.put(
     "/{contact_id}/description", operation_id="updateContactDescription", responses=descriptions.CHANGED
 )
-async def update_description(
-    contact_id: ContactId,
-    body: NewDescription,
-    uow: UnitOfWorkNeeded,
-    conditions: ChangeConditions,
-    response: Response,
-) -> ContactView:
+async def update_description(contact_id: ContactId, body: NewDescription, change: Change) -> ContactView:
     """
     Change how a contact is described.
     """
-    changed = await service.change(
-        uow, str(contact_id), conditions, lambda contact: contact.describe(body.description)
-    )
-    return _described(changed, response)
+    return await change(contact_id, lambda contact: contact.describe(body.description))
 
 
 @contacts.post(
     "/{contact_id}/update-email", operation_id="updateContactEmailPost", responses=descriptions.CHANGED
 )
 @contacts.put("/{contact_id}/email", operation_id="updateContactEmail", responses=descriptions.CHANGED)
-async def update_email(
-    contact_id: ContactId,
-    body: NewEmail,
-    uow: UnitOfWorkNeeded,
-    conditions: ChangeConditions,
-    response: Response,
-) -> ContactView:
+async def update_email(contact_id: ContactId, body: NewEmail, change: Change) -> ContactView:
     """
     Change or remove a contact's e-mail address.
     """
-    changed = await service.change(
-        uow, str(contact_id), conditions, lambda contact: contact.change_email(body.email)
-    )
-    return _described(changed, response)
+    return await change(contact_id, lambda contact: contact.change_email(body.email))
 
 
 @contacts.post(
     "/{contact_id}/update-company", operation_id="updateContactCompanyPost", responses=descriptions.CHANGED
 )
 @contacts.put("/{contact_id}/company", operation_id="updateContactCompany", responses=descriptions.CHANGED)
-async def update_company(
-    contact_id: ContactId,
-    body: NewCompany,
-    uow: UnitOfWorkNeeded,
-    conditions: ChangeConditions,
-    response: Response,
-) -> ContactView:
+async def update_company(contact_id: ContactId, body: NewCompany, change: Change) -> ContactView:
     """
     Change a contact's company.
     """
-    changed = await service.change(
-        uow, str(contact_id), conditions, lambda contact: contact.change_company(body.company)
-    )
-    return _described(changed, response)
+    return await change(contact_id, lambda contact: contact.change_company(body.company))
 
 
 @contacts.delete(
@@ -258,20 +251,4 @@ async def delete_contact(
     """
     Delete a contact; its document stays, marked, and is no longer returned.
     """
-    _tell_change(await service.delete(uow, str(contact_id), conditions), response)
-
-
-def _described(changed: Changed, response: Response) -> ContactView:
-    _tell_change(changed, response)
-    return _shown(changed.contact, response)
-
-
-def _tell_change(changed: Changed, response: Response) -> None:
-    response.headers["X-Contact-Version"] = str(changed.contact.version)
-    response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
-
-
-def _shown(contact: Contact, response: Response) -> ContactView:
-    if contact.etag is not None:
-        response.headers["ETag"] = contact.etag
-    return ContactView.of(contact)
+    _tell_commit(await service.delete(uow, str(contact_id), conditions), response)

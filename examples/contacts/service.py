@@ -39,7 +39,7 @@ class Conditions:
         if self.match and not _among(self.match, etag):
             raise PreconditionFailed(expected=", ".join(self.match), actual=etag)
 
-    def exclude(self, etag: str | None) -> bool:
+    def excludes(self, etag: str | None) -> bool:
         """
         Say whether the contact's etag is among those it must not have.
         """
@@ -80,7 +80,7 @@ async def read(uow: ContactsUnitOfWork, contact_id: str, conditions: Conditions)
     only = conditions.none_match[0] if len(conditions.none_match) == 1 and not conditions.match else None
     contact = await uow.contacts.read(contact_id, if_none_match=only)
     conditions.require_match(contact.etag)
-    if conditions.exclude(contact.etag):
+    if conditions.excludes(contact.etag):
         raise NotModified(etag=contact.etag)
     return contact
 
@@ -104,7 +104,7 @@ async def change(
     """
     contact = await uow.contacts.read(contact_id)
     conditions.require_match(contact.etag)
-    if conditions.exclude(contact.etag):
+    if conditions.excludes(contact.etag):
         raise PreconditionFailed(actual=contact.etag)
     apply(contact)
     uow.contacts.update(contact)
