@@ -156,7 +156,7 @@ def test_a_program_is_healthy_by_its_images_own_probe(stack: Stack, service: str
     wait_until(lambda: {"healthy"} == {each["Status"] for each in health()}, lambda: json.dumps(health()))
 
 
-def test_two_workers_share_the_ranges_within_the_ten_connections_of_the_emulator(stack: Stack):
+def test_two_workers_share_the_ranges(stack: Stack):
     owners = {container["Id"][:12] for container in stack.containers("worker")}
     assert 2 == len(owners)
 
@@ -167,13 +167,6 @@ def test_two_workers_share_the_ranges_within_the_ten_connections_of_the_emulator
         }
 
     wait_until(lambda: owners <= owning(), lambda: stack.log("worker"))
-    # A lane connects when it has something to send: so many keys leave none idle.
-    contacts = [add_contact(stack) for _ in range(40)]
-    wait_until(
-        lambda: all([1] == printed_of(stack, contact) for contact in contacts), lambda: stack.log("worker")
-    )
-    connections = [int(line.split()[-1]) for line in stack.log("servicebus").splitlines()]
-    assert 8 == max(connections), "two lanes of two workers and four receivers"
 
 
 @pytest.mark.parametrize("service", ["api", "worker", "subscriber"])
@@ -200,6 +193,7 @@ def test_when_one_worker_is_stopped_the_other_goes_on_with_all_ranges(stack: Sta
 def test_stopped_in_any_order_everything_ends_with_0_and_no_worker_is_killed(stack: Stack):
     wait_until(lambda: 2 == stack.log("worker").count("worker.started"), lambda: stack.log("worker"))
     stack.compose("stop")
+    assert "refused" not in stack.log("servicebus"), "the emulator takes ten connections"
     codes = {
         (service, container["State"]["ExitCode"])
         for service in ("init", "api", "worker", "subscriber")

@@ -50,9 +50,8 @@ class SmallServiceBus(ServiceBusServer):
     """
 
     def _accept(self) -> asyncio.Protocol:
-        wanted = len(self._connections) + 1
-        print("connections:", wanted, flush=True)  # noqa: T201 # its log
-        if wanted > MOST_CONNECTIONS:
+        if len(self._connections) >= MOST_CONNECTIONS:
+            print("refused: there are ten connections", flush=True)  # noqa: T201 # its log
             return Refusal()
         return super()._accept()
 
