@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.cli.events import Position, Wanted, read_events, sent_up_to
 from cosmos_outbox.cli.leases import leases_in, start_named
-from cosmos_outbox.cli.output import clock_time, confirm, print_json
+from cosmos_outbox.cli.output import clock_time, confirm, counted, print_json
 from cosmos_outbox.cli.replay import Replayed, replay, sending_to
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
@@ -155,7 +155,7 @@ async def replay_command(
             }
         )
     else:
-        sys.stdout.write(f"{replayed.sent} events {'would be sent' if dry_run else 'sent'}.\n")
+        sys.stdout.write(f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}.\n")
         if replayed.left_out:
             sys.stdout.write(f"{replayed.left_out} left out: they were dropped, or are held.\n")
         for one in refused:

@@ -206,7 +206,7 @@ def _damage(resources: Resources) -> Iterator[Finding]:
             "damaged-lease",
             f"{mistake} Nobody sends the events of its range.",
             "Stop the workers, put a backup in its place (`cosmos-outbox leases import`) or delete the document, and start "
-            "them: what is deleted is created anew, and the events of its range are sent again from the start.",
+            "them: what is deleted is created anew, and reads its range again from where new leases begin.",
         )
     for overlap in resources.overlaps:
         first, second = overlap.tokens

@@ -86,6 +86,13 @@ def clock_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def counted(number: int, noun: str) -> str:
+    """
+    Return so many of something, in words.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """
     Ask, unless the answer was given; end the command where it is no, or where nobody can be asked.

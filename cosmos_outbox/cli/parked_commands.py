@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cosmos_outbox.cli.output import confirm, print_json, print_rows, readable_time
+from cosmos_outbox.cli.output import confirm, counted, print_json, print_rows, readable_time
 from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, opened, target_of
@@ -93,17 +93,17 @@ async def release(
     async with opened(target) as outbox:
         store = await outbox.parked_store()
         held = (await ParkedKeys(store).show(key)).held
-        confirm(f"Send the {len(held)} held events of {key!r}?", yes=yes)
+        confirm(f"Send the {counted(len(held), 'held event')} of {key!r}?", yes=yes)
         async with opened_publisher(target) as publisher:
             released = await ParkedKeys(store, publisher).release(key, edited=data, take_over=take_over)
     failure = released.failure
     if as_json:
         print_json({"key": key, "sent": released.sent, "failure": asdict(failure) if failure else None})
     elif failure is None:
-        typer.echo(f"{released.sent} events sent; the workers send the events of {key!r} again.")
+        typer.echo(f"{counted(released.sent, 'event')} sent; the workers send the events of {key!r} again.")
     else:
         typer.echo(
-            f"{released.sent} events sent; {key!r} stays parked, for event {failure.event_id!r} was refused: "
+            f"{counted(released.sent, 'event')} sent; {key!r} stays parked, for event {failure.event_id!r} was refused: "
             f"{failure.error}"
         )
     if failure is not None:
