@@ -8,7 +8,7 @@ A fence says what becomes of its block:
     sh              runs in that folder; all of a page, files and commands, is one script from top to bottom
     sh until-ctrl-c goes on while the rest of the page is followed, from when it has printed that Ctrl-C ends it;
                     then it gets what the terminal sends for Ctrl-C
-    sh no-run       does not run; its first line is a comment that tells the reader what it needs
+    sh no-run       does not run: its commands need Azure, a cluster or a container engine, which its first line says
     text output     is what the commands before it print, or have printed so far; "…" stands for anything
     text, json, yaml, mermaid     is only shown
 """
@@ -39,6 +39,8 @@ _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"python ([\w.-]+\.py)")
 _SHOWN = frozenset({"text", "json", "yaml", "mermaid"})
 _NEEDS = re.compile(r"# [Nn]eeds .+")
+_COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*([^\s#]+)", re.MULTILINE)
+_CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
 _NEXT_BLOCK = "=== next block ==="
 _TIMEOUT_S = 240
 # A group of its own, as a terminal gives to a foreground job: what is started in a script's own group ignores SIGINT.
@@ -78,9 +80,10 @@ class Block:
         Say why nobody knows what should become of the block, or return None.
         """
         if self.info == "sh no-run":
-            if _NEEDS.fullmatch(self.text.partition("\n")[0]):
-                return None
-            return "its first line does not tell the reader what it needs: '# Needs …'"
+            if not _NEEDS.fullmatch(self.text.partition("\n")[0]):
+                return "its first line does not tell the reader what it needs: '# Needs …'"
+            can_run = set(_COMMAND.findall(self.text)) - _CANNOT_RUN
+            return f"{sorted(can_run)} can run" if can_run else None
         if (
             self.info in ("python", "sh", "sh until-ctrl-c", "text output")
             or self.info in _SHOWN

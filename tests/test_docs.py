@@ -39,6 +39,8 @@ def test_every_block_says_what_becomes_of_it(page: Path):
         ("```console\n$ make demo\n```\n", 1),
         ("```sh no-run\nazd up\n```\n", 1),
         ("```sh no-run\n# Needs an Azure subscription.\nazd up\n```\n", 0),
+        ("```sh no-run\n# Needs an Azure subscription.\nazd up\nmake demo\n```\n", 1),
+        ("```sh no-run\n# Needs Docker.\nWITH=this docker compose up\n```\n", 0),
         ("```sh\nmake demo\n```\n", 0),
         ("```sh until-ctrl-c\nmake run\n```\n", 0),
         ("```python change.py\n```\n", 0),
@@ -225,18 +227,30 @@ def test_links_inside_the_repository_lead_somewhere(page: Path):
     assert [] == lost
 
 
-def test_every_file_that_the_readme_names_exists():
-    named = set(
-        re.findall(
-            r"`((?:cosmos_outbox|worker|emulators|examples|docs|tests|infra)/[\w/.-]*)`",
-            (ROOT / "README.md").read_text(),
-        )
-    )
-
-    assert [] == sorted(name for name in named if not (ROOT / name).exists())
-
-
 PROSE = {page: (ROOT / page).read_text() for page in BLOCKS}
+TREES = ("cosmos_outbox", "worker", "emulators", "examples", "infra", "tests", "benchmarks", "docs")
+FILES = [*ROOT.iterdir(), *(path for tree in TREES for path in (ROOT / tree).rglob("*"))]
+# Each whole path, and its ends: a page may name a file by the last parts of its path.
+ENDS = {
+    "/".join(parts[i:])
+    for path in FILES
+    for parts in [path.relative_to(ROOT).parts]
+    for i in range(len(parts))
+}
+
+
+@pytest.mark.parametrize("page", PROSE, ids=str)
+def test_every_file_that_a_page_names_exists(page: Path):
+    trees = "|".join(TREES)
+    named = {
+        *re.findall(r"`([\w./-]+\.(?:py|md|toml|txt|ya?ml|json|bicep|env))`", PROSE[page]),
+        *re.findall(rf"\b((?:{trees})(?:/[\w*-]+(?:\.\w+)*)+)", PROSE[page]),
+    }
+    saved = {block.file for block in BLOCKS[page]}
+
+    assert set() == {name for name in named - ENDS - saved if not list(ROOT.glob(name))}
+
+
 OF_EXAMPLES_AND_TESTS = {"OUTBOX_SUBSCRIPTION", "OUTBOX_RECEIVERS", "OUTBOX_TEST_COSMOS_CONNECTION_STRING"}
 
 
