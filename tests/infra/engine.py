@@ -158,10 +158,13 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
     daemon = shutil.which("dockerd")
     if daemon is None:
         pytest.skip("NOT VERIFIED: no Docker engine for the compose stack (Debian: docker.io)")
+    # As on a machine behind a proxy, which knows no name of a compose network.
+    proxies = {"default": {"httpProxy": "http://127.0.0.1:1", "httpsProxy": "http://127.0.0.1:1"}}
+    (scratch / "config.json").write_text(json.dumps({"proxies": proxies}))
     environment = {
         **os.environ,
         "DOCKER_HOST": f"unix://{scratch}/socket",
-        "DOCKER_CONFIG": str(scratch / "none"),
+        "DOCKER_CONFIG": str(scratch),
     }
     settings = {
         "data-root": str(scratch / "data"),

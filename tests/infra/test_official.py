@@ -28,12 +28,25 @@ def make(target: str, *, path: str, **variables: str) -> subprocess.CompletedPro
     )
 
 
-def test_without_a_container_engine_the_official_suite_fails_and_says_so(tmp_path: Path):
-    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ("info", "no container engine is here; nothing was tested"),
+        ("compose version", "docker has no compose; nothing was tested"),
+        ("compose up", "no such image"),
+    ],
+)
+def test_where_the_official_emulators_do_not_start_their_suite_fails_and_says_so(
+    tmp_path: Path, failing: str, said: str
+):
+    (tmp_path / "docker").write_text(
+        f'#!/bin/sh\ncase "$*" in "{failing}"*) echo "no such image" >&2; exit 1;; esac\n'
+    )
     (tmp_path / "docker").chmod(0o755)
     done = make("test-official", path=f"{tmp_path}:{os.environ['PATH']}")
     assert 0 != done.returncode
-    assert "no container engine is here; nothing was tested" in done.stderr
+    assert said in done.stderr
+    assert "pytest" not in done.stdout
 
 
 @pytest.mark.parametrize("missing", ["COSMOS", "SERVICEBUS"])
