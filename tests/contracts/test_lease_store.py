@@ -32,6 +32,16 @@ async def test_a_document_is_read_as_it_was_created_with_an_etag_and_a_time(leas
     assert abs(read["_ts"] - datetime.now(UTC).timestamp()) < 60
 
 
+async def test_what_writers_and_readers_do_to_their_copies_is_not_stored(leases: LeaseStore):
+    written = {"id": "a", "properties": {"n": 0}}
+    created = await leases.create(written)
+    (listed,) = (await leases.list("a")).documents
+    for copy in (written, created, listed, await leases.read("a", "a")):
+        copy["properties"]["n"] += 1
+
+    assert {"n": 0} == (await leases.read("a", "a"))["properties"]
+
+
 async def test_one_of_many_creators_succeeds(leases: LeaseStore):
     outcomes = await asyncio.gather(*(leases.create({"id": "a"}) for _ in range(8)), return_exceptions=True)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from cosmos_outbox.adapters.memory.container import copied
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
 from cosmos_outbox.ports import Document, Listing
 
@@ -40,12 +41,12 @@ class MemoryLeases:
             for document_id in sorted(self._documents)
             if document_id.startswith(prefix)
         ]
-        documents = tuple(dict(document) for document in found if document is not None)
+        documents = tuple(copied(document) for document in found if document is not None)
         return Listing(documents=documents, read_at=datetime.fromtimestamp(int(self._now()), UTC))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         await asyncio.sleep(0)
-        return dict(self._existing(document_id))
+        return copied(self._existing(document_id))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         await asyncio.sleep(0)
@@ -64,9 +65,9 @@ class MemoryLeases:
         del self._documents[document_id]
 
     def _put(self, document: Mapping[str, Any]) -> Document:
-        stored = {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
+        stored = {**copied(document), "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
         self._documents[stored["id"]] = stored
-        return dict(stored)
+        return copied(stored)
 
     def _existing(self, document_id: str) -> Document:
         document = self._find(document_id)
