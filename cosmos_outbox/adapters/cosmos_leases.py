@@ -34,10 +34,10 @@ class CosmosLeases:
             try:
                 async with _called():
                     properties = await self._container.read()
-            except NotFound:
+            except (NotFound, ConfigurationError):  # the latter where the database is missing
                 raise ConfigurationError(
-                    f"The lease container {self._container.id!r} does not exist; create it with partition key /id "
-                    "and a default time to live of -1 (workers never create containers)."
+                    f"The lease container {self._container.id!r} or its database does not exist; create it with partition "
+                    "key /id and a default time to live of -1 (workers never create containers)."
                 ) from None
             paths = properties["partitionKey"]["paths"]
             if paths not in (["/id"], ["/partitionKey"]):

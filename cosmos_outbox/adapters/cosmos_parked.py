@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
+from cosmos_outbox.adapters.cosmos_containers import open_container
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
-from cosmos_outbox.errors import ConfigurationError, NotFound
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import CommitResult, Document, Write
 
 
@@ -42,21 +43,7 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
     Raises:
         ConfigurationError: the container is missing, or held events could not be found or would expire in it.
     """
-    proxy = client.get_database_client(database).get_container_client(container)
-    try:
-        async with translated():
-            properties = await proxy.read()
-    except NotFound:
-        raise ConfigurationError(
-            f"The container {container!r} of database {database!r} does not exist; create it with partition key "
-            "/partitionKey and without a time to live."
-        ) from None
-    paths = properties["partitionKey"]["paths"]
-    if paths != ["/partitionKey"]:
-        raise ConfigurationError(
-            f"The container {container!r} is partitioned on {', '.join(paths)}; parked keys need /partitionKey."
-        )
-    seconds = properties.get("defaultTtl")
+    proxy, seconds = await open_container(client, database, container, needed_ttl="no time to live")
     if seconds is not None and seconds != -1:
         raise ConfigurationError(
             f"The container {container!r} deletes its documents after {seconds} s, and with them held events; "

@@ -14,6 +14,7 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
+from cosmos_outbox.adapters.cosmos_containers import open_container
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -188,21 +189,10 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     Raises:
         ConfigurationError: the container is missing, or is set up so that the outbox could not work.
     """
-    proxy = client.get_database_client(database).get_container_client(container)
-    try:
-        async with translated():
-            properties = await proxy.read()
-    except NotFound:
-        raise ConfigurationError(
-            f"The container {container!r} of database {database!r} does not exist; create it with partition key "
-            "/partitionKey and a default time to live of -1."
-        ) from None
-    paths = properties["partitionKey"]["paths"]
-    if paths != ["/partitionKey"]:
-        raise ConfigurationError(
-            f"The container {container!r} is partitioned on {', '.join(paths)}; the outbox needs /partitionKey."
-        )
-    if properties.get("defaultTtl") is None:
+    proxy, seconds = await open_container(
+        client, database, container, needed_ttl="a default time to live of -1"
+    )
+    if seconds is None:
         raise ConfigurationError(
             f"Time to live is off on the container {container!r}, so events would never be cleaned up; "
             "set its default time to live to -1."

@@ -197,7 +197,7 @@ async def test_a_key_is_parked_released_and_handed_back_while_its_events_go_on(s
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"partition_key": PartitionKey("/id")}, "need /partitionKey"),
+        ({"partition_key": PartitionKey("/id")}, "has to be on /partitionKey"),
         ({"default_ttl": 3600}, "deletes its documents after 3600 s"),
     ],
 )
@@ -213,6 +213,8 @@ async def test_a_missing_container_is_refused() -> None:
     async with CosmosServer() as server, _database(server.connection_string) as (client, name):
         with pytest.raises(ConfigurationError, match="does not exist"):
             await open_parked(client, name, "parked")
+        with pytest.raises(ConfigurationError, match="database 'nowhere' does not exist"):
+            await open_parked(client, "nowhere", "parked")
 
 
 async def test_a_container_without_or_with_an_idle_time_to_live_is_taken() -> None:
