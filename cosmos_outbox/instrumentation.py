@@ -1,5 +1,7 @@
 """
 What happened, as frozen records handed to hooks: logging, metrics and tracing all listen the same way.
+
+One list, however long: a hook takes any of them, and `docs/reference/metrics.md` is made of it.
 """
 
 from __future__ import annotations
