@@ -269,6 +269,14 @@ def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
     assert set() == named
 
 
+@pytest.mark.parametrize("page", PROSE, ids=str)
+def test_a_table_of_settings_tells_their_defaults(page: Path):
+    told = dict(re.findall(r"^\| `(OUTBOX_\w+)` \| ([\d.]+) \|", PROSE[page], re.MULTILINE))
+    defaults = {f"OUTBOX_{name.upper()}": field.default for name, field in Settings.model_fields.items()}
+
+    assert {name: float(value) for name, value in told.items()} == {name: defaults[name] for name in told}
+
+
 def test_every_record_and_error_of_the_failure_modes_exists():
     named = re.findall(r"`([A-Z][A-Za-z]+)`", PROSE[Path("docs/explanation/failure-modes.md")])
 
