@@ -26,7 +26,7 @@ table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid #8886; padding: .35rem 1.5rem .35rem 0; text-align: left; vertical-align: top; }
 caption { text-align: left; font-size: .85rem; opacity: .8; padding-bottom: .5rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td.text { overflow-wrap: break-word; }
+td.text { overflow-wrap: break-word; } td.time { white-space: nowrap; }
 footer { margin-top: 2rem; font-size: .85rem; }
 """
 
@@ -166,7 +166,7 @@ def _parked(snapshot: Snapshot) -> str:
     rows += [(key, "unknown", "unknown", "", error) for key, error in sorted(parked.unreadable.items())]
     heads = ("Partition key", "Held events", "Since", "Event that cannot be sent", "Error")
     caption = "Set aside until somebody acts: cosmos-outbox parked release KEY."
-    return _table(caption, heads, rows, numbers={1})
+    return _table(caption, heads, rows, numbers={1}, times={2})
 
 
 def _troubles(snapshot: Snapshot) -> str:
@@ -177,7 +177,7 @@ def _troubles(snapshot: Snapshot) -> str:
         for trouble in snapshot.troubles
     ]
     heads = ("Last", "Event", "Times", "What")
-    return _table("Newest first; what says the same again is one line.", heads, rows, numbers={2})
+    return _table("Newest first; what says the same again is one line.", heads, rows, numbers={2}, times={0})
 
 
 def _table(
@@ -186,9 +186,10 @@ def _table(
     rows: Iterable[Sequence[str]],
     *,
     numbers: AbstractSet[int] = frozenset(),
+    times: AbstractSet[int] = frozenset(),
 ) -> str:
     def kind(column: int) -> str:
-        return ' class="n"' if column in numbers else ' class="text"'
+        return f' class="{"n" if column in numbers else "time" if column in times else "text"}"'
 
     head = "".join(f'<th scope="col"{kind(column)}>{text}</th>' for column, text in enumerate(heads))
     body = "".join(
