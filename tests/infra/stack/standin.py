@@ -106,9 +106,10 @@ def _topic(topic: dict[str, Any]) -> dict[str, Any]:
 
 def cosmos() -> CosmosServer:
     """
-    Return an account on which each new container has two ranges, one for each worker.
+    Return an account on which each new container has that many ranges; Microsoft's has one.
     """
-    server = CosmosServer(Account(partitions=2), EVERYWHERE, GATEWAY_PORT)
+    account = Account(partitions=int(os.environ.get("PARTITIONS", "1")))
+    server = CosmosServer(account, EVERYWHERE, GATEWAY_PORT)
     server.gateway = PublicGateway(server.account)
     return server
 
