@@ -17,4 +17,6 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit(f"The command needs the package {error.name!r}: pip install 'cosmos-outbox[cli]'")
+    except KeyboardInterrupt:  # to load the SDKs takes a second
+        sys.exit(130)
     run()

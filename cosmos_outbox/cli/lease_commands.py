@@ -99,7 +99,8 @@ async def import_(
     Put exported leases in place, while no worker runs.
 
     Ranges go on from where they were when they were exported: what was sent since is sent again. One that split since
-    is put back as a whole, and the leases of its parts are deleted; the worker that takes it divides it again.
+    is put back as a whole, and the leases of its parts are deleted; the worker that takes it divides it again. This is
+    also how a damaged lease is mended.
     """
     documents = _documents(file)
     async with opened(target_of(os.environ)) as outbox:

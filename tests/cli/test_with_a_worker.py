@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from cosmos_outbox.cli import main
 from tests.cli.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -86,6 +87,18 @@ def test_watch_goes_on_after_a_look_that_failed(outbox: Local):
         process.send_signal(signal.SIGINT)
         process.communicate()
         assert 130 == process.returncode
+
+
+def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.MonkeyPatch):
+    class Interrupted:
+        def find_spec(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "cosmos_outbox.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert 130 == ended.value.code
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")
