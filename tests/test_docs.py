@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,3 +203,21 @@ def test_what_goes_on_until_ctrl_c_goes_on_until_then_and_ends_well(
     page = f"```sh until-ctrl-c\n{commands}\n```\n```sh\n{meanwhile}\n```\n"
 
     assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))
+
+
+def test_what_goes_on_until_ctrl_c_ends_with_a_page_that_fails(tmp_path: Path):
+    page = (
+        "```sh until-ctrl-c\necho $BASHPID > pid; echo Ctrl-C ends it; sleep 1000\n```\n```sh\nfalse\n```\n"
+    )
+
+    assert 1 == len(follow(blocks_of(page), tmp_path, os.environ))
+    while is_alive(int((tmp_path / "pid").read_text())):
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        # Empty where it has ended and nobody has cleared it away.
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
