@@ -14,7 +14,6 @@ from pydantic.alias_generators import to_camel
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.identifiers import new_id
 
-
 # Matches no document: what a stored entity is replaced under while its etag is not known. Its next commit then fails
 # with PreconditionFailed instead of overwriting what somebody may have written since.
 UNKNOWN_ETAG = '"unknown"'
