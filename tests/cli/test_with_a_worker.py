@@ -9,9 +9,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import pytest
 
@@ -130,11 +132,13 @@ def test_watch_shows_every_look_also_where_there_is_no_terminal(outbox: Local):
     command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1"]
     with subprocess.Popen(command, env=outbox.environment, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own program
         assert process.stdout is not None
-        heads = (line for line in process.stdout if line.startswith(b"outbox: workers 0"))
-        next(heads)
-        next(heads)
+        ending = threading.Timer(20, process.kill)  # or a look that never comes is waited for without end
+        ending.start()
+        heads = list(islice((line for line in process.stdout if line.startswith(b"outbox: workers 0")), 2))
         process.send_signal(signal.SIGINT)
         process.stdout.read()
+        ending.cancel()
+        assert 2 == len(heads)
         assert 130 == process.wait()
 
 
