@@ -189,3 +189,5 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
             yield environment
         finally:
             process.terminate()
+    # A gigabyte, which pytest would keep for its next three runs.
+    shutil.rmtree(scratch / "data", ignore_errors=True)
