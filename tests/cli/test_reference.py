@@ -1,5 +1,5 @@
 """
-The reference page of the command says what `--help` says; `UPDATE_REFERENCE=1` writes it anew.
+The words of the command: help, tables, and the reference page, which `UPDATE_REFERENCE=1` writes anew.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 from cosmos_outbox.cli.app import app
+from cosmos_outbox.cli.output import counted, print_rows
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -80,3 +82,17 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
         "cosmos-outbox parked drop",
         "cosmos-outbox replay",
     } == asking
+
+
+def test_help_leaves_it_to_the_terminal_where_lines_end():
+    for name, command in commands(typer.main.get_command(app), "cosmos-outbox"):
+        assert [] == [part for part in str(command.help).split("\n\n") if "\n" in part], name
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_what_it_holds(capsys: pytest.CaptureFixture[str]):
+    print_rows([{"key": "x" * 300}], empty="")
+    assert "x" * 300 in capsys.readouterr().out
+
+
+def test_one_is_not_told_as_many():
+    assert ["0 events", "1 event", "2 events"] == [counted(number, "event") for number in range(3)]
