@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import get_args
 
 _logger = logging.getLogger("cosmos_outbox")
 
@@ -353,6 +354,13 @@ def level_of(record: Record) -> int:
     Return how severe a record is, as a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
     """
     return _LEVELS.get(type(record), logging.WARNING)
+
+
+def names_of(level: int) -> tuple[str, ...]:
+    """
+    Return the names of all records of a level.
+    """
+    return tuple(kind.__name__ for kind in get_args(Record) if _LEVELS.get(kind, logging.WARNING) == level)
 
 
 def unheard(record: Record) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Counter, MeterProvider, Observation
 
+from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.instrumentation import (
     EventRejected,
     EventsDeleted,
@@ -25,6 +26,7 @@ from cosmos_outbox.instrumentation import (
     PublishFailed,
     Record,
     level_of,
+    names_of,
 )
 from worker.vitals import Snapshot
 
@@ -66,9 +68,18 @@ class Telemetry:
         self._request_units = meter.create_counter(
             "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
         )
+        # From the start: a series that begins with its first event never rises, and wakes nobody up.
+        self._sent.add(0, self._destination)
+        self.charged(0)
+        for name in names_of(logging.ERROR):
+            self._alarms.add(0, {"outbox.alarm": name})
+        for name in names_of(logging.WARNING):
+            self._warnings.add(0, {"outbox.warning": name})
         self._counted: dict[type, tuple[Counter, _Count]] = {}
-        for name, unit, description, counts in _COUNTERS:
+        for name, unit, description, known, counts in _COUNTERS:
             counter = meter.create_counter(name, unit=unit, description=description)
+            for attributes in known:
+                counter.add(0, attributes)
             self._counted |= {kind: (counter, count) for kind, count in counts.items()}
         for name, unit, description, read in _GAUGES:
             meter.create_observable_gauge(name, [self._reading(read)], unit=unit, description=description)
@@ -105,55 +116,66 @@ def _error_of(record: PublishFailed | PageFailed) -> dict[str, str]:
     return {"error.type": type(record.error).__name__}
 
 
-_Count = Callable[[Any], tuple[int] | tuple[int, Mapping[str, str]]]
-# Name, unit, description; and for each kind of record that is counted, how many it stands for, and their attributes.
-_COUNTERS: tuple[tuple[str, str, str, Mapping[type, _Count]], ...] = (
+_Attributes = Mapping[str, str]
+_Count = Callable[[Any], tuple[int] | tuple[int, _Attributes]]
+_PLAIN: tuple[_Attributes, ...] = ({},)
+# Name, unit, description, the attributes that are known beforehand; and for each kind of record that is counted, how many
+# it stands for, and their attributes.
+_COUNTERS: tuple[tuple[str, str, str, tuple[_Attributes, ...], Mapping[type, _Count]], ...] = (
     (
         "outbox.send.failures",
         "{attempt}",
         "Sends that are tried again.",
+        (),
         {PublishFailed: lambda record: (1, _error_of(record))},
     ),
     (
         "outbox.events.rejected",
         "{event}",
         "Refusals of an event that can never be sent.",
+        _PLAIN,
         {EventRejected: lambda _: (1,)},
     ),
     (
         "outbox.events.held",
         "{event}",
         "Later events put behind a parked one of their key.",
+        _PLAIN,
         {EventsHeld: lambda record: (record.events,)},
     ),
     (
         "outbox.events.deleted",
         "{event}",
         "Events deleted after they were sent.",
+        _PLAIN,
         {EventsDeleted: lambda record: (record.events,)},
     ),
     (
         "outbox.changes.handled",
         "{change}",
         "Changes read from the feed and done with.",
+        _PLAIN,
         {PageHandled: lambda record: (record.changes,)},
     ),
     (
         "outbox.page.failures",
         "{attempt}",
         "Pages that are tried again.",
+        (),
         {PageFailed: lambda record: (1, _error_of(record))},
     ),
     (
         "outbox.lease.halts",
         "{halt}",
         "Alarms: a range stands still until somebody acts.",
+        _PLAIN,
         {LeaseHalted: lambda _: (1,)},
     ),
     (
         "outbox.lease.moves",
         "{move}",
         "Leases that came to this worker or left it.",
+        tuple({"outbox.lease.move": move} for move in ("acquired", *CloseReason)),
         {
             LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
             LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),

@@ -14,7 +14,12 @@ from typing import get_args
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import (
+    DataPointT,
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    NumberDataPoint,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from cosmos_outbox import instrumentation
@@ -135,7 +140,15 @@ def counted_by(record: instrumentation.Record) -> list[str]:
     data = reader.get_metrics_data()
     provider.shutdown()
     scopes = [scope for one in (data.resource_metrics if data else ()) for scope in one.scope_metrics]
-    return sorted(metric.name for scope in scopes for metric in scope.metrics)
+    metrics = [metric for scope in scopes for metric in scope.metrics]
+    return sorted(metric.name for metric in metrics if any(map(measured, metric.data.data_points)))
+
+
+def measured(point: DataPointT) -> bool:
+    """
+    Tell whether anything was, for counters are there from the start.
+    """
+    return isinstance(point, HistogramDataPoint) or (isinstance(point, NumberDataPoint) and point.value != 0)
 
 
 def record_rows() -> Iterator[str]:
