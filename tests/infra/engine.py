@@ -1,8 +1,8 @@
 """
 The container engines that tests can use, and both images built by one.
 
-Engines: buildah with podman (as root, for machines without a registry: the bases are then made from Debian's packages
-and from the `uv` wheel), or docker. No name of a registry is needed for the former.
+Engines: docker, or buildah with podman (as root, for machines without a registry: the bases are then made from Debian's
+packages and from the `uv` wheel, and the compose stack gets an engine of docker's for as long as its tests last).
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ def wait_until(fact: Callable[[], bool], otherwise: Callable[[], str]) -> None:
 
 
 def find_engine() -> Engine:
+    # First: a second engine of docker's would be started beside the one that runs, and both write the same firewall.
+    if shutil.which("docker") and _answers():
+        return Engine(build=("docker", "build"), run=("docker", "run", "--network=host"), control="docker")
     if shutil.which("buildah") and shutil.which("podman") and shutil.which("runc") and os.geteuid() == 0:
         limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")  # a sandbox may not raise them
         return Engine(
@@ -88,8 +91,6 @@ def find_engine() -> Engine:
             run=("podman", "--runtime=runc", "run", "--network=host", *limits),
             control="podman",
         )
-    if shutil.which("docker") and _answers():
-        return Engine(build=("docker", "build"), run=("docker", "run", "--network=host"), control="docker")
     pytest.skip("NOT VERIFIED: no container engine here (buildah, podman and runc as root; or docker)")
 
 

@@ -5,25 +5,32 @@ Every metric that dashboards, rules and alerts read is one that a worker really 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from prometheus_client import Sample
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.worker.test_reference import used
+from cosmos_outbox.instrumentation import level_of
+from tests.worker.test_reference import RECORDS, used
 from worker.exporters import opened_telemetry
+from worker.telemetry import Telemetry
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
 
 
-def shown_by_a_worker() -> set[str]:
+def shown_by_a_worker(*, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
     """
-    Return the names in the exposition of a worker to which everything happened once.
+    Return the exposition of a worker, new or after something happened.
     """
     with opened_telemetry(topic="events", instance="one", environ={}) as telemetry:
-        used(telemetry.instruments)
+        after(telemetry.instruments)
         exposition = telemetry.exposition()[0].decode()
-    return set(re.findall(r"^([a-z_]+)\{", exposition, re.MULTILINE))
+    return [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
 
 
 @pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml", "alerts.test.yaml"])
@@ -33,7 +40,43 @@ async def test_only_metrics_that_exist_are_read(file: str):
     text = re.sub(r"by \([^)]*\)|\{\{\w+\}\}|\{[^{}\n]*\}(?=')", "", text)
     read = set(re.findall(r"\b(?:outbox|messaging)_\w+", text))
     assert read, "no metric was found: the test reads the wrong text"
-    assert set() == read - shown_by_a_worker()
+    assert set() == read - {sample.name for sample in shown_by_a_worker(after=used)}
+
+
+async def test_what_rules_wait_to_rise_a_new_worker_shows_at_zero():
+    """
+    A counter that begins with its first event never rises by it.
+    """
+    rules = yaml.safe_load((OBSERVABILITY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    risen = {name for rule in rules for name in re.findall(r"increase\((\w+)", rule["expr"])}
+    new = [sample for sample in shown_by_a_worker() if sample.name in risen]
+    assert {"outbox_alarms_total", "outbox_events_rejected_total"} == risen
+    assert risen == {sample.name for sample in new}
+    assert {0} == {sample.value for sample in new}
+    alarms = {sample.labels["outbox_alarm"] for sample in new if "outbox_alarm" in sample.labels}
+    assert {type(record).__name__ for record in RECORDS if level_of(record) >= logging.ERROR} == alarms
+
+
+async def test_tests_of_rules_plant_counters_as_a_new_worker_shows_them():
+    """
+    From 0, unless the series begins later than the worker; with a label only where the worker has it.
+    """
+    tests = yaml.safe_load((OBSERVABILITY / "alerts.test.yaml").read_text())["tests"]
+    planted = [one for test in tests for one in test["input_series"] if "_total{" in one["series"]]
+    zeros = {
+        (sample.name, *((name, value) for name, value in sample.labels.items() if name.startswith("outbox_")))
+        for sample in shown_by_a_worker()
+    }
+    assert planted
+    for one in planted:
+        name, labels = re.fullmatch(r"(\w+)\{(.*)\}", one["series"]).groups()  # type: ignore[union-attr] # it is one
+        series = (name, *re.findall(r'(outbox_\w+)="(\w+)"', labels))
+        if (
+            "error_type=" in labels
+        ):  # which errors there are is not known beforehand, so these begin with the first
+            assert not one["values"].startswith("0"), one
+        else:
+            assert series in zeros, one
 
 
 def test_every_panel_has_a_title_an_expression_and_a_place_of_its_own():
