@@ -19,6 +19,8 @@ from cosmos_outbox.errors import RangeGone
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, PhysicalRange
 
+_LONGEST_LOOK = 30  # pages without a document; the worker itself saves how far it came behind more of them
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLag:
@@ -83,11 +85,12 @@ async def _lag_of(
     transactions, ages = 0, []
     for part in _parts(lease, leases, physical):
         try:
-            page = await read(part, continuation=lease.continuation, start=start_of(lease))
-        except RangeGone:  # split this very moment: there is work, how much nobody knows
+            page = await _first_change(read, part, lease)
+        except RangeGone:  # split this very moment
+            page = None
+        if page is None:  # there may be work, how much nobody knows
             transactions += 1
-            continue
-        if page.documents:
+        elif page.documents:
             first = page.documents[0]
             latest = page.latest_lsn if page.latest_lsn is not None else first["_lsn"]
             transactions += max(1, latest - first["_lsn"] + 1)
@@ -99,6 +102,21 @@ async def _lag_of(
         transactions=transactions,
         oldest_age=max(ages, default=None),
     )
+
+
+async def _first_change(
+    read: Callable[..., Awaitable[ChangePage]], part: FeedRange, lease: Lease
+) -> ChangePage | None:
+    """
+    Return the page with the first change that waits, or the empty one at the end; None where both are far away.
+    """
+    continuation = lease.continuation
+    for _ in range(_LONGEST_LOOK):
+        page = await read(part, continuation=continuation, start=start_of(lease))
+        if not page.passed_over:
+            return page
+        continuation = page.continuation
+    return None
 
 
 def _parts(lease: Lease, leases: Sequence[Lease], physical: Sequence[PhysicalRange]) -> list[FeedRange]:

@@ -32,7 +32,7 @@ class Progress:
     """
     What the pump knows of its range; times are on the loop's clock, in seconds.
 
-    lag: changes (transactions) known to wait; 0 when the last page was empty, None before the first.
+    lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
     moved_at: when a page was last read empty or handled.
     rest: seconds from then until the feed is looked at again, where nothing is known to wait.
     """

@@ -62,6 +62,10 @@ class Pump:
                     self._tenure.advance(page.continuation, handled=True)
                     page = await ahead
                 poll = shortest
+            elif page.passed_over:
+                self._progress.moved(asyncio.get_running_loop().time(), lag=None)
+                self._tenure.advance(page.continuation)
+                page = await self._read(page.continuation)
             else:
                 self._progress.moved(asyncio.get_running_loop().time(), lag=0, rest=poll)
                 # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.

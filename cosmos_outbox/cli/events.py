@@ -104,7 +104,8 @@ async def read_events(
                 events=tuple(event for _, event in found),
                 position={_name(one): continuation for one, continuation in at.items()},
             )
-            if page.documents and (limit is None or page.documents[-1]["_lsn"] <= limit):
+            ended = limit is not None and page.documents and page.documents[-1]["_lsn"] > limit
+            if (page.documents or page.passed_over) and not ended:
                 due.appendleft(feed_range)
         if follow is None:
             return

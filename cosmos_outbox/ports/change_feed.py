@@ -48,8 +48,9 @@ class ChangePage:
     """
     One page of the change feed of one range.
 
-    `documents` is empty when there was nothing new, or only changes of other ranges for a long way; `continuation` is
-    valid and newer all the same. Every document has its `_lsn`; documents of one transactional batch share it and are
+    `documents` is empty when there was nothing new, or where only changes of other ranges, or of before the start, were
+    passed over: then `passed_over` says that this is not the end, and that to rest, or to stop, would leave changes waiting.
+    `continuation` is valid and newer all the same, and worth saving. Every document has its `_lsn`; documents of one transactional batch share it and are
     never cut over two pages, so a page may be longer than was asked for. `latest_lsn` is the newest LSN of the physical
     partition when the page was read, and `range_id` the id of that partition, where the service told.
     """
@@ -57,6 +58,7 @@ class ChangePage:
     documents: tuple[Document, ...]
     continuation: str
     latest_lsn: int | None
+    passed_over: bool = False
     range_id: str | None = None
     request_charge: float = 0.0
 

@@ -1,0 +1,128 @@
+"""
+Changes far apart: a page without documents that passed over those of other ranges is not the end of the feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.cli.events import Wanted, read_events
+from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.ports import ChangePage, StartFrom
+from tests.unit.changefeed.world import World
+
+
+class Sparse:
+    """
+    A feed whose changes up to an LSN belong to others: each is passed over in a page of its own, without documents.
+    """
+
+    def __init__(self, container: MemoryContainer, *, up_to: int) -> None:
+        self._container, self._up_to = container, up_to
+        self.reads = 0
+        self.fails_every = 0
+        self.hangs_at = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def read_page(self, *args: Any, **kwargs: Any) -> ChangePage:
+        self.reads += 1
+        if self.fails_every and self.reads % self.fails_every == 0:
+            raise StoreUnavailable
+        if self.reads == self.hangs_at:
+            await asyncio.Event().wait()
+        page = await self._container.read_page(*args, **kwargs | {"max_items": 1})
+        if page.documents and page.documents[0]["_lsn"] <= self._up_to:
+            return replace(page, documents=(), passed_over=True)
+        return page
+
+
+async def _with_a_lease() -> World:
+    world = World()
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    return world
+
+
+async def _lag(world: World, *, up_to: int) -> Lag:
+    return await estimate_lag("p", feed=Sparse(world.container, up_to=up_to), leases=world.leases)
+
+
+async def test_a_worker_goes_to_the_end_although_reads_fail_on_the_way_and_goes_no_part_of_it_twice():
+    world = World()
+    await world.write_many(300)
+    feed = Sparse(world.container, up_to=299)
+    feed.fails_every = 20
+    processor = world.start("a", feed=feed)
+    await world.until(lambda: bool(world.handled))
+    await asyncio.sleep(0)
+
+    assert feed.reads <= 320
+    await asyncio.sleep(10)
+    assert [0] == [status.lag for status in processor.status()]
+    await world.stop_all()
+
+
+async def test_a_worker_does_not_rest_on_the_way():
+    world = World()
+    await world.write_many(300)
+    world.start("a", feed=Sparse(world.container, up_to=299))
+
+    assert await world.until(lambda: bool(world.handled)) < 1
+    await world.stop_all()
+
+
+async def test_a_worker_saves_how_far_it_came():
+    world = World()
+    await world.write_many(300)
+    feed = Sparse(world.container, up_to=300)
+    feed.hangs_at = 150
+    world.start("a", feed=feed)
+    await asyncio.sleep(5)
+
+    assert ['"149"'] == [lease.continuation for lease in await world.all_leases()]
+    await world.kill("a")
+
+
+async def test_a_worker_stops_in_the_middle_of_the_way():
+    world = World()
+    await world.write_many(300)
+    feed = Sparse(world.container, up_to=300)
+    feed.hangs_at = 150
+    world.start("a", feed=feed)
+    await world.until(lambda: feed.reads == 150)
+    await world.stop("a")
+
+    assert {"nobody": 1} == await world.owners()
+
+
+async def test_the_lag_is_that_of_the_first_change_behind_the_way():
+    world = await _with_a_lease()
+    await world.write_many(25)
+
+    lag = await _lag(world, up_to=20)
+    assert (5, timedelta(0)) == (lag.transactions, lag.oldest_age)
+
+
+async def test_where_the_way_is_too_long_for_a_look_something_may_wait():
+    world = await _with_a_lease()
+    await world.write_many(300)
+
+    lag = await _lag(world, up_to=300)
+    assert (1, None) == (lag.transactions, lag.oldest_age)
+
+
+async def test_a_command_that_reads_events_goes_the_way_to_its_end():
+    world = World()
+    await world.write_many(25)
+    feed = Sparse(world.container, up_to=20)
+
+    pages = [found async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted())]
+    assert ['"25"'] == list(pages[-1].position.values())
