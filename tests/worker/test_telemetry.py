@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import re
 import socket
@@ -30,6 +31,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.service_bus_processing import processing
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.errors import BrokerUnavailable
+from cosmos_outbox.instrumentation import names_of
 from cosmos_outbox.messages import OutboundMessage
 from examples.contacts.demo.processes import Children
 from examples.contacts.demo.stack import StackOptions, open_stack
@@ -122,6 +124,12 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert "worker-1" == worker_resource["service.instance.id"]
     (point,) = receiver.metrics["messaging.client.sent.messages"].sum.data_points
     assert 3 == point.as_int
+    # Each alarm that never was is there as well, or the first one would be no rise.
+    alarms = {
+        values(point.attributes)["outbox.alarm"]: point.as_int
+        for point in receiver.metrics["outbox.alarms"].sum.data_points
+    }
+    assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
 
 
 async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_the_subscriber(
