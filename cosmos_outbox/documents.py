@@ -7,11 +7,12 @@ Microsoft's sample, so its .NET worker relays our events and ours relays its eve
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos_outbox.entities import Entity
+from cosmos_outbox.entities import Entity, stored_names
 from cosmos_outbox.events import DomainEvent
 
 EVENT_TYPE = "domainEvent"
@@ -68,7 +69,9 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
             document[name] = stored[name]
         kept, data = stored.get("data"), document["data"]
         if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
-            document["data"] = {**kept, **data}
+            # A field that the entity leaves out now is gone, and must not come back from what is stored.
+            added = {name: value for name, value in kept.items() if name not in stored_names(entity)}
+            document["data"] = {**added, **data}
     if commit_id is not None:
         trail = [
             {"version": earlier, "id": earlier_id}
@@ -84,7 +87,10 @@ def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
     """
     Say whether an entity has other data now than when its document was made.
     """
-    return not _data_of(entity).items() <= document["data"].items()
+    data, written = _data_of(entity), document["data"]
+    own = {name: written[name] for name in written.keys() & (data.keys() | stored_names(entity))}
+    # As JSON: for Python, True is 1.
+    return json.dumps(data, sort_keys=True) != json.dumps(own, sort_keys=True)
 
 
 def _data_of(entity: Entity) -> dict[str, Any]:

@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
-from cosmos_outbox import stored_event
+from cosmos_outbox import Entity, stored_event
 from cosmos_outbox.documents import (
     commit_id_of,
     commit_trail,
     entity_document,
     event_document,
+    is_edited,
     origin_of,
     version_of,
 )
@@ -84,6 +86,33 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
         "tenant": "t",
         "meta": {"by": "somebody", "commits": [{"version": 4, "id": "c"}]},
     } == entity_document(note, version=4, commit_id="c")
+
+
+class Subscriber(Entity):
+    wants: object = None
+    e_mail: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    looked_up: str = Field(default="", exclude=True)
+
+
+def test_a_field_that_an_entity_leaves_out_now_does_not_come_back_from_what_is_stored():
+    stored = {"data": {"id": "s", "eMail": "x@y", "lookedUp": "by another program"}}
+    subscriber = Subscriber.restore(stored["data"], version=1, etag='"1"', stored=stored)
+    subscriber.e_mail = None
+
+    data = entity_document(subscriber, version=2)["data"]
+    assert {"id": "s", "wants": None, "lookedUp": "by another program"} == data
+
+
+@pytest.mark.parametrize("edit", [{"e_mail": None}, {"wants": True}, {"wants": [1]}, {"wants": 2}], ids=str)
+def test_an_entity_with_other_json_than_when_its_document_was_made_is_edited(edit: dict[str, object]):
+    subscriber = Subscriber(id="s", e_mail="x@y", wants=1)
+    document = entity_document(subscriber, version=1)
+    document["data"]["addedByV2"] = 1
+    assert not is_edited(subscriber, document)
+
+    for name, value in edit.items():
+        setattr(subscriber, name, value)
+    assert is_edited(subscriber, document)
 
 
 def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
