@@ -52,12 +52,13 @@ var metricAlerts = [
   }
   {
     name: 'cosmos-throttled'
-    description: 'Cosmos DB refuses requests (429): raise the throughput, or look for a hot partition.'
+    // Some are healthy and cost a retry. This is one each second all the time; raise it with the load.
+    description: 'Cosmos DB goes on refusing requests (429): raise the throughput, or look for a hot partition.'
     target: cosmosAccountId
     namespace: 'Microsoft.DocumentDB/databaseAccounts'
     metric: 'TotalRequests'
     aggregation: 'Count'
-    threshold: 10
+    threshold: 900
     dimension: 'StatusCode'
     values: [
       '429'
@@ -65,12 +66,13 @@ var metricAlerts = [
   }
   {
     name: 'cosmos-busy'
-    description: 'A physical partition uses nearly all of its throughput.'
+    // The average: its maximum is one second in a quarter of an hour, and a full one is healthy.
+    description: 'A container uses nearly all of its throughput, not just for a moment.'
     target: cosmosAccountId
     namespace: 'Microsoft.DocumentDB/databaseAccounts'
     metric: 'NormalizedRUConsumption'
-    aggregation: 'Maximum'
-    threshold: 95
+    aggregation: 'Average'
+    threshold: 90
     dimension: 'CollectionName'
     values: [
       '*'
@@ -78,20 +80,31 @@ var metricAlerts = [
   }
 ]
 
+// `reach`: how far back a query looks. What is logged once is looked for in two rounds, as it may arrive minutes late.
 var logAlerts = [
+  {
+    name: 'alarms'
+    description: 'A worker raised an alarm, which somebody has to see to: its log has the record of this name.'
+    query: loadTextContent('../queries/alarms.kql')
+    measured: true
+    severity: 1
+    reach: 'PT10M'
+  }
   {
     name: 'lease-halted'
     description: 'A range of the container stands still; its events are not sent.'
     query: loadTextContent('../queries/lease-halted.kql')
     measured: false
     severity: 1
+    reach: 'PT10M'
   }
   {
     name: 'event-rejected'
     description: 'An event can never be sent as it is; later events of its partition key wait.'
     query: loadTextContent('../queries/event-rejected.kql')
-    measured: false
+    measured: true
     severity: 1
+    reach: 'PT10M'
   }
   {
     name: 'events-late'
@@ -99,6 +112,7 @@ var logAlerts = [
     query: loadTextContent('../queries/events-late.kql')
     measured: true
     severity: 1
+    reach: 'PT5M'
   }
   {
     name: 'parked-keys'
@@ -106,6 +120,7 @@ var logAlerts = [
     query: loadTextContent('../queries/parked-keys.kql')
     measured: true
     severity: 1
+    reach: 'PT5M'
   }
   {
     name: 'ttl-headroom'
@@ -113,13 +128,15 @@ var logAlerts = [
     query: loadTextContent('../queries/ttl-headroom.kql')
     measured: true
     severity: 0
+    reach: 'PT5M'
   }
   {
     name: 'worker-silent'
-    description: 'No worker reports anything.'
+    description: 'No worker reports anything any more.'
     query: loadTextContent('../queries/worker-silent.kql')
     measured: true
     severity: 1
+    reach: 'P2D'
   }
   {
     name: 'worker-unready'
@@ -127,6 +144,7 @@ var logAlerts = [
     query: loadTextContent('../queries/worker-unready.kql')
     measured: true
     severity: 1
+    reach: 'PT5M'
   }
   {
     name: 'worker-failing'
@@ -134,6 +152,7 @@ var logAlerts = [
     query: loadTextContent('../queries/worker-failing.kql')
     measured: false
     severity: 2
+    reach: 'PT15M'
   }
 ]
 
@@ -213,6 +232,7 @@ resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert
     ]
     evaluationFrequency: 'PT5M'
     windowSize: 'PT5M'
+    overrideQueryTimeRange: alert.reach
     // The tables appear with the first line that is logged, which is after this deployment.
     skipQueryValidation: true
     criteria: {
