@@ -121,7 +121,8 @@ async def relay(
                 parked=parked,
                 every=WATCH_EVERY,
                 vitals=vitals,
-                seen=lambda: setattr(telemetry.instruments, "observed", vitals.snapshot()),
+                observe=lambda: setattr(telemetry.instruments, "observed", vitals.snapshot()),
+                notify=notify,
             )
         )
         await asyncio.wait({running, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)

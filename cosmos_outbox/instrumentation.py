@@ -300,6 +300,16 @@ class DeletionsSkipped:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchFailed:
+    """
+    The worker could not look at what waits or at what is parked; the next look tries again, figures become unknown.
+    """
+
+    subject: str
+    error: BaseException
+
+
 Record = (
     LeaseAcquired
     | LeaseCheckpointed
@@ -326,6 +336,7 @@ Record = (
     | EventsDeleted
     | DeletionFailed
     | DeletionsSkipped
+    | WatchFailed
 )
 Hook = Callable[[Record], None]
 

@@ -150,7 +150,8 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 parked=parked,
                 every=timedelta(seconds=settings.lag_seconds),
                 vitals=vitals,
-                seen=observe,
+                observe=observe,
+                notify=notify,
             ),
             health_url=health_url,
         )

@@ -149,6 +149,8 @@ def _token(lease_id: str) -> str:
 
 def _parked(snapshot: Snapshot) -> str:
     parked = snapshot.parked
+    if parked is None and snapshot.parked_at is not None:
+        return f"<p>Unknown since {_moment(snapshot.parked_at)}; the last errors say why.</p>"
     if parked is None or not parked.count:
         return "<p>None.</p>" if parked else "<p>Not looked at, or no parked container is set.</p>"
     if not parked.keys and not parked.unreadable:

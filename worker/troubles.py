@@ -12,7 +12,7 @@ from cosmos_outbox.instrumentation import Record
 
 _KEPT = 20
 # What a record is about. Not the lane, nor the attempt: a topic that is missing is one trouble, told for ever.
-_ABOUT = ("lease", "task", "partition_key", "event_id", "document_id", "action")
+_ABOUT = ("lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

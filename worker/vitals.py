@@ -55,7 +55,8 @@ class Snapshot:
     unseen: for how long nobody could look any more: what waited then is so much older, and more may wait. Zero while
         looks succeed in time.
     event_ttl: how long events live, so how late they may be sent.
-    parked: None where nothing is ever parked, or it is not known yet.
+    parked: of all workers, at the last look; None where nothing is ever parked, or it is not known yet or any more.
+    parked_at: when it was last seen, None before that.
     unready: reasons, none where all is well.
     """
 
@@ -72,6 +73,7 @@ class Snapshot:
     unseen: timedelta
     event_ttl: timedelta
     parked: ParkedSeen | None
+    parked_at: datetime | None
     sent: int
     sent_per_second: float
     troubles: tuple[Trouble, ...]
@@ -116,12 +118,12 @@ class Vitals:
         self._identity, self._leases, self._stalled_after = identity, leases, stalled_after
         self._utcnow, self._started_at = utcnow, utcnow()
         self._event_ttl, self._look_every = event_ttl, look_every
-        self._parked: ParkedSeen | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._balanced_at: float | None = None
         self._begun_at = self._loop.time()
         self._draining = False
         self._lag: tuple[Lag, datetime, float] | None = None
+        self._parked: tuple[ParkedSeen, datetime, float] | None = None
         self._sent = 0
         self._sendings: deque[tuple[float, int]] = deque()
         self._troubles = Troubles()
@@ -138,12 +140,6 @@ class Vitals:
             self._forget_old_sendings()
         elif level_of(record) >= logging.WARNING or (isinstance(record, LeaseClosed) and record.error):
             self._troubles.note(type(record).__name__, told(record), at=self._utcnow(), about=about(record))
-
-    def troubled(self, event: str, error: Exception) -> None:
-        """
-        Take note of an error that no record tells of.
-        """
-        self._troubles.note(event, repr(error), at=self._utcnow(), about=type(error).__name__)
 
     def balanced(self) -> None:
         """
@@ -167,7 +163,7 @@ class Vitals:
         """
         Take note of what is parked.
         """
-        self._parked = parked
+        self._parked = (parked, self._utcnow(), self._loop.time())
 
     def snapshot(self) -> Snapshot:
         """
@@ -193,9 +189,10 @@ class Vitals:
             mine=mine,
             lag=self._lag[0] if self._lag else None,
             lag_at=self._lag[1] if self._lag else None,
-            unseen=self._unseen(now),
+            unseen=self._unseen(self._lag[2], now) if self._lag else timedelta(0),
             event_ttl=self._event_ttl,
-            parked=self._parked,
+            parked=self._parked[0] if self._parked and not self._unseen(self._parked[2], now) else None,
+            parked_at=self._parked[1] if self._parked else None,
             sent=self._sent,
             sent_per_second=sum(count for _, count in self._sendings) / window,
             troubles=self._troubles.newest_first(),
@@ -208,11 +205,9 @@ class Vitals:
             ),
         )
 
-    def _unseen(self, now: float) -> timedelta:
-        if self._lag is None:
-            return timedelta(0)
-        seconds = timedelta(seconds=now - self._lag[2])
-        return seconds if seconds > self._look_every + self._stalled_after else timedelta(0)
+    def _unseen(self, seen_at: float, now: float) -> timedelta:
+        since = timedelta(seconds=now - seen_at)
+        return since if since > self._look_every + self._stalled_after else timedelta(0)
 
     def _forget_old_sendings(self) -> None:
         while self._sendings and self._sendings[0][0] < self._loop.time() - _THROUGHPUT_SECONDS:

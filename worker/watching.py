@@ -5,13 +5,13 @@ Watching: the ports as the worker uses them, with an eye on what passes: balanci
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.instrumentation import Hook, WatchFailed
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import (
     ChangeFeed,
@@ -28,8 +28,8 @@ from cosmos_outbox.relay.release import ParkedKeys
 from worker.vitals import ParkedSeen, Vitals
 
 _KEYS_LOOKED_AT = 100
-
-_logger = logging.getLogger(__name__)
+_OBSERVED_EVERY_SECONDS = 1.0
+_WAITING, _PARKED = "what waits", "what is parked"
 
 
 class WatchedFeed:
@@ -103,7 +103,8 @@ async def watch(
     parked: ParkedStore | None,
     every: timedelta,
     vitals: Vitals,
-    seen: Callable[[], None],
+    observe: Callable[[], None],
+    notify: Hook,
 ) -> None:
     """
     Look at what waits and what is parked, whoever works on it, until cancelled.
@@ -117,24 +118,39 @@ async def watch(
         parked: where keys are parked, None where none ever is.
         every: time between two looks.
         vitals: told what was seen.
-        seen: called after each look.
+        observe: called every second, however long a look takes: that it sees nothing has to be told too.
+        notify: hears of looks that fail.
     """
 
-    def failed(error: Exception) -> None:
-        _logger.warning("watch.failed %r", error)
-        vitals.troubled("WatchFailed", error)
+    async def look_at_waiting() -> None:
+        vitals.measured(await estimate_lag(processor_name, feed=feed, leases=leases))
 
-    while True:
+    async def look_at_keys(store: ParkedStore) -> None:
+        vitals.seen_parked(await look_at_parked(store, unreadable=lambda error: failed(_PARKED, error)))
+
+    def failed(subject: str, error: Exception) -> None:
+        notify(WatchFailed(subject=subject, error=error))
+
+    async def attempt(subject: str, look: Awaitable[None]) -> None:
         # Broadly, for the documents that are read are anybody's, and who only looks must not end the worker:
         # whether it can work at all is for the processor to find out.
         try:
-            vitals.measured(await estimate_lag(processor_name, feed=feed, leases=leases))
-            if parked is not None:
-                vitals.seen_parked(await look_at_parked(parked, unreadable=failed))
+            await look
         except Exception as error:  # noqa: BLE001 - see above
-            failed(error)
-        seen()
-        await asyncio.sleep(every.total_seconds())
+            failed(subject, error)
+
+    async def look() -> None:
+        while True:
+            await attempt(_WAITING, look_at_waiting())
+            if parked is not None:
+                await attempt(_PARKED, look_at_keys(parked))
+            await asyncio.sleep(every.total_seconds())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(look())
+        while True:
+            observe()
+            await asyncio.sleep(_OBSERVED_EVERY_SECONDS)
 
 
 async def look_at_parked(store: ParkedStore, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:

@@ -57,6 +57,7 @@ SNAPSHOT = Snapshot(
     unseen=timedelta(0),
     event_ttl=timedelta(days=10),
     parked=None,
+    parked_at=None,
     sent=12345,
     sent_per_second=41.25,
     troubles=(),
@@ -154,6 +155,12 @@ def test_a_parked_key_that_cannot_be_read_is_named_beside_the_others():
     assert {"ada", "unknown", "The document cannot be read."} <= set(
         Page(page_of(replace(SNAPSHOT, parked=parked))).texts
     )
+
+
+def test_parked_keys_that_nobody_can_see_any_more_are_unknown_and_not_none():
+    texts = Page(page_of(replace(SNAPSHOT, parked=None, parked_at=AT))).texts
+    assert "unknown" == texts[texts.index("Parked keys") + 1]
+    assert "Unknown since 2026-11-21 12:00:00 UTC; the last errors say why." in texts
 
 
 def test_times_are_shown_to_the_second_in_utc():

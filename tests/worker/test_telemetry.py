@@ -300,6 +300,45 @@ async def test_a_worker_that_cannot_reach_cosmos_tells_that_what_waits_gets_olde
         )
 
 
+async def test_what_is_sent_out_is_true_also_while_a_slow_look_is_under_way():
+    async with receiving() as receiver, opened_site(partitions=3) as site:
+        worker = await site.start_worker(
+            OUTBOX_STALLED_SECONDS="1",
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
+            OTEL_METRIC_EXPORT_INTERVAL="200",
+        )
+
+        def told(name: str) -> float | None:
+            points = receiver.metrics[name].gauge.data_points if name in receiver.metrics else ()
+            return max((point.as_double or point.as_int for point in points), default=None)
+
+        await worker.health_url()
+        await receiver.until(lambda: (told("outbox.worker.ready"), told("outbox.leases.owned")) == (1, 3))
+        site.cosmos.faults.add({"delay_s": 7, "count": None})  # so a look takes most of a minute
+        async with asyncio.timeout(15):
+            await receiver.until(lambda: told("outbox.worker.ready") == 0)
+            await receiver.until(lambda: (told("outbox.oldest_unsent.age") or 0) > 2)
+
+
+async def test_parked_keys_are_no_longer_told_where_the_parked_container_cannot_be_read():
+    async with opened_site() as site:
+        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="1", OUTBOX_PARKED_CONTAINER="parked")
+        url = await worker.health_url()
+        await eventually(url + "/metrics", lambda _, text: "outbox_parked_keys 0.0" in _plain(text))
+        site.cosmos.faults.add({"container": "parked", "status": 403, "count": None})
+        await eventually(
+            url + "/metrics",
+            lambda _, text: (
+                re.search(r'outbox_warnings_total\{.*outbox_warning="WatchFailed".*\} [1-9]', text)
+                is not None
+                and "outbox_parked_keys 0.0" not in _plain(text)
+                and "outbox_lease_lag" in text
+            ),
+        )
+        page = await eventually(url, lambda _, text: "Unknown since" in text)
+        assert "WatchFailed" in page
+
+
 def _plain(exposition: str) -> str:
     """
     Return the exposition without labels.

@@ -20,9 +20,10 @@ from cosmos_outbox.instrumentation import (
     PageFailed,
     PublishFailed,
     PublishHalted,
+    WatchFailed,
 )
 from tests.worker.leases import status
-from worker.vitals import Identity, Phase, Vitals, reasons_against
+from worker.vitals import Identity, ParkedSeen, Phase, Vitals, reasons_against
 
 IDENTITY = Identity(instance="w", processor="p", container="db/c", topic="t")
 
@@ -94,7 +95,7 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
     for attempt in range(1, 101):
         watched(PublishHalted(lane=attempt % 8, error=TopicUnavailable(f"no topic, request {attempt}")))
         watched(PublishFailed(lane=0, attempt=attempt, delay_seconds=1, error=BrokerUnavailable("busy")))
-        watched.troubled("WatchFailed", StoreUnavailable(f"request {attempt}"))
+        watched(WatchFailed(subject="what waits", error=StoreUnavailable(f"request {attempt}")))
     found = [(trouble.event, trouble.times) for trouble in watched.snapshot().troubles]
     assert [
         ("WatchFailed", 100),
@@ -135,6 +136,25 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
     assert timedelta(seconds=76) == watched.snapshot().unseen
     watched.measured(Lag(leases=()))
     assert timedelta(0) == watched.snapshot().unseen
+
+
+async def test_parked_keys_are_unknown_once_nobody_could_look_at_them_for_long():
+    watched = Vitals(
+        IDENTITY,
+        leases=lambda _: (),
+        stalled_after=timedelta(seconds=60),
+        look_every=timedelta(seconds=15),
+    )
+    assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
+    seen = ParkedSeen(count=1, events=2)
+    watched.seen_parked(seen)
+    await asyncio.sleep(75)
+    assert seen == watched.snapshot().parked
+    await asyncio.sleep(1)
+    assert watched.snapshot().parked is None
+    assert watched.snapshot().parked_at is not None
+    watched.seen_parked(seen)
+    assert seen == watched.snapshot().parked
 
 
 async def test_what_another_thread_tells_is_noted_on_the_loop():

@@ -5,6 +5,8 @@ Watching what is parked, which many workers do every few seconds.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -14,12 +16,14 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.errors import ParkingError, StoreUnavailable
+from cosmos_outbox.instrumentation import Hook, Record, WatchFailed
+from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.relay import ParkedKeys, Parking, Relay
 from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parked import tampered
-from worker.vitals import Identity, Vitals
+from worker.vitals import Identity, Snapshot, Vitals
 from worker.watching import look_at_parked, watch
 
 
@@ -87,27 +91,93 @@ async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(
     )
     await relay(batch(event("a", 1), event("b", 1)))
     await tampered(store, document_id, partition_key, lambda document: document.update(change))
-    vitals = Vitals(
+    watched = vitals()
+    failures = asyncio.Semaphore(0)
+
+    def notify(record: Record) -> None:
+        watched(record)
+        failures.release()
+
+    async with watching(watched, parked=store, notify=notify):
+        for _ in range(3):
+            await failures.acquire()
+    seen = watched.snapshot()
+    assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.troubles]
+    assert count == (seen.parked.count if seen.parked else None)
+
+
+@pytest.mark.parametrize("away", ["what waits", "what is parked"])
+async def test_one_look_that_fails_is_told_of_and_does_not_hide_what_the_other_sees(away: str) -> None:
+    class AwayParked(MemoryParked):
+        async def read(self, document_id: str, partition_key: str) -> Document:
+            raise StoreUnavailable(applied=False)
+
+    class AwayFeed(MemoryContainer):
+        async def describe(self) -> MonitoredContainer:
+            raise StoreUnavailable(applied=False)
+
+    failures: list[Record] = []
+    watched = vitals()
+    feed, parked = (AwayFeed(), MemoryParked()) if away == "what waits" else (MemoryContainer(), AwayParked())
+    async with watching(watched, feed=feed, parked=parked, notify=failures.append):
+        await asyncio.sleep(15)
+    seen = watched.snapshot()
+    assert {"what waits": seen.lag is None, "what is parked": seen.parked is None} == {
+        subject: subject == away for subject in ("what waits", "what is parked")
+    }
+    assert {away} == {record.subject for record in failures if isinstance(record, WatchFailed)}
+
+
+async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_it_is() -> None:
+    class Silent(MemoryContainer):
+        async def describe(self) -> MonitoredContainer:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    watched = vitals()
+    told: list[Snapshot] = []
+    watched.balanced()
+
+    async with watching(
+        watched, feed=Silent(), notify=pytest.fail, observe=lambda: told.append(watched.snapshot())
+    ):
+        await asyncio.sleep(62)
+    assert () == told[0].unready
+    assert "could not be listed for 61 s" in told[-1].unready[0]
+
+
+def vitals() -> Vitals:
+    return Vitals(
         Identity(instance="w", processor="p", container="c", topic="t"),
         leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
     )
-    looked = asyncio.Semaphore(0)
+
+
+@asynccontextmanager
+async def watching(
+    watched: Vitals,
+    *,
+    notify: Hook,
+    feed: MemoryContainer | None = None,
+    parked: MemoryParked | None = None,
+    observe: Callable[[], None] = lambda: None,
+) -> AsyncIterator[None]:
+    """
+    Watch for as long as the block lasts.
+    """
     async with asyncio.TaskGroup() as group:
-        watching = group.create_task(
+        task = group.create_task(
             watch(
                 "p",
-                feed=MemoryContainer(),
+                feed=feed or MemoryContainer(),
                 leases=MemoryLeases(),
-                parked=store,
+                parked=parked or MemoryParked(),
                 every=timedelta(seconds=1),
-                vitals=vitals,
-                seen=looked.release,
+                vitals=watched,
+                observe=observe,
+                notify=notify,
             )
         )
-        for _ in range(3):
-            await looked.acquire()
-        watching.cancel()
-    seen = vitals.snapshot()
-    assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.troubles]
-    assert count == (seen.parked.count if seen.parked else None)
+        yield
+        task.cancel()
