@@ -58,11 +58,11 @@ param processorName string = 'outbox'
 @description('Actions whose events the worker deletes once they are sent; * for all, empty for none.')
 param deleteAfterPublish string = ''
 
-@description('Image of the API; empty before the first `azd deploy`.')
-param apiImage string = ''
+@description('Whether the API\'s app is there already, whose image is to stay. azd knows.')
+param apiExists bool = false
 
-@description('Image of the worker; empty before the first `azd deploy`.')
-param workerImage string = ''
+@description('Whether the worker\'s app is there already, whose image is to stay. azd knows.')
+param workerExists bool = false
 
 @description('Serves the API on the internet. The example has no authentication of its own: put some in front first.')
 param apiExternal bool = false
@@ -187,6 +187,10 @@ module serviceBus 'modules/servicebus.bicep' = {
 module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) {
   name: 'cosmos-endpoint'
   scope: group
+  // The account takes one change at a time.
+  dependsOn: [
+    cosmosRoles
+  ]
   params: {
     location: location
     tags: tags
@@ -242,6 +246,24 @@ module appsEnvironment 'modules/environment.bicep' = {
   }
 }
 
+module apiImage 'modules/deployed-image.bicep' = {
+  name: 'api-image'
+  scope: group
+  params: {
+    name: 'api'
+    exists: apiExists
+  }
+}
+
+module workerImage 'modules/deployed-image.bicep' = {
+  name: 'worker-image'
+  scope: group
+  params: {
+    name: 'worker'
+    exists: workerExists
+  }
+}
+
 module api 'modules/api.bicep' = {
   name: 'api'
   scope: group
@@ -256,7 +278,8 @@ module api 'modules/api.bicep' = {
     identityId: identities.outputs.apiId
     identityClientId: identities.outputs.apiClientId
     registryServer: registry.outputs.loginServer
-    image: apiImage
+    image: apiImage.outputs.image
+    probed: apiImage.outputs.deployed
     external: apiExternal
     cosmosEndpoint: cosmos.outputs.endpoint
     databaseName: databaseName
@@ -279,7 +302,8 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
     identityId: identities.outputs.workerId
     identityClientId: identities.outputs.workerClientId
     registryServer: registry.outputs.loginServer
-    image: workerImage
+    image: workerImage.outputs.image
+    probed: workerImage.outputs.deployed
     replicas: workerReplicas
     cosmosEndpoint: cosmos.outputs.endpoint
     databaseName: databaseName

@@ -5,15 +5,14 @@ param environmentId string
 param identityId string
 param identityClientId string
 param registryServer string
-
-@description('Empty before the first deployment: a public image then holds the place, without probes.')
 param image string
+
+@description('Not while a placeholder holds the place, which would fail every probe.')
+param probed bool
 param external bool
 param cosmosEndpoint string
 param databaseName string
 param dataContainerName string
-
-var placeholder = empty(image)
 
 resource api 'Microsoft.App/containerApps@2025-01-01' = {
   name: 'api'
@@ -34,7 +33,7 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
       activeRevisionsMode: 'Single'
       ingress: {
         external: external
-        targetPort: placeholder ? 80 : 8000
+        targetPort: 8000
         transport: 'auto'
         allowInsecure: false
       }
@@ -50,7 +49,7 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
       containers: [
         {
           name: 'api'
-          image: placeholder ? 'mcr.microsoft.com/azuredocs/containerapps-helloworld:latest' : image
+          image: image
           resources: {
             cpu: json('0.5')
             memory: '1Gi'
@@ -73,7 +72,7 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
               value: dataContainerName
             }
           ]
-          probes: placeholder ? [] : [
+          probes: probed ? [
             {
               type: 'Startup'
               httpGet: {
@@ -92,7 +91,7 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
               periodSeconds: 10
               failureThreshold: 3
             }
-          ]
+          ] : []
         }
       ]
       scale: {

@@ -6,9 +6,10 @@ param environmentId string
 param identityId string
 param identityClientId string
 param registryServer string
-
-@description('Empty before the first deployment: a public image then holds the place, without probes.')
 param image string
+
+@description('Not while a placeholder holds the place, which would fail every probe.')
+param probed bool
 
 @minValue(2)
 param replicas int
@@ -24,8 +25,6 @@ param deleteAfterPublish string
 param serviceBusNamespace string
 param topicName string
 param applicationInsightsName string
-
-var placeholder = empty(image)
 
 resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing = {
   name: applicationInsightsName
@@ -61,7 +60,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
       containers: [
         {
           name: 'worker'
-          image: placeholder ? 'mcr.microsoft.com/azuredocs/containerapps-helloworld:latest' : image
+          image: image
           resources: {
             cpu: json('0.5')
             memory: '1Gi'
@@ -118,7 +117,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
               value: deleteAfterPublish
             }
           ])
-          probes: placeholder ? [] : [
+          probes: probed ? [
             {
               type: 'Startup'
               httpGet: {
@@ -146,7 +145,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
               periodSeconds: 10
               failureThreshold: 6
             }
-          ]
+          ] : []
         }
       ]
       scale: {
