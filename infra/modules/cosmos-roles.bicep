@@ -1,4 +1,9 @@
-// Who may do what with the documents: roles of the data plane, each assigned on one container.
+// Who may do what with the documents: roles of the data plane, each assigned on one container; and, for all who sign in,
+// one on the account. Every SDK begins by reading the account itself (GET /). The vendor's table of what readMetadata allows
+// lists that at no scope, so whether a role on a container is enough for it is not known; this one is. It shows the names
+// and indexes of databases and containers, and no document.
+//
+// An account takes one change of its roles at a time, hence the chain of dependsOn.
 param accountName string
 param databaseName string
 param dataContainerName string
@@ -20,6 +25,12 @@ param operatorPrincipalIds array
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
 var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
 var items = '${containers}/items'
+var signingIn = union([
+  apiPrincipalId
+  workerPrincipalId
+], withKeda ? [
+  kedaPrincipalId
+] : [], operatorPrincipalIds)
 
 resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' existing = {
   name: accountName
@@ -53,6 +64,9 @@ resource documentWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinition
 resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-feed-reader')
+  dependsOn: [
+    documentWriter
+  ]
   properties: {
     roleName: 'outbox-feed-reader'
     type: 'CustomRole'
@@ -73,6 +87,9 @@ resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@20
 resource eventDeleter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-event-deleter')
+  dependsOn: [
+    feedReader
+  ]
   properties: {
     roleName: 'outbox-event-deleter'
     type: 'CustomRole'
@@ -93,6 +110,9 @@ resource eventDeleter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@
 resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-lease-reader')
+  dependsOn: [
+    eventDeleter
+  ]
   properties: {
     roleName: 'outbox-lease-reader'
     type: 'CustomRole'
@@ -111,14 +131,44 @@ resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2
   }
 }
 
-// An account takes one change of its roles at a time, hence the chain of dependsOn.
+resource metadataReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-metadata-reader')
+  dependsOn: [
+    leaseReader
+  ]
+  properties: {
+    roleName: 'outbox-metadata-reader'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          readMetadata
+        ]
+      }
+    ]
+  }
+}
+
+@batchSize(1)
+resource onAccount 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for principalId in signingIn: {
+  parent: account
+  name: guid(account.id, principalId, 'metadata')
+  properties: {
+    principalId: principalId
+    roleDefinitionId: metadataReader.id
+    scope: account.id
+  }
+}]
+
 resource apiOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
   parent: account
   name: guid(account.id, apiPrincipalId, dataContainerName, 'write')
   dependsOn: [
-    feedReader
-    eventDeleter
-    leaseReader
+    onAccount
   ]
   properties: {
     principalId: apiPrincipalId
