@@ -8,8 +8,10 @@ most one is applied, even of those still on their way; what remains is to find o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from cosmos_outbox.documents import TRAIL_LENGTH, commit_id_of, commit_trail, version_of
@@ -28,6 +30,10 @@ from cosmos_outbox.ports import CommitResult, Document, Store
 from cosmos_outbox.retries import Deadline, RetryOptions
 
 _logger = logging.getLogger("cosmos_outbox.commit")
+
+# So long after a commit was first sent, its events are there if it was written: none lives shorter that counts as a proof,
+# and whoever deletes events once they were sent keeps them longer (retention). Later, that they are absent proves nothing.
+ABSENCE_PROVES_FOR = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,7 @@ class _Finding(StrEnum):
 
 
 async def send(
-    store: Store, commit: PendingCommit, options: RetryOptions, *, in_doubt: bool = False
+    store: Store, commit: PendingCommit, options: RetryOptions, *, in_doubt_since: float | None = None
 ) -> WrittenCommit:
     """
     Write a commit, once, and return when it is known to be in the store.
@@ -60,7 +66,7 @@ async def send(
         store: where to.
         commit: what.
         options: how long to try.
-        in_doubt: an earlier call for the same commit ended without an answer.
+        in_doubt_since: when, on the loop's clock, an earlier call for the same commit began that ended without an answer.
 
     Raises:
         NotFound, Conflict, PreconditionFailed, InvalidRequest, RequestTooLarge, AccessDenied: it is not written.
@@ -68,12 +74,16 @@ async def send(
         CommitOutcomeUnknown: nobody can tell within the time; the same commit may be sent again to find out,
             unless it is `final`.
     """
-    return await _Sending(store, commit, options, in_doubt).run()
+    return await _Sending(store, commit, options, in_doubt_since).run()
 
 
 class _Sending:
-    def __init__(self, store: Store, commit: PendingCommit, options: RetryOptions, in_doubt: bool) -> None:
-        self._store, self._commit, self._in_doubt = store, commit, in_doubt
+    def __init__(
+        self, store: Store, commit: PendingCommit, options: RetryOptions, in_doubt_since: float | None
+    ) -> None:
+        self._store, self._commit = store, commit
+        self._in_doubt = in_doubt_since is not None
+        self._first_sent_at = _now() if in_doubt_since is None else in_doubt_since
         self._deadline = Deadline(options)
         self._attempts = 0
 
@@ -136,9 +146,12 @@ class _Sending:
         """
         if isinstance(refusal, PreconditionFailed) and refusal.expected == UNKNOWN_ETAG:
             return False  # no attempt can have been applied
-        if not self._commit.proved_by_event:
+        if not self._commit.proved_by_event or self._events_may_be_deleted():
             return True
         return refusal.document_id is None or refusal.document_id in self._commit.event_ids
+
+    def _events_may_be_deleted(self) -> bool:
+        return self._in_doubt and _now() - self._first_sent_at > ABSENCE_PROVES_FOR.total_seconds()
 
     async def _look(self) -> _Finding:
         if not self._commit.deletes_only:
@@ -214,9 +227,10 @@ class _Sending:
         if self._commit.proved_by_event:
             # Where the store refuses our event's id, its writing replica has some document of that id and the one we
             # read from does not yet: look again, only reading it tells whose it is. Where it refuses the entity, it
-            # had accepted the events' ids, so they were not there.
-            taken = refusal.document_id in self._commit.event_ids
-            return _Finding.UNREADABLE if taken else _Finding.NOT_WRITTEN
+            # had accepted the events' ids, so they were not there: not yet, or not any more.
+            if refusal.document_id in self._commit.event_ids:
+                return _Finding.UNREADABLE
+            return _Finding.OVERWRITTEN if self._events_may_be_deleted() else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound) and self._commit.deletes_only:
             return _Finding.WRITTEN if self._in_doubt else _Finding.NOT_WRITTEN
         if isinstance(refusal, NotFound):
@@ -236,7 +250,7 @@ class _Sending:
                 )
             except StoreError:
                 continue
-            if version_of(document) == part.version:
+            if document.get("version") == part.version:  # a program that does not count wrote over it
                 etags[part.entity.id] = document["_etag"]
         _logger.info("commit.resolved", extra={"commit": self._commit.commit_id, "attempts": self._attempts})
         return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
@@ -250,6 +264,10 @@ class _Sending:
             if self._in_doubt:
                 raise CommitOutcomeUnknown from failure
             raise failure
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _may_be_applied(failure: TooManyRequests | StoreUnavailable) -> bool:

@@ -224,9 +224,9 @@ class StoreUnavailable(StoreError):
 
 class CommitOutcomeUnknown(StoreError):
     """
-    The answer to a commit was lost and reading it back failed too; commit the same unit of work again to find out.
+    The answer to a commit was lost and reading it back failed too; commit the same unit of work again soon to find out.
 
-    `final` tells that nobody will ever find out: roll back, read anew and decide.
+    `final` tells that nobody will ever find out, for the proof is gone: roll back, read anew and decide.
     """
 
     def __init__(self, message: str | None = None, *, final: bool = False) -> None:

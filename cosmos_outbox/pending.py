@@ -76,6 +76,8 @@ class PendingCommit:
         """
         Return the ids of the documents that tell of the commit while they are there.
         """
+        if self.proved_by_event:
+            return self.event_ids
         staying = (part.entity.id for part in self.entities if part.change is not Change.DELETE)
         return self.event_ids.union(staying)
 

@@ -4,6 +4,7 @@ UnitOfWork: the changes that are written together or not at all; Outbox makes th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -88,7 +89,7 @@ class UnitOfWork:
         self._store, self._options, self._handlers = store, options, handlers
         self._context = ContainerContext()
         self._dispatch: Dispatch[UnitOfWork] | None = None
-        self._in_doubt: PendingCommit | None = None
+        self._in_doubt: tuple[PendingCommit, float] | None = None  # and when it was first sent
         self._lost = False  # what is in doubt will stay so
         self._committing = False
         self._tracer = tracer
@@ -156,7 +157,7 @@ class UnitOfWork:
             try:
                 if self._in_doubt is None:
                     return await self._commit_pending() or Commit()
-                settled = await self._send(self._in_doubt)  # before anything newer, which may depend on it
+                settled = await self._send(*self._in_doubt)  # before anything newer, which may depend on it
                 newer = await self._commit_pending()
                 return settled if newer is None else settled.followed_by(newer)
             finally:
@@ -199,10 +200,14 @@ class UnitOfWork:
             changed, correlation=current_correlation(traced=traced), published=published
         )
 
-    async def _send(self, pending: PendingCommit) -> Commit:
-        was_in_doubt, self._in_doubt = self._in_doubt is pending, pending
+    async def _send(self, pending: PendingCommit, in_doubt_since: float | None = None) -> Commit:
+        was_in_doubt = in_doubt_since is not None
+        first_sent_at = asyncio.get_running_loop().time() if in_doubt_since is None else in_doubt_since
+        self._in_doubt = pending, first_sent_at
         try:
-            written: WrittenCommit = await send(self._store, pending, self._options, in_doubt=was_in_doubt)
+            written: WrittenCommit = await send(
+                self._store, pending, self._options, in_doubt_since=in_doubt_since
+            )
         except CommitOutcomeUnknown as unknown:
             self._lost = unknown.final
             raise

@@ -33,7 +33,7 @@ from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ChangeBatch, ChangeHandler
 _logger = logging.getLogger(__name__)
 
 ALL_ACTIONS = "*"
-# A commit whose answer was lost proves itself by its events (decision 5). Whoever wrote them must have found out.
+# A commit whose answer was lost proves itself by its events (decision 5), and by their absence for a minute.
 DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
@@ -55,8 +55,8 @@ class Retention:
         handler: what sends the events; returning means that all of the batch is sent or held elsewhere.
         store: the container of the events.
         delete: actions of the events to delete; `*` stands for all, and without any this does nothing.
-        keep: how long an event stays at least after its checkpoint; longer than any commit is tried. Defaults to 2
-            minutes.
+        keep: how long an event stays at least after its checkpoint; no less than a minute, for which a commit in doubt
+            takes its absence for a proof. Defaults to 2 minutes.
         backoff: between attempts to delete.
         notify: hears of deletions. Defaults to logging.
     """
