@@ -21,6 +21,9 @@ param workerPlatform string = 'containerapps'
 @description('OIDC issuer of the AKS cluster whose pods sign in as the worker and as KEDA; needed for aks only.')
 param aksOidcIssuerUrl string = ''
 
+@description('Namespace and name of the service account of KEDA\'s operator: in kube-system where KEDA is AKS\'s add-on.')
+param kedaServiceAccount string = 'keda:keda-operator'
+
 @description('Serverless bills by request and suits small loads; autoscale has no ceiling of 5,000 RU/s.')
 @allowed([
   'autoscale'
@@ -28,12 +31,21 @@ param aksOidcIssuerUrl string = ''
 ])
 param capacityMode string = 'serverless'
 
-@description('Autoscale ceiling of the data container, in RU/s.')
+@description('Autoscale ceiling of the data container, in RU/s; a multiple of 1,000.')
 @minValue(1000)
 param dataMaxThroughput int = 1000
 
 @description('Puts Cosmos DB and Service Bus behind private endpoints and closes their public ones.')
 param privateNetworking bool = false
+
+@description('Where the private network begins: it has the addresses PREFIX.0.0/16, which no network peered with it may use.')
+param networkPrefix string = '10.64'
+
+@description('Ids of networks that you peer with it: the cluster\'s, the operators\'. Names resolve to the endpoints there too.')
+param peeredNetworkIds array = []
+
+@description('Addresses in those networks whose clients may use the endpoints, such as 10.224.0.0/16.')
+param peeredAddressPrefixes array = []
 
 @description('Private endpoints need Premium.')
 @allowed([
@@ -42,7 +54,7 @@ param privateNetworking bool = false
 ])
 param serviceBusSku string = privateNetworking ? 'Premium' : 'Standard'
 
-@description('Spreads Cosmos DB and Container Apps over availability zones, where the region has them.')
+@description('Spreads Cosmos DB over availability zones, where the region has them, and with privateNetworking Container Apps.')
 param zoneRedundant bool = false
 
 param databaseName string = 'contacts'
@@ -104,6 +116,7 @@ module identities 'modules/identities.bicep' = {
     tags: tags
     token: token
     aksOidcIssuerUrl: onContainerApps ? '' : aksOidcIssuerUrl
+    kedaServiceAccount: kedaServiceAccount
   }
 }
 
@@ -125,6 +138,8 @@ module network 'modules/network.bicep' = if (privateNetworking) {
     location: location
     tags: tags
     token: token
+    prefix: networkPrefix
+    peeredAddressPrefixes: peeredAddressPrefixes
   }
 }
 
@@ -198,7 +213,7 @@ module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) 
     targetId: cosmos.outputs.id
     groupId: 'Sql'
     zoneName: 'privatelink.documents.azure.com'
-    networkId: privateNetworking ? network.outputs.networkId : ''
+    networkIds: privateNetworking ? union([network.outputs.networkId], peeredNetworkIds) : []
     subnetId: privateNetworking ? network.outputs.endpointsSubnetId : ''
   }
 }
@@ -213,7 +228,7 @@ module serviceBusEndpoint 'modules/private-endpoint.bicep' = if (privateNetworki
     targetId: serviceBus.outputs.id
     groupId: 'namespace'
     zoneName: 'privatelink.servicebus.windows.net'
-    networkId: privateNetworking ? network.outputs.networkId : ''
+    networkIds: privateNetworking ? union([network.outputs.networkId], peeredNetworkIds) : []
     subnetId: privateNetworking ? network.outputs.endpointsSubnetId : ''
   }
 }

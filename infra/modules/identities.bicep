@@ -6,9 +6,10 @@ param token string
 @description('Empty where no AKS cluster runs the worker.')
 param aksOidcIssuerUrl string
 
-@description('Where the kubernetes manifests put the worker; the subject of its federated credential.')
-param workerServiceAccount string = 'system:serviceaccount:outbox:outbox-worker'
-param kedaServiceAccount string = 'system:serviceaccount:keda:keda-operator'
+param kedaServiceAccount string
+
+@description('Where the kubernetes manifests put the worker.')
+param workerServiceAccount string = 'outbox:outbox-worker'
 
 resource api 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
   name: 'id-api-${token}'
@@ -39,7 +40,7 @@ resource workerOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federated
   name: 'aks'
   properties: {
     issuer: aksOidcIssuerUrl
-    subject: workerServiceAccount
+    subject: 'system:serviceaccount:${workerServiceAccount}'
     audiences: [
       'api://AzureADTokenExchange'
     ]
@@ -51,7 +52,7 @@ resource kedaOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federatedId
   name: 'aks'
   properties: {
     issuer: aksOidcIssuerUrl
-    subject: kedaServiceAccount
+    subject: 'system:serviceaccount:${kedaServiceAccount}'
     audiences: [
       'api://AzureADTokenExchange'
     ]

@@ -2,6 +2,13 @@
 param location string
 param tags object
 param token string
+param prefix string
+
+@description('Of other networks, peered with this one, whose clients use the endpoints too.')
+param peeredAddressPrefixes array
+
+var appsAddresses = '${prefix}.0.0/23'
+var endpointsAddresses = '${prefix}.2.0/24'
 
 resource endpointsRules 'Microsoft.Network/networkSecurityGroups@2024-05-01' = {
   name: 'nsg-endpoints-${token}'
@@ -10,15 +17,17 @@ resource endpointsRules 'Microsoft.Network/networkSecurityGroups@2024-05-01' = {
   properties: {
     securityRules: [
       {
-        name: 'from-apps'
+        name: 'from-clients'
         properties: {
           priority: 100
           direction: 'Inbound'
           access: 'Allow'
           protocol: 'Tcp'
-          sourceAddressPrefix: '10.0.0.0/23'
+          sourceAddressPrefixes: union([
+            appsAddresses
+          ], peeredAddressPrefixes)
           sourcePortRange: '*'
-          destinationAddressPrefix: '10.0.2.0/24'
+          destinationAddressPrefix: endpointsAddresses
           // Cosmos DB's gateway, and AMQP over TLS.
           destinationPortRanges: [
             '443'
@@ -50,14 +59,14 @@ resource virtualNetwork 'Microsoft.Network/virtualNetworks@2024-05-01' = {
   properties: {
     addressSpace: {
       addressPrefixes: [
-        '10.0.0.0/16'
+        '${prefix}.0.0/16'
       ]
     }
     subnets: [
       {
         name: 'apps'
         properties: {
-          addressPrefix: '10.0.0.0/23'
+          addressPrefix: appsAddresses
           delegations: [
             {
               name: 'container-apps'
@@ -71,7 +80,7 @@ resource virtualNetwork 'Microsoft.Network/virtualNetworks@2024-05-01' = {
       {
         name: 'endpoints'
         properties: {
-          addressPrefix: '10.0.2.0/24'
+          addressPrefix: endpointsAddresses
           // Without this the security group above does not apply to private endpoints.
           privateEndpointNetworkPolicies: 'Enabled'
           networkSecurityGroup: {

@@ -1,12 +1,14 @@
-// One private endpoint with the DNS zone that makes the service's public name resolve to it.
+// One private endpoint with the DNS zone that makes the service's public name resolve to it, in each network that asks.
 param location string
 param tags object
 param name string
 param targetId string
 param groupId string
 param zoneName string
-param networkId string
 param subnetId string
+
+@description('The networks whose clients use the endpoint: its own, and those that are peered with it.')
+param networkIds array
 
 resource zone 'Microsoft.Network/privateDnsZones@2024-06-01' = {
   name: zoneName
@@ -14,9 +16,9 @@ resource zone 'Microsoft.Network/privateDnsZones@2024-06-01' = {
   tags: tags
 }
 
-resource link 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01' = {
+resource links 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01' = [for networkId in networkIds: {
   parent: zone
-  name: 'link-${name}'
+  name: 'link-${uniqueString(networkId)}'
   location: 'global'
   tags: tags
   properties: {
@@ -25,7 +27,7 @@ resource link 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01'
       id: networkId
     }
   }
-}
+}]
 
 resource endpoint 'Microsoft.Network/privateEndpoints@2024-05-01' = {
   name: 'pe-${name}'
