@@ -6,21 +6,34 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from infra.check.environments import misjudged_end
 from infra.check.tools import run
 from infra.check.variables import default_of, required_by, variables_of
 
 KUBERNETES = "1.37.0"
 _TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
 # Read by the manifests themselves, or by what the worker is made of.
-_OTHERS = {"AZURE_CLIENT_ID", "KEDA_CLIENT_ID", _TELEMETRY}
+_OTHERS = {"WORKER_CLIENT_ID", "KEDA_CLIENT_ID", _TELEMETRY}
 # What the worker has to reach, and what has to reach it.
 _EGRESS = {53: "DNS", 443: "Cosmos DB and tokens", 5671: "Service Bus"}
+# What the scaler is told in the words of the worker's settings, and what else it knows; it passes over other keys.
+_SCALED_BY = {
+    "endpoint": "OUTBOX_COSMOS_ENDPOINT",
+    "databaseId": "OUTBOX_COSMOS_DATABASE",
+    "leaseDatabaseId": "OUTBOX_COSMOS_DATABASE",
+    "containerId": "OUTBOX_COSMOS_CONTAINER",
+    "leaseContainerId": "OUTBOX_LEASE_CONTAINER",
+    "processorName": "OUTBOX_PROCESSOR_NAME",
+}
+_THRESHOLDS = {"changeFeedLagThreshold", "activationChangeFeedLagThreshold"}
 
 
 def render(directory: Path) -> str:
@@ -34,6 +47,18 @@ def render(directory: Path) -> str:
     if done.returncode:
         raise ValueError(done.stderr.strip())
     return done.stdout
+
+
+def marked(directory: Path, scratch: Path) -> str:
+    """
+    Return the same with the name of each setting as its value, which shows where each one goes.
+    """
+    copied = scratch / "marked"
+    shutil.copytree(directory, copied)
+    for settings in copied.glob("*.env"):
+        text = settings.read_text(encoding="utf-8")
+        settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", text, flags=re.MULTILINE), encoding="utf-8")
+    return render(copied)
 
 
 def problems(rendered: str, scratch: Path) -> list[str]:
@@ -90,16 +115,61 @@ def judge(documents: list[dict[str, Any]]) -> list[str]:
     settings = kinds["ConfigMap"]["data"]
     found += _deployment(kinds["Deployment"], settings)
     found += _reach(kinds["Deployment"])
-    found += _scaling(kinds["ScaledObject"], settings)
-    labels = kinds["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    found += _scaling(kinds["ScaledObject"])
+    found += _references(kinds)
+    found += _network(kinds["NetworkPolicy"]["spec"])
+    return found
+
+
+def wiring(documents: list[dict[str, Any]]) -> Iterator[str]:
+    """
+    Yield where a setting does not arrive, or another one does, in manifests whose settings are marked with their names.
+    """
+    kinds = {document["kind"]: document for document in documents}
+    account = kinds["ServiceAccount"]["metadata"]["annotations"].get("azure.workload.identity/client-id")
+    given = {
+        "the worker's identity": (account, "AZURE_CLIENT_ID"),
+        "KEDA's identity": (kinds["TriggerAuthentication"]["spec"]["podIdentity"].get("identityId"), "KEDA_CLIENT_ID"),
+    }
+    told = kinds["ScaledObject"]["spec"]["triggers"][0]["metadata"]
+    given |= {f"{name} of the scaler": (told.get(name), setting) for name, setting in _SCALED_BY.items()}
+    for what, (setting, expected) in given.items():
+        if setting != expected:
+            yield f"kustomization: {what} is {setting}, not {expected}"
+
+
+def _references(kinds: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """
+    Yield what refers to nothing: names that no other document has, and selectors that no pod meets.
+    """
+    pod = kinds["Deployment"]["spec"]["template"]
+    names = {kind: document["metadata"]["name"] for kind, document in kinds.items()}
+    container = pod["spec"]["containers"][0]
+    referred = {
+        "ScaledObject.scaleTargetRef": (kinds["ScaledObject"]["spec"]["scaleTargetRef"], "Deployment"),
+        "Deployment.serviceAccountName": ({"name": pod["spec"].get("serviceAccountName")}, "ServiceAccount"),
+    }
+    for source in container.get("envFrom", []):
+        referred["Deployment.envFrom"] = (source.get("configMapRef", {}), "ConfigMap")
+    for trigger in kinds["ScaledObject"]["spec"]["triggers"]:
+        referred["ScaledObject.authenticationRef"] = (
+            trigger.get("authenticationRef", {}),
+            "TriggerAuthentication",
+        )
+    for what, (reference, kind) in referred.items():
+        if reference.get("name") != names[kind]:
+            yield f"{what} is {reference.get('name')}, the {kind} is {names[kind]}"
+    spaces = {document["metadata"].get("namespace") for kind, document in kinds.items() if kind != "Namespace"}
+    if spaces != {names["Namespace"]}:
+        yield f"the manifests are in the namespaces {sorted(spaces, key=str)}, not in {names['Namespace']}"
     for kind, selector in (
         ("PodDisruptionBudget", kinds["PodDisruptionBudget"]["spec"]["selector"]),
         ("NetworkPolicy", kinds["NetworkPolicy"]["spec"]["podSelector"]),
     ):
-        if not selector["matchLabels"].items() <= labels.items():
-            found.append(f"{kind}: selects no pod of the Deployment")
-    found += _network(kinds["NetworkPolicy"]["spec"])
-    return found
+        if not selector["matchLabels"].items() <= pod["metadata"]["labels"].items():
+            yield f"{kind}: selects no pod of the Deployment"
+    if not kinds["PodDisruptionBudget"]["spec"].get("maxUnavailable"):
+        yield "PodDisruptionBudget: lets no pod go, so no node can be drained"
 
 
 def _network(spec: dict[str, Any]) -> Iterator[str]:
@@ -130,8 +200,11 @@ def _deployment(deployment: dict[str, Any], settings: dict[str, str]) -> Iterato
         yield "Deployment: the ScaledObject owns the number of replicas"
     if deployment["spec"]["template"]["metadata"]["labels"].get("azure.workload.identity/use") != "true":
         yield "Deployment: without its label no pod gets an identity"
-    if pod.get("terminationGracePeriodSeconds", 30) < float(settings["OUTBOX_GRACE_SECONDS"]) + 15:
-        yield "Deployment: pods are killed before they have released their leases"
+    if misjudged := misjudged_end("worker", settings, pod.get("terminationGracePeriodSeconds", 30)):
+        yield f"Deployment: a pod {misjudged}"
+    owner = next((v for v in container.get("env", []) if v["name"] == "OUTBOX_INSTANCE_NAME"), {})
+    if owner.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") != "metadata.name":
+        yield "Deployment: OUTBOX_INSTANCE_NAME is not the pod's name, so workers take each other's leases for theirs"
 
 
 def _reach(deployment: dict[str, Any]) -> Iterator[str]:
@@ -150,23 +223,14 @@ def _reach(deployment: dict[str, Any]) -> Iterator[str]:
         yield f"Deployment: its annotations send Prometheus elsewhere than to /metrics at {port}"
 
 
-def _scaling(scaled: dict[str, Any], settings: dict[str, str]) -> Iterator[str]:
+def _scaling(scaled: dict[str, Any]) -> Iterator[str]:
     spec = scaled["spec"]
     if spec.get("minReplicaCount", 0) < 2:  # noqa: PLR2004 # one may fail
         yield "ScaledObject: fewer than two workers, and nobody takes over when one fails"
     if "fallback" not in spec:
         yield "ScaledObject: needs a fallback for when KEDA cannot read the leases"
     trigger = spec["triggers"][0]
-    if trigger["type"] != "azure-cosmosdb" or "authenticationRef" not in trigger:
-        yield "ScaledObject: must scale by the change feed's lag, signed in by identity"
-    expected = {
-        "endpoint": "OUTBOX_COSMOS_ENDPOINT",
-        "databaseId": "OUTBOX_COSMOS_DATABASE",
-        "leaseDatabaseId": "OUTBOX_COSMOS_DATABASE",
-        "containerId": "OUTBOX_COSMOS_CONTAINER",
-        "leaseContainerId": "OUTBOX_LEASE_CONTAINER",
-        "processorName": "OUTBOX_PROCESSOR_NAME",
-    }
-    for name, variable in expected.items():
-        if trigger["metadata"].get(name) != settings.get(variable):
-            yield f"ScaledObject: {name} is {trigger['metadata'].get(name)}, the worker's is {settings.get(variable)}"
+    if trigger["type"] != "azure-cosmosdb":
+        yield "ScaledObject: must scale by the change feed's lag"
+    for name in sorted(trigger["metadata"].keys() ^ (_SCALED_BY.keys() | _THRESHOLDS)):
+        yield f"ScaledObject: {name} {'is no key of the scaler' if name in trigger['metadata'] else 'is not given'}"
