@@ -87,21 +87,31 @@ async def create_missing(
     """
     Create a lease for every physical range that none covers; return those created here.
     """
+    loop = asyncio.get_running_loop()
     by_id = await store.partitioned_by_id()
-    # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
-    physical = await feed.physical_ranges()
-    leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
     properties = {START: _start_property(start, now)}
-    created = []
-    for gap in uncovered(physical, leases):
-        whole = next((p for p in physical if p.range == gap), None)
-        # A gap inside a partition can only be named by its bounds (version 1), as after a merge.
-        token, version = (whole.id, 0) if whole else (f"{gap.min}-{gap.max}", 1)
-        lease = new_lease(prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id)
-        with suppress(Conflict):
-            await store.create(lease.raw)
-            created.append(lease)
-    return tuple(created)
+    created: list[Lease] = []
+    while True:
+        looked_at = loop.time()
+        # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
+        physical = await feed.physical_ranges()
+        leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
+        for gap in uncovered(physical, leases):
+            if loop.time() - looked_at > LOCK_SECONDS:
+                # This process may have been frozen. Others have broken the lock then, and a lease of a range that they
+                # have split since would have all of it handled once more, from its start.
+                break
+            whole = next((p for p in physical if p.range == gap), None)
+            # A gap inside a partition can only be named by its bounds (version 1), as after a merge.
+            token, version = (whole.id, 0) if whole else (f"{gap.min}-{gap.max}", 1)
+            lease = new_lease(
+                prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id
+            )
+            with suppress(Conflict):
+                await store.create(lease.raw)
+                created.append(lease)
+        else:
+            return tuple(created)
 
 
 def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:

@@ -94,6 +94,31 @@ async def test_a_lock_that_is_held_is_waited_for():
     await asyncio.wait_for(task, 5)
 
 
+async def test_who_is_frozen_while_it_creates_looks_again_before_it_goes_on():
+    frozen = asyncio.Event()
+
+    class Freezing(MemoryLeases):
+        async def list(self, prefix):
+            listing = await super().list(prefix)
+            if prefix.endswith("..") and not frozen.is_set():
+                frozen.set()
+                await asyncio.sleep(300)
+            return listing
+
+    world = World()
+    world.leases = Freezing(now=virtual_seconds)
+    sleeper = asyncio.create_task(run(world))
+    await frozen.wait()
+    await run(world)
+    world.container.split("0")
+    await world.leases.delete(f"{PREFIX}..0", f"{PREFIX}..0")
+    await run(world)
+    expected = await ids(world)
+    await sleeper
+
+    assert ["..1", "..2", ".info"] == expected == await ids(world)
+
+
 async def test_leases_deleted_by_hand_are_created_again():
     world = World(ranges=3)
     await run(world)
