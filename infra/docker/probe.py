@@ -1,6 +1,6 @@
 # ruff: noqa: INP001 # a script of an image, not a module of a package
 """
-Health probe of an image without shell or curl: exit 0 if the URL answers with success, else 1.
+Health probe of an image without curl: print what the URL answers; exit 0 if that is success, else 1.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ def main(url: str) -> int:
     # A proxy of the environment cannot reach the container's own loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=TIMEOUT_SECONDS):
+        with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:
+            sys.stdout.write(f"{answer.read().decode(errors='replace')}\n")
             return 0
+    except urllib.error.HTTPError as refusal:
+        sys.stderr.write(f"{url}: {refusal}\n{refusal.read().decode(errors='replace')}\n")
+        return 1
     except (OSError, urllib.error.URLError) as error:
         sys.stderr.write(f"{url}: {error}\n")
         return 1

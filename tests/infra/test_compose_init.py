@@ -32,7 +32,7 @@ async def late_service() -> AsyncIterator[tuple[str, list[int]]]:
 
     async def ready(_: web.Request) -> web.Response:
         answers.append(503 if len(answers) < 2 else 200)
-        return web.Response(status=answers[-1])
+        return web.Response(text=f"answer {len(answers)}", status=answers[-1])
 
     application = web.Application()
     application.add_routes([web.get("/ready", ready)])
@@ -105,12 +105,15 @@ def test_a_probe_is_healthy_only_if_the_url_answers_with_success(capsys: pytest.
     assert "127.0.0.1:1" in capsys.readouterr().err
 
 
-async def test_a_probe_tells_ready_from_not_ready(late_service: tuple[str, list[int]]):
+async def test_a_probe_tells_ready_from_not_ready_and_shows_the_answer(late_service: tuple[str, list[int]]):
     url, _ = late_service
-    codes = []
+    probed = []
     for _ in range(3):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(ROOT / "infra/docker/probe.py"), url, stderr=subprocess.DEVNULL
+            *(sys.executable, str(ROOT / "infra/docker/probe.py"), url),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
-        codes.append(await process.wait())
-    assert [1, 1, 0] == codes
+        shown, _ = await process.communicate()
+        probed.append((process.returncode, shown.decode().splitlines()[-1]))
+    assert [(1, "answer 1"), (1, "answer 2"), (0, "answer 3")] == probed
