@@ -21,7 +21,7 @@ from rich.text import Text
 
 from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import event_commands, lease_commands, parked_commands
-from cosmos_outbox.cli.describing import describe
+from cosmos_outbox.cli.describing import describe, describe_for_application
 from cosmos_outbox.cli.findings import Severity, findings_in
 from cosmos_outbox.cli.leases import leases_in, start_named
 from cosmos_outbox.cli.output import console, print_json, print_rows
@@ -77,16 +77,26 @@ async def status(
 
 @app.command()
 @command
-async def doctor(*, expiration: Expiration = 60, as_json: AsJson = False) -> None:
+async def doctor(
+    *,
+    api: Annotated[
+        bool, typer.Option("--api", help="Look at what a program needs that commits events, as that program.")
+    ] = False,
+    expiration: Expiration = 60,
+    as_json: AsJson = False,
+) -> None:
     """
     Compare the live resources with what the outbox needs. Exit code 2: errors, 1: warnings, 0: all is well.
 
-    A document is created in the lease container and deleted again, to see whether workers may.
+    What a worker has to be allowed to do is tried with whatever identity runs this: a document is created in the lease
+    container, and in that of parked keys, and deleted again. With --api, what an application does with the data container
+    is tried in the same way, and nothing else is looked at.
     """
     # The SDKs log what fails while it is tried; the findings say it.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     async with opened(target_of(os.environ)) as outbox:
-        findings = findings_in(await describe(outbox, expiration=seconds(expiration)))
+        seen = describe_for_application(outbox) if api else describe(outbox, expiration=seconds(expiration))
+        findings = findings_in(await seen)
     rows = [asdict(finding) for finding in findings]
     if as_json:
         counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}

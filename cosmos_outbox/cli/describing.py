@@ -1,13 +1,12 @@
 """
-Describing: look at the live resources of an outbox, and try what a worker has to be allowed to do.
+Describing: look at the live resources of an outbox, and try what a worker or an application has to be allowed to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -17,20 +16,17 @@ from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.cosmos_parked import CosmosParked
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
-from cosmos_outbox.cli.findings import (
-    ContainerDescription,
-    LeaseDescription,
-    Resources,
-)
+from cosmos_outbox.cli.findings import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases import seen_in
 from cosmos_outbox.cli.target import Opened, Target, opened_bus
-from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError
-from cosmos_outbox.ports import LeaseStore, StartFrom, Write, WriteKind
+from cosmos_outbox.cli.trials import OF_APPLICATIONS, OF_LEASES, OF_PARKED_KEYS, Operation, refusals
+from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, ParkingError
+from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.relay import ParkedKeys
 from cosmos_outbox.relay.routing import parse_routes
 
 _SECONDS = 15.0
@@ -60,16 +56,19 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
 
         if await _tried("read the change feed", read_feed, denied):
             leases = await _leases(opened, expiration, denied)
-        if lease_container.partition_key in (("/id",), ("/partitionKey",)):
-            await _try_writing(
-                "leases", opened.leases, by_id=lease_container.partition_key == ("/id",), denied=denied
-            )
+    if lease_container.partition_key in (("/id",), ("/partitionKey",)):
+        await _try_documents("leases", opened.lease_container, OF_LEASES, denied)
     if opened.target.delete_after_publish and data.exists and data.error is None:
-        await _tried("delete events", lambda: _delete_nothing(CosmosStore(opened.data)), denied)
+        await _try_documents("events", opened.data, [Operation.DELETE], denied)
     parked = await _container(opened.parked) if opened.parked else None
-    if opened.parked and parked and parked.partition_key == ("/partitionKey",):
-        # A store of leases is one of single documents, which is all that has to be tried.
-        await _try_writing("parked keys", CosmosLeases(opened.parked), by_id=False, denied=denied)
+    damaged_keys: tuple[str, ...] = ()
+    if (
+        opened.parked
+        and parked
+        and parked.partition_key == ("/partitionKey",)
+        and await _try_documents("parked keys", opened.parked, OF_PARKED_KEYS, denied)
+    ):
+        damaged_keys = await _damaged_keys(opened.parked, denied)
     topics = await _topics(opened.target, denied)
     return Resources(
         data=data,
@@ -77,12 +76,24 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         parked=parked,
         leases=leases.described if leases else None,
         damaged_leases=leases.damaged if leases else (),
+        damaged_keys=damaged_keys,
         overlaps=leases.overlaps if leases else (),
         uncovered_ranges=leases.uncovered if leases else (),
         denied=tuple(denied),
         topics=topics,
         clock_skew=leases.skew if leases else None,
     )
+
+
+async def describe_for_application(opened: Opened) -> Resources:
+    """
+    Return what a program needs that commits events: its container, and what it may do there.
+    """
+    denied: _Denied = []
+    data = await _container(opened.data)
+    if data.partition_key == ("/partitionKey",):
+        await _try_documents("entities and events", opened.data, OF_APPLICATIONS, denied)
+    return Resources(data=data, denied=tuple(denied))
 
 
 async def _container(container: ContainerProxy) -> ContainerDescription:
@@ -117,7 +128,7 @@ async def _leases(opened: Opened, expiration: timedelta, denied: _Denied) -> _Le
         physical = await opened.feed.physical_ranges()
         lag = await estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases)
     except OutboxError as error:
-        denied.append(("read leases", str(error)))
+        denied.append(("list leases", _first_line(error)))
         return None
     seen = seen_in(listing)
     whole = [one.lease for one in seen if not one.mistake]
@@ -138,34 +149,27 @@ async def _leases(opened: Opened, expiration: timedelta, denied: _Denied) -> _Le
     )
 
 
-async def _try_writing(what: str, store: LeaseStore, *, by_id: bool, denied: _Denied) -> None:
-    """
-    Create, replace and delete a document that no processor takes for a lease.
-    """
-    name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    # It goes by itself where it may not be deleted.
-    document: dict[str, object] = {"id": name, "ttl": 60} | ({} if by_id else {"partitionKey": name})
-    stored: dict[str, object] = {}
+async def _damaged_keys(container: ContainerProxy, denied: _Denied) -> tuple[str, ...]:
+    mistakes: list[str] = []
 
-    async def create() -> None:
-        stored.update(await store.create(document))
+    def note(_: str, error: ParkingError) -> None:
+        mistakes.append(str(error))
 
-    async def replace() -> None:
-        stored.update(await store.replace(document, etag=str(stored["_etag"])))
-
-    async def delete() -> None:
-        await store.delete(name, name)
-
-    if await _tried(f"create {what}", create, denied):
-        await _tried(f"replace {what}", replace, denied)
-        await _tried(f"delete {what}", delete, denied)
+    try:
+        await ParkedKeys(CosmosParked(container)).list(unreadable=note)
+    except ParkingError as error:  # the index, without which nobody knows which keys there are
+        mistakes.append(str(error))
+    except OutboxError as error:
+        denied.append(("list parked keys", _first_line(error)))
+    return tuple(mistakes)
 
 
-async def _delete_nothing(events: CosmosStore) -> None:
-    # That there is no such event is said only to who may delete it.
-    name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    with suppress(NotFound):
-        await events.commit(name, [Write(kind=WriteKind.DELETE, id=name)])
+async def _try_documents(
+    what: str, container: ContainerProxy, operations: Sequence[Operation], denied: _Denied
+) -> bool:
+    refused = await refusals(container, operations)
+    denied += [(f"{operation} {what}", _first_line(error)) for operation, error in refused]
+    return not refused
 
 
 async def _topics(target: Target, denied: _Denied) -> Inspection:
@@ -208,6 +212,10 @@ async def _tried(what: str, attempt: Callable[[], Awaitable[None]], denied: _Den
     try:
         await attempt()
     except (OutboxError, AzureError) as error:
-        denied.append((what, str(error).splitlines()[0]))
+        denied.append((what, _first_line(error)))
         return False
     return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -5,7 +5,7 @@ Findings: what is wrong with described resources, each with its fix; rules witho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
@@ -64,22 +64,23 @@ class LeaseDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """
-    All that a doctor looks at; denied: what was tried and refused, with the error.
+    All that a doctor looks at; denied: what was tried and refused, with the error. What was not looked at is left out.
 
-    leases has those that can be read, and is None where they could not be listed; damaged_leases says what is wrong with
-    each of the others.
+    leases has those that can be read, and is None where they could not be listed; damaged_leases and damaged_keys say
+    what is wrong with each of the others.
     """
 
     data: ContainerDescription
-    lease_container: ContainerDescription
-    parked: ContainerDescription | None
-    leases: tuple[LeaseDescription, ...] | None
-    damaged_leases: tuple[str, ...]
-    overlaps: tuple[Overlap, ...]
-    uncovered_ranges: tuple[str, ...]
-    denied: tuple[tuple[str, str], ...]
-    topics: Inspection
-    clock_skew: timedelta | None
+    lease_container: ContainerDescription | None = None
+    parked: ContainerDescription | None = None
+    leases: tuple[LeaseDescription, ...] | None = None
+    damaged_leases: tuple[str, ...] = ()
+    damaged_keys: tuple[str, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+    uncovered_ranges: tuple[str, ...] = ()
+    denied: tuple[tuple[str, str], ...] = ()
+    topics: Inspection = field(default_factory=Inspection)
+    clock_skew: timedelta | None = None
 
 
 def findings_in(resources: Resources) -> tuple[Finding, ...]:
@@ -95,9 +96,11 @@ def _containers(resources: Resources) -> Iterator[Finding]:
     expected = [
         (resources.data, "data-container", (("/partitionKey",),)),
         (resources.lease_container, "lease-container", (("/id",), ("/partitionKey",))),
-        *([(resources.parked, "parked-container", (("/partitionKey",),))] if resources.parked else []),
+        (resources.parked, "parked-container", (("/partitionKey",),)),
     ]
     for container, check, paths in expected:
+        if container is None:
+            continue
         wanted = " or ".join(path for (path,) in paths)
         if container.error is not None:
             yield _error(
@@ -134,13 +137,13 @@ def _time_to_live(resources: Resources) -> Iterator[Finding]:
             "also entities that other programs wrote.",
             "Set the container's default time to live to -1 (on, no default).",
         )
-    if _seen(leases) and leases.default_ttl is None:
+    if leases is not None and _seen(leases) and leases.default_ttl is None:
         yield _warning(
             "lease-ttl",
             f"Container {leases.name!r} has no default time to live: a lock that a crash left behind stays.",
             "Set the container's default time to live to -1 (on, no default).",
         )
-    if _seen(leases) and leases.default_ttl is not None and leases.default_ttl > 0:
+    if leases is not None and _seen(leases) and (leases.default_ttl or 0) > 0:
         yield _error(
             "lease-ttl",
             f"Container {leases.name!r} deletes leases after {leases.default_ttl} s without a write.",
@@ -163,12 +166,16 @@ def _permissions(resources: Resources) -> Iterator[Finding]:
 _ANY_GRANT = "Grant the identity the role that the operation needs."
 _GRANTS = {
     "read the change feed": "Grant readMetadata and readChangeFeed on the data container.",
-    "create": "Grant items/create on that container.",
-    "replace": "Grant items/replace on that container.",
+    "list leases": "Grant executeQuery on the lease container.",
     "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",
     "delete events": "Grant items/delete on the data container, or unset OUTBOX_DELETE_AFTER_PUBLISH.",
-    "delete": "Grant items/delete on that container.",
+    "query": "Grant executeQuery on that container.",
+    "write batches": "Grant items/create, items/replace and items/delete on that container: a batch needs those of its parts.",
     "send to": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
+    **{
+        verb: f"Grant items/{verb} on that container."
+        for verb in ("create", "read", "replace", "upsert", "delete")
+    },
 }
 
 
@@ -207,6 +214,12 @@ def _damage(resources: Resources) -> Iterator[Finding]:
             f"{mistake} Nobody sends the events of its range.",
             "Stop the workers, put a backup in its place (`cosmos-outbox leases import`) or delete the document, and start "
             "them: what is deleted is created anew, and reads its range again from where new leases begin.",
+        )
+    for mistake in resources.damaged_keys:
+        yield _error(
+            "damaged-parked-key",
+            f"{mistake} Until then no event of the key is sent or held, and the lease that has one stands still.",
+            "Upgrade what reads it, or correct the document by hand; the others can be released (`cosmos-outbox parked`).",
         )
     for overlap in resources.overlaps:
         first, second = overlap.tokens

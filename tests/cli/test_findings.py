@@ -35,11 +35,6 @@ HEALTHY = Resources(
     lease_container=LEASES,
     parked=PARKED,
     leases=(lease("0"), lease("1")),
-    damaged_leases=(),
-    overlaps=(),
-    uncovered_ranges=(),
-    denied=(),
-    topics=Inspection(),
     clock_skew=timedelta(seconds=1),
 )
 
@@ -75,10 +70,13 @@ PLANTED = {
     "no right to delete leases": ({"denied": (("delete leases", "403"),)}, "permissions", "error"),
     "no right to create leases": ({"denied": (("create leases", "403"),)}, "permissions", "error"),
     "no right to replace leases": ({"denied": (("replace leases", "403"),)}, "permissions", "error"),
+    "no right to read leases": ({"denied": (("read leases", "403"),)}, "permissions", "error"),
+    "no right to list leases": ({"denied": (("list leases", "403"),)}, "permissions", "error"),
     "no right to read the feed": ({"denied": (("read the change feed", "403"),)}, "permissions", "error"),
     "no right to send": ({"denied": (("send to topic 'events'", "401"),)}, "permissions", "error"),
     "no leases": ({"leases": ()}, "leases", "warning"),
     "a damaged lease": ({"damaged_leases": ("Lease '0' is damaged: so.",)}, "damaged-lease", "error"),
+    "a damaged parked key": ({"damaged_keys": ("It cannot be read.",)}, "damaged-parked-key", "error"),
     "only a damaged lease": (
         {"leases": (), "damaged_leases": ("Lease '0' is damaged: so.",)},
         "damaged-lease",

@@ -1,0 +1,76 @@
+"""
+Trials: do with a document made for it what an identity has to be allowed to do with those of a container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+
+from azure.cosmos.aio import ContainerProxy
+
+from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
+from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.errors import NotFound, OutboxError
+
+
+class Operation(StrEnum):
+    """
+    What somebody does with documents, in the order in which it is tried.
+    """
+
+    CREATE = "create"
+    READ = "read"
+    REPLACE = "replace"
+    UPSERT = "upsert"
+    QUERY = "query"
+    BATCH = "write batches of"
+    DELETE = "delete"
+
+
+# Leases are listed as well; whoever looks at them finds out.
+OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
+OF_PARKED_KEYS = tuple(operation for operation in Operation if operation is not Operation.UPSERT)
+OF_APPLICATIONS = tuple(Operation)
+
+
+async def refusals(
+    container: ContainerProxy, operations: Sequence[Operation]
+) -> tuple[tuple[Operation, OutboxError], ...]:
+    """
+    Try operations, in their order, and return those that were refused, or failed.
+    """
+    name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
+    attempts = _attempts(container, name)
+    found = []
+    for operation in operations:
+        try:
+            # That there is no such document is said only to who may have it.
+            with suppress(NotFound):
+                async with translated(document_ids=[name]), asyncio.timeout(LONGEST_CALL_SECONDS):
+                    await attempts[operation]()
+        except OutboxError as error:
+            found.append((operation, error))
+    return tuple(found)
+
+
+def _attempts(container: ContainerProxy, name: str) -> Mapping[Operation, Callable[[], Awaitable[object]]]:
+    # Right for both partition key paths; and gone by itself, where time to live is on, if it may not be deleted.
+    document = {"id": name, "partitionKey": name, "ttl": 60}
+
+    async def query() -> None:
+        async for _ in container.query_items("SELECT * FROM c", partition_key=name):
+            pass
+
+    return {
+        Operation.CREATE: lambda: container.create_item(document),
+        Operation.READ: lambda: container.read_item(name, name),
+        Operation.REPLACE: lambda: container.replace_item(name, document),
+        Operation.UPSERT: lambda: container.upsert_item(document),
+        Operation.QUERY: query,
+        Operation.BATCH: lambda: container.execute_item_batch([("replace", (name, document))], name),
+        Operation.DELETE: lambda: container.delete_item(name, name),
+    }
