@@ -1,13 +1,15 @@
 """
-Correlation: the ids that tie an event to the request and to the message that caused it, per task.
+Correlation: the ids that tie an event to the request and to the message that caused it, per task, and the way back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from opentelemetry import context
+from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _correlation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.correlation_id", default=None)
@@ -48,3 +50,25 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
     if traced:
         _propagator.inject(found)  # traceparent, and tracestate where there is one
     return found
+
+
+def context_of(stored: Mapping[str, object]) -> Context:
+    """
+    Return the context whose current span is the one that `meta`, or the properties of a message, name.
+    """
+    carrier = {
+        name: value for name in ("traceparent", "tracestate") if isinstance(value := stored.get(name), str)
+    }
+    return _propagator.extract(carrier, context=Context())
+
+
+@contextmanager
+def inside_trace(stored: Mapping[str, object]) -> Iterator[None]:
+    """
+    Make the commit that stored this `meta` the current span of the block, so that what is told inside names its trace.
+    """
+    token = context.attach(context_of(stored))
+    try:
+        yield
+    finally:
+        context.detach(token)

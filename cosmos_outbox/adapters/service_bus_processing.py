@@ -13,8 +13,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, SpanKind
 from opentelemetry.util.types import AttributeValue
 
-from cosmos_outbox.adapters.traced_publisher import context_of
-from cosmos_outbox.correlation import correlated
+from cosmos_outbox.correlation import context_of, correlated
 
 
 @contextmanager

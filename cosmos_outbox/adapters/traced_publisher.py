@@ -4,18 +4,17 @@ TracedPublisher: a Publisher that tells OpenTelemetry of each send, with a link 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from cosmos_outbox.correlation import context_of
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
 _MAX_LINKS = 128  # what the SDKs keep of a span's links by default
-_propagator = TraceContextTextMapPropagator()
 
 
 class TracedPublisher:
@@ -76,26 +75,7 @@ def _creators(messages: Sequence[OutboundMessage]) -> list[trace.SpanContext]:
     for message in messages:
         parent = message.properties.get("traceparent")
         if isinstance(parent, str) and parent not in found and len(found) < _MAX_LINKS:
-            context = span_context_of(message.properties)
+            context = trace.get_current_span(context_of(message.properties)).get_span_context()
             if context.is_valid:
                 found[parent] = context
     return list(found.values())
-
-
-def span_context_of(properties: Mapping[str, object]) -> trace.SpanContext:
-    """
-    Return the span that properties name by W3C `traceparent` and `tracestate`; an invalid one where they do not.
-    """
-    return trace.get_current_span(context_of(properties)).get_span_context()
-
-
-def context_of(properties: Mapping[str, object]) -> Context:
-    """
-    Return the context whose current span is the one that properties name.
-    """
-    carrier = {
-        name: value
-        for name in ("traceparent", "tracestate")
-        if isinstance(value := properties.get(name), str)
-    }
-    return _propagator.extract(carrier, context=Context())

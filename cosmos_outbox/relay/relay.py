@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.documents import is_malformed_event
 from cosmos_outbox.errors import MessageRejected, OutboxError, PublishError, TopicUnavailable
 from cosmos_outbox.instrumentation import (
@@ -24,6 +25,7 @@ from cosmos_outbox.instrumentation import (
     ParkingFailed,
     PublishFailed,
     PublishHalted,
+    Record,
     log_hook,
 )
 from cosmos_outbox.ports import ChangeBatch, Publisher
@@ -95,7 +97,8 @@ class Relay:
         lane_bytes: how much of a page one lane takes before another one helps. Defaults to about one batch of the
             Standard tier; on Premium, 900 KiB makes fuller batches.
         backoff: between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
-        notify: hears of every publication, failure and rejection. Defaults to logging them.
+        notify: hears of every publication, failure and rejection, inside the trace of the commit whose event it is;
+            of several, of the first one's. Defaults to logging them.
     """
 
     def __init__(
@@ -191,31 +194,30 @@ class Relay:
                 held = await parking.hold(partition_key, stream, failure)
         except OutboxError as error:  # other partition keys go on
             page.errors.append(error)
-            self._notify(ParkingFailed(lease=lease, partition_key=partition_key, error=error))
+            self._tell(ParkingFailed(lease=lease, partition_key=partition_key, error=error), stream)
             return
         page.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in held.left}
         if held.left:
             left[partition_key] = held.left
             page.lease.parked.discard(partition_key)
             if failure is None:
-                self._notify(KeyResumed(lease=lease, partition_key=partition_key))
+                self._tell(KeyResumed(lease=lease, partition_key=partition_key), held.left)
         if not held.parked:
             return
         page.lease.parked.add(partition_key)
         if failure is not None:
-            self._notify(
-                KeyParked(
-                    lease=lease,
-                    partition_key=partition_key,
-                    event_id=failure.event_id,
-                    reason=failure.reason,
-                    attempts=failure.attempts,
-                    error=failure.error,
-                )
+            parked = KeyParked(
+                lease=lease,
+                partition_key=partition_key,
+                event_id=failure.event_id,
+                reason=failure.reason,
+                attempts=failure.attempts,
+                error=failure.error,
             )
-        later = len(stream) - (failure is not None)
+            self._tell(parked, stream)
+        later = stream[failure is not None :]
         if later:
-            self._notify(EventsHeld(lease=lease, partition_key=partition_key, events=later))
+            self._tell(EventsHeld(lease=lease, partition_key=partition_key, events=len(later)), later)
 
     async def _send(self, lane: int, due: Sequence[Delivery]) -> _Outcome:
         """
@@ -241,7 +243,7 @@ class Relay:
                     # The same messages first: a later one must not enter the topic before them.
                     chunks.appendleft((rest, attempts))
                     attempt = 1 if error.accepted else attempt + 1
-                    await self._back_off(lane, attempt, error)
+                    await self._back_off(lane, attempt, error, rest)
                 elif not isinstance(error, MessageRejected):
                     raise
                 elif len(rest) == 1:
@@ -261,20 +263,29 @@ class Relay:
     ) -> None:
         if deliveries:
             outcome.accepted.update(delivery.key for delivery in deliveries)
-            self._notify(MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds))
+            record = MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds)
+            self._tell(record, deliveries)
 
-    async def _back_off(self, lane: int, attempt: int, error: PublishError) -> None:
+    async def _back_off(
+        self, lane: int, attempt: int, error: PublishError, waiting: Sequence[Delivery]
+    ) -> None:
         delay = self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
-        self._notify(PublishFailed(lane=lane, attempt=attempt, delay_seconds=delay, error=error))
+        self._tell(PublishFailed(lane=lane, attempt=attempt, delay_seconds=delay, error=error), waiting)
         if isinstance(error, TopicUnavailable):
-            self._notify(PublishHalted(lane=lane, error=error))
+            self._tell(PublishHalted(lane=lane, error=error), waiting)
         await asyncio.sleep(delay)
 
     def _tell_rejected(self, lane: int, delivery: Delivery, error: MessageRejected) -> None:
         event = delivery.event
-        self._notify(
-            EventRejected(lane=lane, event_id=event.id, partition_key=event.partition_key, error=error)
-        )
+        record = EventRejected(lane=lane, event_id=event.id, partition_key=event.partition_key, error=error)
+        self._tell(record, [delivery])
+
+    def _tell(self, record: Record, deliveries: Sequence[Delivery]) -> None:
+        """
+        Tell of events, inside the trace of the first one's commit.
+        """
+        with inside_trace(deliveries[0].event.meta if deliveries else {}):
+            self._notify(record)
 
 
 def _fail(page: _Page) -> NoReturn:

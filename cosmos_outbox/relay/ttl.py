@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
+from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.instrumentation import EventAgeing, EventExpiring, EventTtlShort, Hook, log_hook
@@ -139,15 +140,15 @@ class TtlGuard:
         if told_at is not None and now - told_at < _TOLD_AGAIN_SECONDS:
             return
         self._told_at[lease, kind] = now
-        self._notify(
-            kind(
-                lease=lease,
-                event_id=event.id,
-                partition_key=event.partition_key,
-                age_seconds=round(self._now() - event.written_at, 1),
-                ttl_seconds=event.ttl or 0,
-            )
+        record = kind(
+            lease=lease,
+            event_id=event.id,
+            partition_key=event.partition_key,
+            age_seconds=round(self._now() - event.written_at, 1),
+            ttl_seconds=event.ttl or 0,
         )
+        with inside_trace(event.meta):
+            self._notify(record)
 
 
 def _reaches(event: StoredEvent, share: float) -> float:

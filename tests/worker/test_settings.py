@@ -137,9 +137,10 @@ def test_a_time_that_no_clock_can_add_is_refused_for_every_setting(environment, 
     assert names == [line.partition(":")[0] for line in mistakes()]
 
 
-def test_a_namespace_is_a_host_and_no_url(environment):
+@pytest.mark.parametrize("value", ["https://n.servicebus.windows.net/", '"n.servicebus.windows.net"'])
+def test_a_namespace_is_a_host_without_scheme_and_quotes(environment, value):
     complete = {name: text for name, text in COMPLETE.items() if "SERVICEBUS" not in name}
-    environment(**complete, OUTBOX_SERVICEBUS_NAMESPACE="https://n.servicebus.windows.net/")
+    environment(**complete, OUTBOX_SERVICEBUS_NAMESPACE=value)
     (mistake,) = mistakes()
     assert mistake.startswith("OUTBOX_SERVICEBUS_NAMESPACE: must be a host")
 

@@ -242,7 +242,14 @@ async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
         await eventually(url + "/readyz", lambda status, body: status == 200 and '"lease":' in body)
 
         site.bus.broker.faults.add({"action": "server-busy", "count": None})
-        await site.commit()
+        spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(spans))
+        await site.commit(tracer_provider=provider)
+        (committed,) = spans.get_finished_spans()
+        line = json_of(await worker.said("PublishFailed"))
+        assert (f"{committed.context.trace_id:032x}", f"{committed.context.span_id:016x}") == (
+            line["trace_id"], line["span_id"],
+        )  # fmt: skip
         body = json_of(await eventually(url + "/readyz", lambda status, _: status == 503))
         (lease,) = body["leases"]
         assert lease["stalled"]
