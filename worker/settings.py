@@ -5,6 +5,7 @@ Settings: what the worker is told by its environment, each with its default and 
 from __future__ import annotations
 
 import base64
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -74,8 +75,8 @@ def _https_url(text: str | None) -> str | None:
 
 
 def _host(text: str | None) -> str | None:
-    if text is not None and "/" in text:
-        raise ValueError("must be a host such as NAME.servicebus.windows.net, not a URL")
+    if text is not None and not re.fullmatch(r"[\w.:-]+", text):
+        raise ValueError("must be a host such as NAME.servicebus.windows.net, without scheme and quotes")
     return text
 
 
