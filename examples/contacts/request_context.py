@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import uuid
 
-from opentelemetry import context
+from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,7 +42,9 @@ class RequestContext:
                 MutableHeaders(scope=message)[CORRELATION_HEADER] = correlation_id
             await send(message)
 
-        token = context.attach(_propagator.extract(headers))
+        # FastAPI's own span of the request, where spans are told, is a child of the caller's, and the parent of ours.
+        served = trace.get_current_span().get_span_context().is_valid
+        token = context.attach(context.get_current() if served else _propagator.extract(headers))
         try:
             with correlated(correlation_id=correlation_id):
                 await self._app(scope, receive, send_with_id)
