@@ -43,6 +43,14 @@ async def test_only_metrics_that_exist_are_read(file: str):
     assert set() == read - {sample.name for sample in shown_by_a_worker(after=used)}
 
 
+def test_there_is_a_rule_for_each_metric_that_the_page_wakes_people_up_by():
+    page = (OBSERVABILITY.parents[1] / "docs/how-to/observe.md").read_text()
+    named = set(re.findall(r"^\| .* \| `(\w+)` \| .* \|$", page, re.MULTILINE))
+    ruled = set(re.findall(r"\w+", (OBSERVABILITY / "alerts.yaml").read_text()))
+    assert named >= {"outbox_alarms_total", "outbox_parked_keys"}
+    assert set() == named - ruled
+
+
 async def test_what_rules_wait_to_rise_a_new_worker_shows_at_zero():
     """
     A counter that begins with its first event never rises by it.
