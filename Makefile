@@ -10,7 +10,7 @@ SECONDS ?= 60
 .PHONY: help setup demo run test test-endpoints test-official sbom test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## create .venv from the pinned requirements
 $(STAMP): requirements-dev.txt pyproject.toml
