@@ -258,6 +258,24 @@ async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork
         yield container, uow, line
 
 
+async def test_what_a_program_that_does_not_count_wrote_over_a_creation_is_not_taken_for_ours():
+    container = MemoryContainer()
+    theirs = {"id": "n", "partitionKey": "n", "type": "note", "data": {"id": "n", "text": "theirs"}}
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 40)
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(id="n", text="mine"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.read_faults.clear()
+        await container.commit("n", [Write(kind=WriteKind.REPLACE, id="n", document=theirs)])
+        await uow.commit()
+        note.tag_as("mine")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+    assert ["theirs"] == [d["data"]["text"] for d in stored(container, "note")]
+
+
 async def test_a_change_after_an_unknown_outcome_is_written_too():
     async with creation_in_doubt() as (container, uow, line):
         line.text = "new"
