@@ -23,7 +23,8 @@ from cosmos_outbox.leases import Lease
 from cosmos_outbox.ports import Document, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
 from tests.simulation.ice import freezable
-from tests.simulation.witness import Seat, Witness
+from tests.simulation.seat import Seat
+from tests.simulation.witness import Witness
 from tests.simulation.worker import Worker
 
 EPOCH = 1_800_000_000.0
@@ -272,11 +273,11 @@ class Simulation:
 
     async def _handled_by_neighbour(self, document: Document) -> None:
         await asyncio.sleep(0.01)
-        self._arrives(document, by_stranger=True)
+        self._arrives(document)
 
-    def _arrives(self, document: Document, *, by_stranger: bool = False) -> None:
+    def _arrives(self, document: Document) -> None:
         if document["partitionKey"].endswith(f".{self._created_times}"):  # else of a container that is gone
-            self.witness.change_arrives(document, by_stranger=by_stranger)
+            self.witness.change_arrives(document)
 
     # the checks
 

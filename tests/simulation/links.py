@@ -80,11 +80,12 @@ class Link:
             if self.down:
                 await asyncio.sleep(1)  # a connection that fails takes its time
                 raise StoreUnavailable
-            refused = self.refused and operation in UNTRUE.get(self.status, (operation,))
-            if refused:
+            refusal = None  # chosen now: by the time of the answer the script may refuse with another status
+            if self.refused and operation in UNTRUE.get(self.status, (operation,)):
                 self.refused -= 1
-            if refused and not self.executed:
-                raise self._refusal()
+                refusal = REFUSALS[self.status]()
+            if refusal and not self.executed:
+                raise refusal
             self._sending(operation, args)
             executed = asyncio.get_running_loop().create_task(
                 self._execute(operation, args, kwargs), context=_SERVICE_SIDE.copy()
@@ -97,17 +98,14 @@ class Link:
                     answer = await asyncio.shield(executed)
             except TimeoutError:
                 raise StoreUnavailable from None
-            if refused:
-                raise self._refusal()
+            if refusal:
+                raise refusal
             if self.lose:
                 self.lose -= 1
                 raise StoreUnavailable
             return answer
 
         return call
-
-    def _refusal(self) -> OutboxError:
-        return REFUSALS[self.status]()
 
     async def _unless_dead(self) -> None:
         if self.doomed and not self.dead:

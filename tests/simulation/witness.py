@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
-from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
-from cosmos_outbox.leases import FeedRange, Lease, from_document
-from cosmos_outbox.ports import ChangeBatch, Document, Listing
+from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.ports import ChangeBatch, Document
 
 T = TypeVar("T")
 
@@ -59,6 +58,8 @@ class Witness:
         self._robbed: dict[tuple[str, str], float] = {}
         # By a stranger's doing there are two leases of it
         self._doubled: list[FeedRange] = []
+        # By a creation that was so late that somebody else held its range: there are two leases of it for a while
+        self._late: list[FeedRange] = []
         # By a stranger
         self._removed: list[Lease] = []
 
@@ -67,11 +68,11 @@ class Witness:
 
     # what arrives
 
-    def change_arrives(self, document: Document, *, by_stranger: bool = False) -> None:
+    def change_arrives(self, document: Document) -> None:
         key, number = document["partitionKey"], document["n"]
         if number > self.arrived[key]:
-            if by_stranger and any(_holds(common, effective_partition_key(key)) for common in self._doubled):
-                return  # of its two leases the one that is behind has what this one skipped
+            if all(self._left_to_another_lease(change) for change in self._missing(key, before=number)):
+                return
             self.violated(f"{key}: {number} arrived before {self.arrived[key]}")
         self.arrived[key] = max(self.arrived[key], number + 1)
 
@@ -107,7 +108,7 @@ class Witness:
             elif robbed_at is not None and until > robbed_at + self._trust_seconds:
                 self.violated(f"{owner} trusts {lease.id} for longer than when it was robbed of it")
         for (owner, lease), (other_owner, other) in _pairs(honest, key=lambda pair: pair[1].range):
-            if owner != other_owner and self._twice(lease.range, other.range):
+            if owner != other_owner and self._twice(lease.range, other.range, also_excused=self._late):
                 self.violated(f"{owner} and {other_owner} both trust {lease.id} / {other.id}")
 
     def overlapping(self) -> list[tuple[str, str]]:
@@ -128,11 +129,12 @@ class Witness:
         leases = [lease for lease in self.leases.values() if self._current(lease) and lease.version == 0]
         return [lease.id for lease in leases if lease.token not in partitions]
 
-    def _twice(self, first: FeedRange | None, second: FeedRange | None) -> bool:
-        if first is None or second is None or not first.overlaps(second):
-            return False
-        common = FeedRange(min=max(first.min, second.min), max=min(first.max, second.max))
-        return not any(doubled.contains(common) for doubled in self._doubled)
+    def _twice(
+        self, first: FeedRange | None, second: FeedRange | None, *, also_excused: Sequence[FeedRange] = ()
+    ) -> bool:
+        common = _common(first, second)
+        excused = (*self._doubled, *also_excused)
+        return common is not None and not any(doubled.contains(common) for doubled in excused)
 
     # what is written
 
@@ -189,27 +191,24 @@ class Witness:
         others = [o for o in self.leases.values() if o.id != lease.id and self._same_container(o, lease)]
         parents = [other for other in others if _within(lease, other)]
         own = [parent for parent in parents if parent.owner == actor]
+        held = [common for o in others if o not in own and (common := _common(lease.range, o.range))]
         if actor in STRANGERS or (not own and self._is_orphan(actor, lease)):
-            self._doubled += [
-                FeedRange(
-                    min=max(lease.range.min, other.range.min), max=min(lease.range.max, other.range.max)
-                )
-                for other in others
-                if other not in own and lease.range and other.range and lease.range.overlaps(other.range)
-            ]
+            self._doubled += held
             return
         if lease.owner is not None:
             self.violated(f"{actor} creates {lease.id} with an owner")
-        # Without a parent of its own it is one that was missing when its creator looked, which may be long ago: where its range
-        # is held by others by now, its first owner replaces it by nothing, and `overlapping` waits for that.
-        for parent in own:
-            if lease.continuation != parent.continuation:
-                self.violated(
-                    f"{lease.id} starts at {lease.continuation}, its parent is at {parent.continuation}"
-                )
-            for other in others:
-                if other not in parents and self._twice(lease.range, other.range):
-                    self.violated(f"{actor} creates {lease.id}, which overlaps {other.id}")
+        if not own:
+            # It was missing when its creator looked, which may be long ago: where its range is held by others by now, its first
+            # owner replaces it by nothing, or by a lease of the part that replaces the others; `overlapping` waits for that.
+            self._late += held
+            return
+        # Of several that hold it, since one of them was created that late, it is the child of one.
+        if lease.continuation not in (parent.continuation for parent in own):
+            reached = " and ".join(str(parent.continuation) for parent in own)
+            self.violated(f"{lease.id} starts at {lease.continuation}, its parent is at {reached}")
+        for other in others:
+            if other not in parents and self._twice(lease.range, other.range):
+                self.violated(f"{actor} creates {lease.id}, which overlaps {other.id}")
 
     def _is_orphan(self, actor: str, lease: Lease) -> bool:
         """
@@ -242,20 +241,33 @@ class Witness:
         if lease.range is not None and self._current(lease) and lease.range.without(left):
             self.violated(f"{actor} deletes {lease.id} before all of its children are there")
 
+    def _missing(self, key: str, *, before: int) -> Iterator[Document]:
+        for change in self._container().documents():
+            if change["partitionKey"] == key and self.arrived[key] <= change["n"] < before:
+                yield change
+
+    def _left_to_another_lease(self, change: Document) -> bool:
+        """
+        Say whether a stranger made two leases of one range, so that one skips what the other, which is behind, still has.
+        """
+        hashed = effective_partition_key(change["partitionKey"])
+        return any(_holds(common, hashed) for common in self._doubled) and any(
+            lease.range and _holds(lease.range, hashed) and _position(lease) < change["_lsn"]
+            for lease in self.leases.values()
+            if self._current(lease)
+        )
+
     def _check_not_ahead(self, actor: str, lease: Lease) -> None:
         if not self._current(lease):
             return
         covered, reached = lease.range or FeedRange(min="", max="FF"), _position(lease)
         for change in self._container().documents():
             key, number = change["partitionKey"], change["n"]
-            hashed = effective_partition_key(key)
-            # Where a stranger made two leases of one range, the one that is behind has what the other does not.
-            doubled = any(_holds(common, hashed) for common in self._doubled)
             if (
-                _holds(covered, hashed)
-                and not doubled
-                and change["_lsn"] <= reached
+                change["_lsn"] <= reached
                 and number >= self.arrived[key]
+                and _holds(covered, effective_partition_key(key))
+                and not self._left_to_another_lease(change)
             ):
                 self.violated(f"{actor} saves {lease.id} at {reached}, but {key}-{number} was not handled")
 
@@ -270,57 +282,6 @@ class Witness:
         return datetime.fromtimestamp(int(self._now()), UTC)
 
 
-class Seat:
-    """
-    The lease container as one actor uses it, with the witness looking on.
-    """
-
-    def __init__(
-        self,
-        actor: str,
-        store: MemoryLeases,
-        witness: Witness,
-        *,
-        on_create: Callable[[Lease], Awaitable[None]] | None = None,
-    ) -> None:
-        self.actor, self._store, self._witness, self._on_create = actor, store, witness, on_create
-
-    async def partitioned_by_id(self) -> bool:
-        return await self._store.partitioned_by_id()
-
-    async def list(self, prefix: str) -> Listing:
-        return await self._store.list(prefix)
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        return await self._store.read(document_id, partition_key)
-
-    # Nothing runs between the store's write and what follows it here: the witness sees each state as it was.
-
-    async def create(self, document: Mapping[str, Any]) -> Document:
-        created = await self._store.create(document)
-        if _is_lease(created["id"]):
-            self._witness.is_written(self.actor, None, from_document(created))
-            if self._on_create:
-                await self._on_create(from_document(created))
-        return created
-
-    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        replaced = await self._store.replace(document, etag=etag)
-        if _is_lease(replaced["id"]):
-            before = self._witness.leases[replaced["id"]]
-            self._witness.is_written(self.actor, before, from_document(replaced))
-        return replaced
-
-    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        await self._store.delete(document_id, partition_key, etag=etag)
-        if _is_lease(document_id):
-            self._witness.is_written(self.actor, self._witness.leases[document_id], None)
-
-
-def _is_lease(document_id: str) -> bool:
-    return ".." in document_id  # neither the marker nor the lock
-
-
 def _pairs(things: Iterable[T], *, key: Callable[[T], FeedRange | None]) -> Iterator[tuple[T, T]]:
     """
     Return the pairs whose ranges may overlap; with a hundred ranges, trying all would take most of a run.
@@ -333,6 +294,12 @@ def _pairs(things: Iterable[T], *, key: Callable[[T], FeedRange | None]) -> Iter
             if other.min >= covered.max:
                 break
             yield thing, other_thing
+
+
+def _common(first: FeedRange | None, second: FeedRange | None) -> FeedRange | None:
+    if first is None or second is None or not first.overlaps(second):
+        return None
+    return FeedRange(min=max(first.min, second.min), max=min(first.max, second.max))
 
 
 def _holds(feed_range: FeedRange, hashed: str) -> bool:

@@ -16,7 +16,8 @@ from cosmos_outbox.leases import Lease
 from cosmos_outbox.ports import ChangeBatch, Document
 from tests.simulation.ice import ICE, Ice
 from tests.simulation.links import Link
-from tests.simulation.witness import Seat, Witness
+from tests.simulation.seat import Seat
+from tests.simulation.witness import Witness
 
 
 class Worker:
