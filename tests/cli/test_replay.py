@@ -73,6 +73,16 @@ async def test_what_is_held_since_is_left_alone():
     assert (1, 3, ["grace/1"]) == (result.sent, result.left_out, taken(broker))
 
 
+async def test_of_a_parked_key_what_was_sent_before_is_sent_again():
+    store = MemoryParked()
+    broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith("ada/2"))
+    await Relay(broker.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS))
+    assert ["ada/1", "grace/1"] == sorted(taken(broker))
+    elsewhere = MemoryBroker()
+    result, _ = await replayed(elsewhere, parked=store)
+    assert (2, 2, ["ada/1", "grace/1"]) == (result.sent, result.left_out, sorted(taken(elsewhere)))
+
+
 async def test_events_that_are_refused_are_told_and_hold_up_nothing():
     broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith(("ada/1", "ada/2")))
     result, told = await replayed(broker)
