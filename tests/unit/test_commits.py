@@ -739,6 +739,29 @@ async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_bo
     assert caught.value.final
 
 
+async def test_a_lost_change_beside_a_deletion_is_told_by_what_stays_though_the_deleted_one_is_there_again():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "al":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+
+    async def theirs() -> None:
+        await with_line(container)
+        for _ in range(2):
+            await changed_line(container, "theirs")
+
+    store = Overtaken(container, F.LOST_AFTER, theirs)
+    store.read_faults = [None, None, ReadFault.UNAVAILABLE]  # so that the deletion is sent again, and refused
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        await lines.delete("l", partition_key="b", hard=True)
+        lines.update(await lines.read("a", partition_key="b"))
+        assert 2 == (await uow.commit()).attempts
+
+    assert [("a", 2), ("l", 3)] == sorted((d["id"], d["version"]) for d in stored(container, "line"))
+
+
 async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
     container = MemoryContainer()
     store = FaultyStore(container, [F.LOST_BEFORE] * 1000, [ReadFault.UNAVAILABLE] * 1000)

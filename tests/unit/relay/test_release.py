@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,12 +15,14 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import BrokerUnavailable, ParkingFull, StoreUnavailable
+from cosmos_outbox.errors import BrokerUnavailable, ParkingFull, ReleaseInProgress, StoreUnavailable
 from cosmos_outbox.instrumentation import EventsHeld, KeyParked
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.relay.claim import Claim
 from cosmos_outbox.relay.parked import INDEX_ID, KeyState, key_in
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
+from cosmos_outbox.retries import RetryOptions
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parking import Counted, World, parked
 
@@ -110,6 +113,21 @@ async def test_a_key_whose_failing_event_was_dropped_has_no_failure_any_more() -
     await world.operator.drop("b", "b/2", reason="of no use")
     (key,) = await world.operator.list()
     assert key.failure is None
+
+
+async def test_whose_release_was_taken_over_hands_nothing_back() -> None:
+    world = await parked()
+    first, second = (
+        Claim(world.store, "b", retry=RetryOptions(), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+        for _ in range(2)
+    )
+    await first.take(None, take_over=False)
+    await first.take_off(await first.due(), KeyState.RELEASING)
+    await second.take(None, take_over=True)
+    with pytest.raises(ReleaseInProgress):
+        await first.hand_back()
+    assert ["b"] == [key.partition_key for key in await world.operator.list()]
+    assert await second.hand_back()
 
 
 async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lost_was_handed_back() -> None:
