@@ -48,6 +48,8 @@ def main() -> int:
     logs.configure(settings.log_level, settings.log_format)
     for sentence in unknown_variables(os.environ):
         _logger.warning("settings.unknown %s", sentence)
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        _logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
     try:
         asyncio.run(_run(settings))
     except Aborted:

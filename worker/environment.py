@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from cosmos_outbox.adapters.cosmos_containers import shared_containers
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.relay.ttl import require_ttls
+from worker import otlp
 from worker.azure_monitor import VARIABLE
 from worker.settings import PREFIX, Settings
 
@@ -39,6 +40,7 @@ def load() -> Settings:
             mistakes.append(f"{PREFIX}{first.upper()} or {PREFIX}{second.upper()}: {wanted}")
     if (sink := os.environ.get(VARIABLE)) and "instrumentationkey=" not in sink.casefold():
         mistakes.append(f"{VARIABLE}: is no connection string: it lacks InstrumentationKey=…")
+    mistakes += otlp.mistakes_in(os.environ)
     settings: Settings | None = None
     wrong: set[str] = set()
     try:

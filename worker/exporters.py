@@ -14,12 +14,14 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from cosmos_outbox.errors import ConfigurationError
 from worker.azure_monitor import VARIABLE, opened_azure_monitor
+from worker.otlp import Signal, is_sent
 from worker.telemetry import Telemetry
 
 _SERVICE = "cosmos-outbox-worker"
@@ -56,26 +58,23 @@ def opened_telemetry(
     """
     Set telemetry up for as long as the block lasts; what is left is exported at its end.
 
-    Metrics are always there for Prometheus. Spans and metrics also go out by OTLP over HTTP where one of the standard
-    variables `OTEL_EXPORTER_OTLP_ENDPOINT`, `…_TRACES_ENDPOINT`, `…_METRICS_ENDPOINT` says where to; all other
-    `OTEL_…` variables count as the OpenTelemetry SDK documents them. They go to Azure Monitor where
-    `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` says whether with the default Azure credential.
+    Metrics are always there for Prometheus, unless `OTEL_SDK_DISABLED`. Spans and metrics also go out by OTLP over HTTP,
+    see `worker.otlp`; all other `OTEL_…` variables count as the OpenTelemetry SDK documents them. They go to Azure Monitor
+    where `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` says whether with the default Azure credential.
 
     Raises:
-        ConfigurationError: Azure Monitor is asked for, and its exporter cannot be used.
+        ConfigurationError: Azure Monitor is asked for, and its exporter cannot be used; or the SDK refuses a variable.
     """
-    resource = Resource.create(
-        {"service.instance.id": instance}
-        | ({} if environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE})
-    )
-    general = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    ours = {"service.name": _SERVICE, "service.instance.id": instance}
+    # What the environment names counts more, which is not how the SDK merges them.
+    resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
     every = None if export_every_seconds is None else export_every_seconds * 1000
     metric_exporters: list[MetricExporter] = []
     span_exporters: list[SpanExporter] = []
-    if general or environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+    if is_sent(Signal.METRICS, environ):
         metric_exporters.append(OTLPMetricExporter())
-    if general or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+    if is_sent(Signal.TRACES, environ):
         span_exporters.append(OTLPSpanExporter())
     with ExitStack() as stack:
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -86,16 +85,19 @@ def opened_telemetry(
             )
             metric_exporters.append(azure.metrics)
             span_exporters.append(azure.spans)
-        for span_exporter in span_exporters:
-            tracers.add_span_processor(BatchSpanProcessor(span_exporter))
-        readers = [
-            PrometheusMetricReader(registry=registry),
-            *(
-                PeriodicExportingMetricReader(exporter, export_interval_millis=every)
-                for exporter in metric_exporters
-            ),
-        ]
-        meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        try:
+            for span_exporter in span_exporters:
+                tracers.add_span_processor(BatchSpanProcessor(span_exporter))
+            readers = [
+                PrometheusMetricReader(registry=registry),
+                *(
+                    PeriodicExportingMetricReader(exporter, export_interval_millis=every)
+                    for exporter in metric_exporters
+                ),
+            ]
+            meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        except ValueError as error:
+            raise ConfigurationError(f"OpenTelemetry refuses one of the OTEL_… variables: {error}") from error
         stack.callback(_ended_in_time, meters.shutdown)
         yield OpenedTelemetry(
             Telemetry(meters, topic=topic),

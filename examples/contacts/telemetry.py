@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -21,13 +21,13 @@ def exporting(service: str) -> Iterator[None]:
     Make this process tell its spans for as long as the block lasts; what is left is sent at its end.
 
     Args:
-        service: the process's name, unless `OTEL_SERVICE_NAME` gives another.
+        service: the process's name, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` gives another.
     """
     if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT") for kind in ("", "TRACES_")):
         yield
         return
-    name = os.environ.get("OTEL_SERVICE_NAME") or service
-    provider = TracerProvider(resource=Resource.create({"service.name": name}), shutdown_on_exit=False)
+    resource = Resource.create({"service.name": service, **OTELResourceDetector().detect().attributes})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     try:

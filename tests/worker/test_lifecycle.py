@@ -14,7 +14,7 @@ from subprocess import run
 
 import pytest
 
-from tests.worker.site import Site, eventually, opened_site
+from tests.worker.site import Site, eventually, fetched, opened_site
 from worker.lifecycle import Aborted, run_until_signalled
 
 pytestmark = pytest.mark.looptime(False)
@@ -141,6 +141,14 @@ async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
         worker = await site.start_worker(OUTBOX_HEALTH_PORT=str(taken.getsockname()[1]))
         assert 2 == await worker.exit_code()
     assert "OUTBOX_HEALTH_PORT" in worker.output
+
+
+async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
+    worker = await site.start_worker(OTEL_SDK_DISABLED="true")
+    url = await worker.health_url()
+    assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
+    await eventually(url + "/readyz", lambda status, _: status == 200)
+    assert (200, "") == await fetched(url + "/metrics")
 
 
 def run_worker(*arguments: str, **variables: str):

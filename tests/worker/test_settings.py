@@ -4,12 +4,14 @@ The worker's settings: every mistake at once, by the name of its variable, and n
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
 from worker.environment import load, unknown_variables
+from worker.otlp import Signal, is_sent
 from worker.settings import PREFIX, Settings
 
 KEY = "c2VjcmV0LWtleQ=="
@@ -26,6 +28,8 @@ COMPLETE = {
 def environment(monkeypatch):
     for variable in (f"{PREFIX}{name.upper()}" for name in Settings.model_fields):
         monkeypatch.delenv(variable, raising=False)
+    for variable in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(variable)
 
     def put(**variables):
         for name, value in variables.items():
@@ -143,6 +147,44 @@ def test_a_namespace_is_a_host_without_scheme_and_quotes(environment, value):
     environment(**complete, OUTBOX_SERVICEBUS_NAMESPACE=value)
     (mistake,) = mistakes()
     assert mistake.startswith("OUTBOX_SERVICEBUS_NAMESPACE: must be a host")
+
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:many"}, "OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL"),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "/v1"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be"),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf"),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: must"),
+        ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER: must be otlp or none"),
+        ({"OTEL_METRICS_EXPORTER": "otlp,console"}, "OTEL_METRICS_EXPORTER: must be otlp or none"),
+    ],
+)  # fmt: skip
+def test_telemetry_that_the_worker_cannot_send_is_refused(environment, variables, refused):
+    environment(**COMPLETE | variables)
+    (mistake,) = mistakes()
+    assert mistake.startswith(refused)
+    assert not any(value in mistake.partition(":")[2] for value in variables.values() if value != "grpc")
+
+
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        ({}, []),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, []),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ["TRACES", "METRICS"]),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "otlp"}, ["METRICS"]),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/v1/traces"}, ["TRACES"]),
+    ],
+)
+def test_the_standard_variables_say_what_is_sent(environment, variables, sent):
+    environment(**COMPLETE | variables)
+    load()
+    assert sent == [signal for signal in Signal if is_sent(signal, os.environ)]
 
 
 def test_no_error_shows_a_secret(environment):

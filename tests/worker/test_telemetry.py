@@ -30,7 +30,7 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.service_bus_processing import processing
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
-from cosmos_outbox.errors import BrokerUnavailable
+from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
 from cosmos_outbox.instrumentation import names_of
 from cosmos_outbox.messages import OutboundMessage
 from examples.contacts.demo.processes import Children
@@ -234,6 +234,30 @@ async def test_a_failed_send_is_an_error_span():
     assert ("BrokerUnavailable", trace.StatusCode.ERROR, ()) == (
         span.attributes["error.type"], span.status.status_code, tuple(span.links),
     )  # fmt: skip
+
+
+def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.MonkeyPatch):
+    def named() -> set[str]:
+        with opened_telemetry(topic="t", instance="w", environ=os.environ) as telemetry:
+            (line,) = re.findall(r"^target_info\{(.*)\}", telemetry.exposition()[0].decode(), re.MULTILINE)
+        return set(re.findall(r'service_(?:name|instance_id)="[^"]*"', line))
+
+    for variable in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(variable, raising=False)
+    assert {'service_name="cosmos-outbox-worker"', 'service_instance_id="w"'} == named()
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=relay,service.instance.id=pod-7")
+    assert {'service_name="relay"', 'service_instance_id="pod-7"'} == named()
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "named")
+    assert {'service_name="named"', 'service_instance_id="pod-7"'} == named()
+
+
+def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", "nonsense")
+    with (
+        pytest.raises(ConfigurationError, match=r"OTEL_… variables: .*nonsense"),
+        opened_telemetry(topic="t", instance="w", environ=os.environ),
+    ):
+        pass
 
 
 async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_than_allowed(
