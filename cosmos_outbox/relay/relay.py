@@ -5,6 +5,7 @@ Relay: the handler that turns pages of changes into messages, and returns when t
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from cosmos_outbox.relay.parked import Failure, failure_of
 from cosmos_outbox.relay.parking import Parking
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
+_MOST_LEASES = 1000  # remembered; more than one process can serve. One that is forgotten is begun anew
 
 # The events of each partition key that are still to be dealt with, in order
 Streams = Mapping[str, list[Delivery]]
@@ -113,6 +115,7 @@ class Relay:
         self._publisher, self._parking, self._lane_bytes = publisher, parking, lane_bytes
         self._backoff, self._notify = backoff or Backoff(), notify
         self._leases: dict[str, _Lease] = {}
+        self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
 
     async def __call__(self, batch: ChangeBatch) -> None:
@@ -127,7 +130,10 @@ class Relay:
                 After each of these, all events of other partition keys were accepted.
         """
         # Leases begin on different lanes, or those with little to send would all wait for one another.
-        lease = self._leases.setdefault(batch.lease, _Lease(first_lane=len(self._leases)))
+        lease = self._leases.pop(batch.lease, None) or _Lease(first_lane=next(self._lanes))
+        self._leases[batch.lease] = lease
+        if len(self._leases) > _MOST_LEASES:
+            del self._leases[next(iter(self._leases))]  # the one that had no page for the longest time
         streams: Streams = streams_of(batch.documents, accepted=lease.accepted)
         for document in filter(is_malformed_event, batch.documents):
             self._notify(

@@ -443,6 +443,20 @@ async def test_looking_needs_no_topic_and_releasing_does() -> None:
         await viewer.release("b")
 
 
+async def test_a_worker_remembers_no_more_parked_keys_than_there_may_be() -> None:
+    world = World(max_keys=2)
+    for number in range(5):
+        world.reject(f"k{number}/1")
+        await world.relay(batch(event(f"k{number}")))
+        await world.relay(batch(event(f"k{number}", 2)))
+        assert [f"k{number}/1", f"k{number}/2"] == await world.held(f"k{number}")
+        world.reject()
+        await world.operator.release(f"k{number}")
+    parking = world.relay._parking
+    assert parking is not None
+    assert ["k4"] == list(parking._confirmed)
+
+
 async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_the_page_flow() -> None:
     world = World(max_keys=1)
     world.reject("a/1", "b/1")
