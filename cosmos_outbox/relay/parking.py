@@ -201,10 +201,8 @@ class Parking:
     async def _confirm(self, key: ParkedKey) -> None:
         if self._confirmed.get(key.partition_key) != key.epoch:
             await self._index.confirm(key.epoch, key.partition_key)
-            if (
-                len(self._confirmed) >= self._max_keys
-            ):  # most were handed back; of the others it costs one write more
-                self._confirmed.clear()
+            if len(self._confirmed) >= self._max_keys:
+                self._confirmed.clear()  # most were handed back; of the others it costs one write more
             self._confirmed[key.partition_key] = key.epoch
 
     async def _failed_for_sure(self, key: ParkedKey, error: StoreError, deadline: Deadline) -> bool:
