@@ -23,7 +23,7 @@ from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import event_commands, lease_commands, parked_commands
 from cosmos_outbox.cli.describing import describe, describe_for_application
 from cosmos_outbox.cli.findings import Severity, findings_in
-from cosmos_outbox.cli.leases import leases_in, start_named
+from cosmos_outbox.cli.leases import leases_in, require_come, start_named
 from cosmos_outbox.cli.output import console, print_json, print_rows
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, seconds
 from cosmos_outbox.cli.status import Status, look
@@ -119,7 +119,9 @@ async def bootstrap(
     chosen = start_named(start)
     async with opened(target_of(os.environ)) as outbox:
         prefix = await outbox.prefix()
-        before = {lease.id for lease in leases_in(await outbox.leases.list(f"{prefix}.."))}
+        listing = await outbox.leases.list(f"{prefix}..")
+        require_come(chosen, listing.read_at)
+        before = {lease.id for lease in leases_in(listing)}
         await create_leases(
             prefix, feed=outbox.feed, store=outbox.leases, start=chosen, utcnow=lambda: datetime.now(UTC)
         )

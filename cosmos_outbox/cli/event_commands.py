@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from cosmos_outbox.cli.bookmark import Bookmark
 from cosmos_outbox.cli.events import Position, Wanted, read_events, sent_up_to
-from cosmos_outbox.cli.leases import leases_in, start_named
+from cosmos_outbox.cli.leases import leases_in, require_come, start_named
 from cosmos_outbox.cli.output import clock_time, confirm, counted, print_json
 from cosmos_outbox.cli.replay import Replayed, replay, sending_to
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command
@@ -32,6 +33,8 @@ from cosmos_outbox.ports import Document, ParkedStore, StartFrom
 from cosmos_outbox.relay import ParkedKeys
 
 events = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
+
+_NAMED = 10  # keys in one line; --json has all
 
 Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
 Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
@@ -54,10 +57,12 @@ async def tail(
     """
     Print events as they are committed; one line each, with --json a JSON object each.
     """
+    start = start_named(since)
+    require_come(start, datetime.now(UTC))
     async with opened(target_of(os.environ)) as outbox:
         async for found in read_events(
             outbox.feed,
-            start=start_named(since),
+            start=start,
             wanted=Wanted(partition_key=key, action=action),
             follow=poll_seconds if follow else None,
         ):
@@ -97,15 +102,11 @@ async def replay_command(
     """
     target = target_of(os.environ)
     start = start_named(since)
-    asked = {"since": since, "key": key, "action": action}
-    position = _saved(state, asked)
     async with opened(target) as outbox:
-        listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-        leases = leases_in(listing)
-        if start is StartFrom.NOW or (isinstance(start, datetime) and start > listing.read_at):
-            raise UsageError(
-                f"No event was written after --since {since} yet; name an earlier time, or beginning."
-            )
+        leases = await _leases_to_replay(outbox, start)
+        asked = {"since": since, "key": key, "action": action, **await _ends(outbox)}
+        bookmark = None if state is None else Bookmark(file=state, asked=asked)
+        position = bookmark.position() if bookmark else None
         store = await outbox.parked_store() if outbox.parked else None
         parked = await ParkedKeys(store).list() if store else ()
         wanted = Wanted(
@@ -123,8 +124,8 @@ async def replay_command(
 
             def done(sent: int, at: Position | None) -> None:
                 bar.update(task, completed=sent)
-                if state is not None and at is not None and not dry_run:
-                    _save(state, {"asked": asked, "position": dict(at)})
+                if bookmark and at is not None and not dry_run:
+                    bookmark.keep(at)
 
             done(0, position or {})  # a file that cannot be written has to fail before anything is sent
             replayed = await _replayed(
@@ -139,8 +140,15 @@ async def replay_command(
                 dry_run=dry_run,
                 done=done,
             )
-    if state is not None and not dry_run:
-        state.unlink(missing_ok=True)
+    if bookmark and not dry_run:
+        bookmark.remove()
+    names = sorted(wanted.without if key is None else wanted.without & {key})
+    _tell(replayed, names, resumed=bool(position), dry_run=dry_run, as_json=as_json)
+    if replayed.refused:
+        raise typer.Exit(FAILED)
+
+
+def _tell(replayed: Replayed, parked: Sequence[str], *, resumed: bool, dry_run: bool, as_json: bool) -> None:
     refused = [
         {"key": one.partition_key, "event": one.event_id, "error": str(one.error)} for one in replayed.refused
     ]
@@ -150,18 +158,53 @@ async def replay_command(
                 "dry_run": dry_run,
                 "events": replayed.sent,
                 "left_out": replayed.left_out,
+                "left_to_workers": replayed.left_to_workers,
+                "parked_keys": parked,
                 "refused": refused,
-                "resumed": bool(position),
+                "resumed": resumed,
             }
         )
-    else:
-        sys.stdout.write(f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}.\n")
-        if replayed.left_out:
-            sys.stdout.write(f"{replayed.left_out} left out: they were dropped, or are held.\n")
-        for one in refused:
-            sys.stdout.write(f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}\n")
-    if refused:
-        raise typer.Exit(FAILED)
+        return
+    lines = [f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}."]
+    if replayed.left_out:
+        lines.append(f"{replayed.left_out} left out: they were dropped, or are held.")
+    if replayed.left_to_workers:
+        lines.append("The workers are behind: what they have not sent yet is left to them.")
+    if parked:
+        more = f" and {len(parked) - _NAMED} more" if len(parked) > _NAMED else ""
+        lines.append(f"Parked keys are left out: {', '.join(parked[:_NAMED])}{more}.")
+    lines += [f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+async def _leases_to_replay(outbox: Opened, start: StartFrom | datetime) -> tuple[Lease, ...]:
+    """
+    Return the leases, which say what is sent already.
+
+    Raises:
+        UsageError: there are none, or nothing can have been written since the start.
+    """
+    listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+    require_come(start, listing.read_at)
+    if start is StartFrom.NOW:
+        raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
+    if leases := leases_in(listing):
+        return leases
+    raise UsageError(
+        f"Processor {outbox.target.processor!r} has no leases, so nothing tells what its workers have sent. Set "
+        "OUTBOX_PROCESSOR_NAME as they have it."
+    )
+
+
+async def _ends(outbox: Opened) -> dict[str, str | None]:
+    # A position is one of this container and processor; and what was sent, was sent to these topics.
+    target = outbox.target
+    return {
+        "outbox": await outbox.prefix(),
+        "namespace": target.namespace,
+        "topic": target.topic,
+        "routes": target.routes,
+    }
 
 
 async def _replayed(
@@ -186,38 +229,6 @@ async def _replayed(
         return await replay(pages, nothing, parked=parked, per_second=None, done=done)
     async with opened_publisher(target) as publisher:
         return await replay(pages, sending_to(publisher), parked=parked, per_second=rate, done=done)
-
-
-def _saved(state: Path | None, asked: dict[str, str | None]) -> Position | None:
-    """
-    Return the position that an interrupted replay came to, or None where there was none.
-    """
-    if state is None:
-        return None
-    saved = None
-    try:
-        saved = json.loads(state.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        pass  # as any other file that is none
-    match saved:
-        case {"asked": dict(before), "position": dict(position)} if all(
-            isinstance(continuation, str | None) for continuation in position.values()
-        ):
-            if before != asked:
-                raise UsageError(
-                    f"{state} belongs to another replay: {before}. Repeat that one, or delete the file."
-                )
-            return position
-    raise UsageError(f"{state} is no state of a replay; name another file.")
-
-
-def _save(state: Path, content: dict[str, Any]) -> None:
-    # Replaced as a whole: an interruption must not leave half of it.
-    written = state.with_name(f"{state.name}.new")
-    written.write_text(json.dumps(content))
-    written.replace(state)
 
 
 def _line(event: StoredEvent) -> str:

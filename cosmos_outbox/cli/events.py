@@ -47,11 +47,14 @@ class Wanted:
 class Found:
     """
     The wanted events of one page, in the order in which they are sent, and the position behind the page.
+
+    cut: the page has changes behind the last LSN to take.
     """
 
     documents: tuple[Document, ...]
     events: tuple[StoredEvent, ...]
     position: Position
+    cut: bool = False
 
 
 async def read_events(
@@ -99,13 +102,14 @@ async def read_events(
             at[feed_range] = page.continuation
             limit = None if up_to is None else up_to(feed_range)
             found = _found(page.documents, wanted, limit)
+            cut = limit is not None and bool(page.documents) and page.documents[-1]["_lsn"] > limit
             yield Found(
                 documents=tuple(document for document, _ in found),
                 events=tuple(event for _, event in found),
                 position={_name(one): continuation for one, continuation in at.items()},
+                cut=cut,
             )
-            ended = limit is not None and page.documents and page.documents[-1]["_lsn"] > limit
-            if (page.documents or page.passed_over) and not ended:
+            if (page.documents or page.passed_over) and not cut:
                 due.appendleft(feed_range)
         if follow is None:
             return

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.cli.output import readable_time
+from cosmos_outbox.cli.output import clock_time, readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.leases import START, Lease, format_timestamp, from_document, range_of
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
 
-DEFAULT_EXPIRATION = timedelta(seconds=60)
+_FIRST_YEAR = 1971  # with room for any zone; the service counts from 1970
 _SYSTEM_FIELDS = ("_etag", "_ts", "_rid", "_self", "_attachments")
 
 
@@ -210,22 +210,22 @@ async def reset_leases(
     prefix: str,
     store: LeaseStore,
     expiration: timedelta,
-    now: datetime | None = None,
     dry_run: bool = False,
 ) -> tuple[Change, ...]:
     """
     Have all ranges read again from a start.
 
     Raises:
-        UsageError: a worker owns a lease, or there is none.
+        UsageError: a worker owns a lease, or there is none; or the start is still to come.
         PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
     """
     listing = await store.list(f"{prefix}..")
+    require_come(start, listing.read_at)
     leases = leases_in(listing)
     if not leases:
         raise UsageError("There are no leases yet; the first worker, or `bootstrap`, creates them.")
-    refuse_if_owned(leases, listing.read_at, expiration)
-    now = now or listing.read_at
+    now = listing.read_at
+    refuse_if_owned(leases, now, expiration)
     if start is StartFrom.BEGINNING:
         chosen = StartFrom.BEGINNING.value
     else:
@@ -253,4 +253,19 @@ def start_named(text: str) -> StartFrom | datetime:
         raise UsageError(
             f"{text!r} is neither 'beginning' nor 'now' nor a time such as 2026-11-21T08:00:00Z."
         ) from None
+    if moment.year < _FIRST_YEAR:
+        raise UsageError(f"{text!r} is before all events there can be; say 'beginning'.")
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def require_come(start: StartFrom | datetime, now: datetime) -> None:
+    """
+    Refuse a start in the future: which of the events before it are left out would depend on when somebody first looks.
+
+    Raises:
+        UsageError: it is later than `now`, which is on the service's clock.
+    """
+    if isinstance(start, datetime) and start > now:
+        raise UsageError(
+            f"{start.isoformat()} is still to come: for the service it is {clock_time(now)}. Name an earlier time, or 'now'."
+        )

@@ -25,10 +25,13 @@ _CHUNKS_A_SECOND = 10
 class Replayed:
     """
     What a replay did; left out are events that were dropped, or are held.
+
+    left_to_workers: there are changes that the workers have not come to yet.
     """
 
     sent: int
     left_out: int
+    left_to_workers: bool
     refused: tuple[EventRejected, ...]
 
 
@@ -52,10 +55,12 @@ async def replay(
     """
     loop = asyncio.get_running_loop()
     sent = left_out = 0
+    behind = False
     refused: list[EventRejected] = []
     async for page in pages:
         due = page.documents if parked is None else await _as_sent(page.documents, parked)
         left_out += len(page.documents) - len(due)
+        behind |= page.cut
         size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
         for start in range(0, len(due), size):
             chunk, began = due[start : start + size], loop.time()
@@ -67,7 +72,7 @@ async def replay(
                 # From the start of this chunk: what an outage delayed must not be caught up with at once.
                 await asyncio.sleep(max(0.0, began + len(chunk) / per_second - loop.time()))
         done(sent, page.position)
-    return Replayed(sent=sent, left_out=left_out, refused=tuple(refused))
+    return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 
 def sending_to(publisher: Publisher) -> Send:

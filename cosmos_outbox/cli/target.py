@@ -4,6 +4,7 @@ Target: which outbox a command works on, as the worker's environment variables n
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,14 @@ class Target:
     cloudevents_source: str
     processor: str
     delete_after_publish: str | None
+
+    @property
+    def namespace(self) -> str | None:
+        """
+        Return the host of the Service Bus namespace, whichever way it is named.
+        """
+        named = re.search("Endpoint=sb://([^;/]+)", self.servicebus_connection_string or "", re.IGNORECASE)
+        return named[1] if named else self.servicebus_namespace
 
 
 def target_of(environ: Mapping[str, str]) -> Target:

@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import DatabaseProxy
 
 from tests.cli.local import Local
 
@@ -36,9 +40,15 @@ def test_tail_prints_the_events_that_are_asked_for(outbox: Local):
 def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembers(alone: Local):
     alone.commit("ada", "grace")
     alone.pass_all()
-    assert {"dry_run": True, "events": 4, "left_out": 0, "refused": [], "resumed": False} == alone.json(
-        "replay", "--since", "beginning", "--dry-run"
-    )
+    assert {
+        "dry_run": True,
+        "events": 4,
+        "left_out": 0,
+        "left_to_workers": False,
+        "parked_keys": [],
+        "refused": [],
+        "resumed": False,
+    } == alone.json("replay", "--since", "beginning", "--dry-run")
     assert 0 == alone.accepted
     assert 4 == alone.json("replay", "--since", "beginning", "--yes")["events"]
     assert 4 == alone.accepted
@@ -55,9 +65,9 @@ def test_replay_leaves_out_what_was_written_before_its_start(alone: Local):
     assert 2 == alone.json("replay", "--since", "beginning", "--dry-run")["events"]
 
 
-@pytest.mark.parametrize("since", ["now", "2099-01-01T00:00:00Z"])
-def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local, since):
-    assert since in outbox.run("replay", "--since", since, "--yes", code=1).stderr
+def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local):
+    outbox.run("bootstrap")
+    assert "'now'" in outbox.run("replay", "--since", "now", "--yes", code=1).stderr
 
 
 def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Local):
@@ -80,14 +90,27 @@ def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Lo
 
 def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):
     outbox.commit("ada")
-    assert 0 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"], "there are no leases"
     outbox.run("bootstrap")
-    assert 0 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"], "nothing is sent yet"
+    dry_run = ("replay", "--since", "beginning", "--dry-run")
+    result = outbox.json(*dry_run)
+    assert (0, True) == (result["events"], result["left_to_workers"]), "nothing is sent yet"
+    assert "The workers are behind" in outbox.run(*dry_run).stdout
     outbox.pass_all()
+    assert not outbox.json(*dry_run)["left_to_workers"]
     assert 2 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
 
 
+def test_a_processor_without_leases_is_not_taken_for_one_with_nothing_to_send(outbox: Local):
+    outbox.commit("ada")
+    outbox.pass_all()
+    replay = ("replay", "--since", "beginning", "--dry-run")
+    said = outbox.run(*replay, code=1, OUTBOX_PROCESSOR_NAME="outbocks").stderr
+    assert "'outbocks' has no leases" in said
+    assert 2 == outbox.json(*replay)["events"]
+
+
 def test_replay_asks_first(outbox: Local):
+    outbox.run("bootstrap")
     assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=1).stderr
 
 
@@ -107,23 +130,58 @@ def test_an_interrupted_replay_goes_on_where_it_was(alone: Local, tmp_path):
     assert not state.exists()
 
 
-def test_the_state_of_another_replay_is_refused(outbox: Local, tmp_path):
-    state = tmp_path / "state.json"
-    state.write_text(json.dumps({"asked": {"since": "now"}, "position": {}}))
-    assert (
-        "another replay"
-        in outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1).stderr
-    )
+def interrupted(outbox: Local, state: Path, **variables: str) -> dict[str, Any]:
+    """
+    Have a replay end after its first range; return what its state file holds.
+    """
+    outbox.commit(*map(str, range(8)))
+    outbox.pass_all()
+    outbox.steer("/cosmos/faults", operation="changefeed", container="data", status=403, skip=3)
+    outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1, **variables)
+    outbox.steer_delete("/cosmos/faults")
+    return dict(json.loads(state.read_text()))
 
 
-@pytest.mark.parametrize("position", [[1], {"00-FF": 7}, {"zz-yy": None}, {"00": None}])
-def test_a_file_that_is_no_state_is_refused(outbox: Local, tmp_path, position):
+OTHERS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
+    ("since 'beginning'", ("--since", "2026-01-01"), {}),
+    ("key None", ("--key", "1"), {}),
+    ("action None", ("--action", "Grown"), {}),
+    ("topic 'events'", (), {"OUTBOX_TOPIC": "other"}),
+    ("routes ''", (), {"OUTBOX_ROUTES": "entity:contact=other"}),
+    ("namespace '127.0.0.1", (), {"OUTBOX_SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://other/;a=b"}),
+    ("outbox 'outbox", (), {"OUTBOX_COSMOS_CONTAINER": "data2"}),
+    ("outbox 'outbox", (), {"OUTBOX_PROCESSOR_NAME": "two"}),
+]
+
+
+def test_the_state_of_another_replay_is_refused_and_kept(outbox: Local, tmp_path: Path):
+    async def create(database: DatabaseProxy) -> None:
+        await database.create_container("data2", PartitionKey("/partitionKey"), default_ttl=-1)
+
+    outbox.on_database(create)
     state = tmp_path / "state.json"
-    asked = {"since": "beginning", "key": None, "action": None}
-    for content in ("[1]", "nonsense", json.dumps({"asked": asked, "position": position})):
+    before = interrupted(outbox, state)
+    replay = ("replay", "--since", "beginning", "--state", str(state), "--yes")
+    for named, arguments, variables in OTHERS:
+        outbox.run("bootstrap", **variables)
+        said = outbox.run(*replay, *arguments, code=1, **variables).stderr
+        assert f"another replay, with {named}" in said
+    assert before == json.loads(state.read_text())
+    assert outbox.json(*replay)["resumed"]
+
+
+def test_a_file_that_is_no_state_is_refused(outbox: Local, tmp_path: Path):
+    state = tmp_path / "state.json"
+    asked = interrupted(outbox, state)["asked"]
+    positions: list[object] = [[1], {"00-FF": 7}, {"zz-yy": None}, {"00": None}]
+    for content in (
+        "[1]",
+        "nonsense",
+        *(json.dumps({"asked": asked, "position": position}) for position in positions),
+    ):
         state.write_text(content)
         result = outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1)
-        assert "state" in result.stderr
+        assert "no state of a replay" in result.stderr or "no range of keys" in result.stderr
 
 
 @pytest.mark.parametrize("state", [".", "missing/state.json"])

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -176,6 +176,37 @@ def test_a_dry_run_of_reset_changes_nothing(outbox: Local):
 
 def test_a_start_that_is_none_is_refused(outbox: Local):
     assert "'yesterday'" in outbox.run("leases", "reset", "--to", "yesterday", "--yes", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("leases", "reset", "--yes", "--to"),
+        ("bootstrap", "--start"),
+        ("replay", "--yes", "--since"),
+        ("events", "tail", "--no-follow", "--since"),
+    ],
+)
+def test_a_start_that_is_still_to_come_or_older_than_the_service_is_refused(outbox: Local, arguments):
+    if "bootstrap" not in arguments:
+        outbox.run("bootstrap")
+    before = starts(outbox)
+    for moment in ("2099-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"):
+        assert f"{moment[:10]}T" in outbox.run(*arguments, moment, code=1).stderr
+    said = outbox.run(*arguments, "0001-01-01T00:00:00+14:00", code=1).stderr
+    assert "say 'beginning'" in said
+    assert before == starts(outbox)
+
+
+@pytest.mark.parametrize("arguments", [("leases", "reset", "--yes", "--to"), ("bootstrap", "--start")])
+def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alone: Local, arguments):
+    soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    if "bootstrap" not in arguments:
+        alone.run("bootstrap")
+    alone.run(*arguments, soon, code=1)
+    alone.steer("/cosmos/clock", advance_s=120)
+    alone.run(*arguments, soon)
+    assert {(soon[:19], None)} == {(str(start)[:19], position) for start, position in starts(alone)}
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,11 @@ def test_replay_leaves_parked_keys_alone(outbox: Local):
     outbox.commit("grace")
     outbox.pass_all()
     assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
-    assert 2 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["events"]
+    replay = ("replay", "--since", "beginning", "--dry-run")
+    result = outbox.json(*replay, **PARKED)
+    assert (2, ["ada"]) == (result["events"], result["parked_keys"])
+    assert "Parked keys are left out: ada." in outbox.run(*replay, "--key", "ada", **PARKED).stdout
+    assert "Parked" not in outbox.run(*replay, "--key", "grace", **PARKED).stdout
 
 
 def test_replay_leaves_out_what_was_dropped(outbox: Local):
