@@ -105,13 +105,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _described(error: ValidationError) -> list[str]:
-    lines: dict[str, str] = {}  # a union reports one mistake for each of its members: the first is enough
+    lines = []
     for mistake in error.errors(include_url=False, include_context=False, include_input=False):
         variable = f"{PREFIX}{str(mistake['loc'][0]).upper()}"
         message = (
             "is required" if mistake["type"] == "missing" else mistake["msg"].removeprefix("Value error, ")
         )
-        if mistake["loc"][0] == "start":
-            message = "must be beginning, now, or an ISO 8601 time"
-        lines.setdefault(variable, f"{variable}: {message}")
-    return list(lines.values())
+        lines.append(f"{variable}: {message}")
+    return lines

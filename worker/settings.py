@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import base64
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from cosmos_outbox.adapters.service_bus import BatchScope
@@ -60,12 +60,35 @@ class MessageFormat(StrEnum):
     CLOUDEVENTS_BINARY = "cloudevents-binary"
 
 
+def _topic(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w./~-]{0,259}", name, re.ASCII):
+        raise ValueError("must be the name of a topic: letters, digits, and . - _ / ~ after the first")
+    return name
+
+
 def _routes(text: str | None) -> str | None:
     try:
-        parse_routes(text or "", default="-")
+        routes = parse_routes(text or "", default="-")
     except ConfigurationError as error:
         raise ValueError(str(error)) from error
+    for topic in routes.topics[1:]:
+        _topic(topic)
     return text
+
+
+def _start(text: object) -> object:
+    if not isinstance(text, str) or text in ("beginning", "now"):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("must be beginning, now, or an ISO 8601 time") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment < datetime(1970, 1, 1, tzinfo=UTC):
+        raise ValueError("must not be before 1970; say beginning")
+    if moment > datetime.now(UTC):
+        raise ValueError("must not be in the future, for what is committed until then would never be sent")
+    return moment
 
 
 def _https_url(text: str | None) -> str | None:
@@ -115,7 +138,7 @@ class Settings(BaseSettings):
         default=None,
         description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
     )
-    topic: str = Field(min_length=1, description="Topic that receives the events.")
+    topic: Annotated[str, AfterValidator(_topic)] = Field(description="Topic that receives the events.")
     routes: Annotated[str | None, AfterValidator(_routes)] = Field(
         default=None,
         description="Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. The topic takes the rest.",
@@ -183,9 +206,9 @@ class Settings(BaseSettings):
     instance_name: str = Field(
         default_factory=default_instance_name, min_length=1, description="Must differ between live workers."
     )
-    start: Literal["beginning", "now"] | datetime = Field(
+    start: Annotated[Literal["beginning", "now"] | datetime, BeforeValidator(_start)] = Field(
         default="beginning",
-        description="Where ranges without a lease begin: beginning, now, or an ISO 8601 time.",
+        description="Where ranges without a lease begin: beginning, now, or an ISO 8601 time that is past (UTC without a zone).",
     )
     page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")

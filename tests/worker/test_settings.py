@@ -206,6 +206,39 @@ def test_a_start_time_is_read_with_its_zone(environment):
     assert datetime(2026, 11, 21, 8, tzinfo=UTC) == load().start
 
 
+def test_a_start_time_without_a_zone_is_utc(environment):
+    environment(**COMPLETE, OUTBOX_START="2026-11-21")
+    assert datetime(2026, 11, 21, tzinfo=UTC) == load().start
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("12", "must be beginning, now, or an ISO 8601 time"),
+        ("0001-01-01T00:00:00+14:00", "must not be before 1970"),
+        ("1969-12-31T23:59:59Z", "must not be before 1970"),
+        ("2999-01-01T00:00:00Z", "must not be in the future"),
+        ("9999-12-31T23:59:59-14:00", "must not be in the future"),
+    ],
+)
+def test_a_start_that_nobody_means_is_refused(environment, text, refused):
+    environment(**COMPLETE, OUTBOX_START=text)
+    (mistake,) = mistakes()
+    assert mistake.startswith(f"OUTBOX_START: {refused}")
+
+
+@pytest.mark.parametrize("name", [" ", "a b", "ü", "a?", "/events", "e" * 261])
+def test_a_topic_that_cannot_be_is_refused_wherever_it_is_named(environment, name):
+    environment(**COMPLETE | {"OUTBOX_TOPIC": name, "OUTBOX_ROUTES": f"action:Renamed={name}x x"})
+    assert ["OUTBOX_ROUTES", "OUTBOX_TOPIC"] == [line.partition(":")[0] for line in mistakes()]
+
+
+@pytest.mark.parametrize("name", ["e", "Team-1/orders_v2.events~x", "e" * 260])
+def test_a_topic_that_can_be_is_taken(environment, name):
+    environment(**COMPLETE | {"OUTBOX_TOPIC": name, "OUTBOX_ROUTES": f"action:Renamed={name},other"})
+    assert name == load().topic
+
+
 def test_an_empty_variable_counts_as_not_set(environment):
     environment(**COMPLETE, OUTBOX_LANES="")
     assert Settings.model_fields["lanes"].default == load().lanes
