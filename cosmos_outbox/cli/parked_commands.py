@@ -17,7 +17,7 @@ from cosmos_outbox.cli.output import confirm, counted, print_json, print_rows, r
 from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, opened, target_of
-from cosmos_outbox.errors import ParkingError, UsageError
+from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
 from cosmos_outbox.relay.parked import ParkedEvent, ParkedKey
 from cosmos_outbox.relay.release import ParkedKeys
 
@@ -60,16 +60,30 @@ async def list_(*, as_json: AsJson = False) -> None:
 async def show(key: Key, *, as_json: AsJson = False) -> None:
     """
     Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
+
+    The records of a key that was released since are shown as well. Exit code 1 where an event cannot be read; it is shown
+    last.
     """
+    damaged: dict[str, ParkingError] = {}
     async with opened(target_of(os.environ)) as outbox:
-        parked = await (await parked_keys(outbox)).show(key)
-    events = [_event_row(event) for event in (*parked.held, *parked.records)]
+        keys = await parked_keys(outbox)
+        try:
+            parked = await keys.show(key, unreadable=damaged.__setitem__)
+            row, events = _key_row(parked.key), (*parked.held, *parked.records)
+        except KeyNotParked:
+            events = await keys.records(key, unreadable=damaged.__setitem__)
+            if not events and not damaged:
+                raise
+            row = {**dict.fromkeys(_COLUMNS), "key": key, "state": "released", "held": 0}
+    rows = [_event_row(event) for event in events]
+    rows += [_damaged_row(document_id, error) for document_id, error in damaged.items()]
     if as_json:
-        print_json({**_key_row(parked.key), "events": events})
+        print_json({**row, "events": rows})
     else:
-        print_rows([_shown(_key_row(parked.key))], empty="")
-        shown = [{**_shown(event), "data": _shortened(event["data"])} for event in events]
-        print_rows(shown, empty="It holds no event.")
+        print_rows([_shown(row)], empty="")
+        print_rows([_shown_event(event) for event in rows], empty="It holds no event.")
+    if damaged:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -92,8 +106,13 @@ async def release(
     target = target_of(os.environ)
     async with opened(target) as outbox:
         store = await outbox.parked_store()
-        held = (await ParkedKeys(store).show(key)).held
-        confirm(f"Send the {counted(len(held), 'held event')} of {key!r}?", yes=yes)
+        damaged: dict[str, ParkingError] = {}
+        parked = await ParkedKeys(store).show(key, unreadable=damaged.__setitem__)
+        if (
+            damaged and len(parked.held) < parked.key.held
+        ):  # the release would refuse it, too, but behind the question
+            raise next(iter(damaged.values()))
+        confirm(f"Send the {counted(len(parked.held), 'held event')} of {key!r}?", yes=yes)
         async with opened_publisher(target) as publisher:
             released = await ParkedKeys(store, publisher).release(key, edited=data, take_over=take_over)
     failure = released.failure
@@ -175,13 +194,25 @@ def _event_row(event: ParkedEvent) -> dict[str, Any]:
         "action": event.event["data"].get("action"),
         "status": event.status.value,
         "parked_at": event.parked_at,
+        "closed_at": event.closed_at,
         "note": event.note,
         "data": event.event["data"],
+        "original": event.original,
     }
+
+
+def _damaged_row(document_id: str, error: ParkingError) -> dict[str, Any]:
+    row = dict.fromkeys(("event", "action", "status", "parked_at", "closed_at", "note", "data", "original"))
+    return {**row, "event": document_id.removeprefix("event."), "status": "unreadable", "note": str(error)}
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "parked_at": readable_time(row["parked_at"])}
+
+
+def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {name: value for name, value in row.items() if name != "original"}
+    return {**_shown(columns), "closed_at": readable_time(row["closed_at"]), "data": _shortened(row["data"])}
 
 
 def _shortened(data: object) -> str:

@@ -15,6 +15,7 @@ from cosmos_outbox.errors import (
     KeyNotParked,
     MessageRejected,
     OutboxError,
+    ParkingError,
     PreconditionFailed,
     ReleaseInProgress,
     StoreError,
@@ -189,10 +190,15 @@ class Claim:
             await until_applied(step, self._retry)
 
     async def _queue(self, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
-        events = await deadline.attempt(lambda: events_in(self._store, self._partition_key))
+        damaged: dict[str, ParkingError] = {}
+        events = await deadline.attempt(
+            lambda: events_in(self._store, self._partition_key, unreadable=damaged.__setitem__)
+        )
         queue = [event for event in events if event.epoch == key.epoch and event.position >= key.first]
         queue.sort(key=lambda event: event.position)
         if [event.position for event in queue[: key.next - key.first]] != list(range(key.first, key.next)):
+            if damaged:
+                raise next(iter(damaged.values()))
             # The list may be behind the key that was read before it: an event that it lacks would be overtaken.
             raise PreconditionFailed("The list of held events is behind; read it again.")
         return queue[: key.next - key.first]

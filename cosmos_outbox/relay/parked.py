@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -32,6 +32,8 @@ _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
 
 # of the index, by epoch: {"key": …, "since": when it was first seen there, at the latest}
 Entries = dict[str, dict[str, Any]]
+# is told what cannot be read, and why
+Unreadable = Callable[[str, ParkingError], None]
 ValueT = TypeVar("ValueT")
 
 
@@ -198,15 +200,30 @@ async def key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
         return None
 
 
-async def events_in(store: ParkedStore, partition_key: str) -> tuple[ParkedEvent, ...]:
+async def events_in(
+    store: ParkedStore, partition_key: str, *, unreadable: Unreadable | None = None
+) -> tuple[ParkedEvent, ...]:
     """
     Return all events of a partition key in the store, whatever became of them.
+
+    Args:
+        store: the parked store.
+        partition_key: of the events.
+        unreadable: told the id of each document that cannot be read, which is then left out. Defaults to None: raise.
 
     Raises:
         ParkingError: a document cannot be read.
     """
-    documents = await store.list(partition_key)
-    found = [_event(document) for document in documents if document.get("type") == "parkedEvent"]
+    found = []
+    for document in await store.list(partition_key):
+        if document.get("type") != "parkedEvent":
+            continue
+        try:
+            found.append(_event(document))
+        except ParkingError as error:
+            if unreadable is None:
+                raise
+            unreadable(str(document["id"]), error)
     return tuple(sorted(found, key=lambda event: (event.parked_at, event.position)))
 
 

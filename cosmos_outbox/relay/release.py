@@ -23,7 +23,9 @@ from cosmos_outbox.relay.parked import (
     KeyState,
     ParkedEvent,
     ParkedKey,
+    Unreadable,
     events_in,
+    held_id,
     key_in,
 )
 from cosmos_outbox.relay.parked_index import ParkedIndex, until_applied
@@ -90,9 +92,7 @@ class ParkedKeys:
         self._retry, self._backoff, self._utcnow = retry or RetryOptions(), backoff or Backoff(), utcnow
         self._index = ParkedIndex(store, self._retry)
 
-    async def list(
-        self, *, unreadable: Callable[[str, ParkingError], None] | None = None
-    ) -> tuple[ParkedKey, ...]:
+    async def list(self, *, unreadable: Unreadable | None = None) -> tuple[ParkedKey, ...]:
         """
         Return all parked keys, those parked first in front.
 
@@ -123,20 +123,47 @@ class ParkedKeys:
         """
         return await self._index.look()
 
-    async def show(self, partition_key: str) -> Parked:
+    async def show(self, partition_key: str, *, unreadable: Unreadable | None = None) -> Parked:
         """
         Return a parked key with its events.
 
+        Args:
+            partition_key: the key.
+            unreadable: told of each event whose document cannot be read, which is then left out. Defaults to None: raise.
+
         Raises:
-            KeyNotParked: it is not parked.
+            KeyNotParked: it is not parked; `records` has what is kept of the times when it was.
+            ParkingError: a document cannot be read.
         """
 
         async def step(deadline: Deadline) -> Parked:
             key = await parked_key(self._store, partition_key, deadline)
-            events = await deadline.attempt(lambda: events_in(self._store, partition_key))
+            events = await deadline.attempt(
+                lambda: events_in(self._store, partition_key, unreadable=unreadable)
+            )
             held = [event for event in events if event.status is EventStatus.HELD]
-            records = [event for event in events if event.status is not EventStatus.HELD]
-            return Parked(key=key, held=tuple(held), records=tuple(records))
+            return Parked(key=key, held=tuple(held), records=_records(events))
+
+        return await until_applied(step, self._retry)
+
+    async def records(
+        self, partition_key: str, *, unreadable: Unreadable | None = None
+    ) -> tuple[ParkedEvent, ...]:
+        """
+        Return the records of a key's events that were dropped or sent edited, oldest first; also when it was handed back.
+
+        Args:
+            partition_key: the key.
+            unreadable: told of each event whose document cannot be read, which is then left out. Defaults to None: raise.
+
+        Raises:
+            ParkingError: a document cannot be read.
+        """
+
+        async def step(deadline: Deadline) -> tuple[ParkedEvent, ...]:
+            return _records(
+                await deadline.attempt(lambda: events_in(self._store, partition_key, unreadable=unreadable))
+            )
 
         return await until_applied(step, self._retry)
 
@@ -158,6 +185,7 @@ class ParkedKeys:
 
         Raises:
             KeyNotParked: it is not parked.
+            ParkingError: the document of the key or of a held event cannot be read.
             ReleaseInProgress: somebody else releases it, or took this release over.
             PublishError: the topic did not answer; what was not sent is still held.
         """
@@ -199,12 +227,18 @@ class ParkedKeys:
         Raises:
             KeyNotParked: the key is not parked, or does not hold the event.
             ReleaseInProgress: somebody releases the key.
+            ParkingError: the document of the key or of the event cannot be read.
         """
 
         async def step(deadline: Deadline) -> ParkedEvent:
             key = await parked_key(self._store, partition_key, deadline)
             require_unclaimed(key, take_over=take_over)
-            events = await deadline.attempt(lambda: events_in(self._store, partition_key))
+            damaged: dict[str, ParkingError] = {}
+            events = await deadline.attempt(
+                lambda: events_in(self._store, partition_key, unreadable=damaged.__setitem__)
+            )
+            if held_id(event_id) in damaged:
+                raise damaged[held_id(event_id)]
             event = next((event for event in events if event.event_id == event_id), None)
             # The answer to the first attempt was lost
             if event is not None and event.status is EventStatus.DROPPED:
@@ -238,3 +272,7 @@ class ParkedKeys:
             return await deadline.attempt(lambda: key_in(self._store, partition_key))
 
         return await until_applied(step, self._retry)
+
+
+def _records(events: Sequence[ParkedEvent]) -> tuple[ParkedEvent, ...]:
+    return tuple([event for event in events if event.status is not EventStatus.HELD])

@@ -179,6 +179,56 @@ def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Loc
     assert "quarantined" in outbox.run("replay", "--since", "beginning", "--dry-run", code=1, **PARKED).stderr
 
 
+def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Local) -> None:
+    ids = park(alone, "ada", "grace")
+    tamper(alone, "ada", f"event.{ids[1]}", status="lost")
+    shown = alone.json("parked", "show", "ada", code=1, **PARKED)
+    assert ("parked", 2) == (shown["state"], shown["held"])
+    whole, damaged = shown["events"]
+    assert whole.keys() == damaged.keys()
+    assert ((ids[0], "held"), (ids[1], "unreadable")) == (
+        (whole["event"], whole["status"]), (damaged["event"], damaged["status"]),
+    )  # fmt: skip
+    assert "'lost'" in damaged["note"]
+    assert "'lost'" in alone.run("parked", "show", "ada", code=1, **PARKED).stdout
+    said = alone.run("parked", "release", "ada", code=1, **PARKED).stderr
+    assert "'lost'" in said
+    assert "--yes" not in said, "nobody has to answer for what is refused anyway"
+    assert "'lost'" in alone.run("parked", "drop", "ada", ids[1], "--reason", "a test", "--yes", code=1, **PARKED).stderr  # fmt: skip
+    assert alone.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)["dropped"]
+    assert 0 == alone.accepted
+    tamper(alone, "ada", f"event.{ids[1]}", status="held")
+    assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["sent"]
+
+
+def test_a_record_of_an_earlier_time_that_cannot_be_read_holds_nothing_up(alone: Local) -> None:
+    ids = park(alone, "ada")
+    alone.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
+    alone.run("parked", "release", "ada", "--yes", **PARKED)
+    park(alone)  # what was sent comes again, as from leases that were reset, and is refused
+    tamper(alone, "ada", f"event.{ids[0]}", status="lost")
+    assert ["held", "unreadable"] == [
+        event["status"] for event in alone.json("parked", "show", "ada", code=1, **PARKED)["events"]
+    ]
+    assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["sent"]
+    shown = alone.json("parked", "show", "ada", code=1, **PARKED)
+    assert ("released", ["unreadable"]) == (shown["state"], [event["status"] for event in shown["events"]])
+
+
+def test_doctor_names_parked_keys_that_cannot_be_read(outbox: Local) -> None:
+    park(outbox, "ada", "grace")
+    doctor = {"OUTBOX_TOPIC": "", **PARKED}
+    outbox.run("bootstrap")
+    damaged = ("error", "damaged-parked-key")
+    assert damaged not in [(one["severity"], one["check"]) for one in outbox.json("doctor", code=2, **doctor)["findings"]]  # fmt: skip
+    tamper(outbox, "ada", "outbox.key", state="quarantined")
+    (found,) = [one for one in outbox.json("doctor", code=2, **doctor)["findings"] if one["check"] == damaged[1]]  # fmt: skip
+    assert "'outbox.key' of partition key 'ada'" in found["message"]
+    tamper(outbox, "outbox.keys", "outbox.keys", keys=["ada"])
+    (found,) = [one for one in outbox.json("doctor", code=2, **doctor)["findings"] if one["check"] == damaged[1]]  # fmt: skip
+    assert "'outbox.keys'" in found["message"]
+
+
 def test_an_index_of_parked_keys_that_cannot_be_read_hides_no_lease(outbox: Local) -> None:
     park(outbox, "ada")
     outbox.run("bootstrap")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +149,26 @@ def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
             "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=1, **PARKED
         ).stderr
     )
+
+
+def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path: Path):
+    ids = park(alone, "ada")
+    alone.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
+    edited = tmp_path / "data.json"
+    edited.write_text(json.dumps({"action": "Mended"}))
+    alone.run("parked", "release", "ada", "--edited", str(edited), "--yes", **PARKED)
+    shown = alone.json("parked", "show", "ada", **PARKED)
+    assert ("ada", "released", 0) == (shown["key"], shown["state"], shown["held"])
+    dropped, sent = shown["events"]
+    assert (ids[0], "dropped", "a test", None) == (
+        dropped["event"], dropped["status"], dropped["note"], dropped["original"],
+    )  # fmt: skip
+    assert (ids[1], "sent", {"action": "Mended"}) == (sent["event"], sent["status"], sent["data"])
+    assert "ContactNameUpdatedEvent" == sent["original"]["action"]
+    text = alone.run("parked", "show", "ada", **PARKED).stdout
+    assert {True} == {word in text for word in ("released", "dropped", "a test", "Mended")}
+    assert {True} == {record["closed_at"][:16].replace("T", " ") in text for record in (dropped, sent)}
+    assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=1, **PARKED).stderr
 
 
 def test_what_somebody_else_releases_is_dropped_only_by_taking_over(outbox: Local):
