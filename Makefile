@@ -65,7 +65,7 @@ $(INFRA_STAMP): requirements-infra.txt
 check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offline; ends with one JSON object
 	$(INFRA) -m mypy infra/check infra/sbom
 	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q \
-		tests/infra/test_checks.py tests/infra/test_sbom.py tests/infra/test_supply_chain.py
+		tests/infra/test_checks.py tests/infra/test_policies.py tests/infra/test_sbom.py tests/infra/test_supply_chain.py
 	@$(INFRA) -m infra.check
 
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name

@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from infra.check import (
+    azd,
     bicep,
     compose,
     dashboards,
     dockerfile,
+    environments,
     manifests,
     policy,
     queries,
@@ -25,50 +29,73 @@ from infra.check import (
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 
+Findings = Iterable[str]
+
 
 def main() -> int:
     """
     Check everything; return 0 only if nothing was found.
     """
-    templates = bicep.read_templates(INFRA)
-    bicep_errors = _told(schema.problems(templates, INFRA / "main.parameters.json"))
-    policy_failed = _told(
-        [
-            *policy.violations(templates),
-            *tools.hadolint(INFRA / "docker/Dockerfile"),
-            *dockerfile.problems((INFRA / "docker/Dockerfile").read_text(encoding="utf-8")),
-            *workflow.problems(ROOT / ".github/workflows"),
-        ]
-    )
-    scanned = [*tools.checkov(INFRA, "bicep"), *tools.checkov(INFRA / "docker", "dockerfile")]
-    compose_found = _told(compose.problems(ROOT))
     with tempfile.TemporaryDirectory() as scratch:
-        try:
-            rendered = manifests.render(INFRA / "kubernetes")
-        except ValueError as error:
-            k8s_found = _told([str(error)])
-        else:
-            k8s_found = _told(manifests.problems(rendered, Path(scratch)))
-            scanned += tools.checkov(Path(scratch), "kubernetes")
-    checkov_failed = _told(scanned)
-    dashboards_ok = _dashboards()
-    report = {
-        "bicep_errors": bicep_errors,
-        "checkov_failed": checkov_failed,
-        "policy_failed": policy_failed,
-        "compose_ok": not compose_found,
-        "k8s_ok": not k8s_found,
-        "dashboards_ok": dashboards_ok,
-    }
+        rendered = Path(scratch)
+        k8s_found = told(lambda: _manifests(rendered))
+        report = {
+            "bicep_errors": told(_bicep),
+            "checkov_failed": told(lambda: _scanned(rendered)),
+            "policy_failed": sum(told(check) for check in _policies()),
+            "compose_ok": not told(_compose),
+            "k8s_ok": not k8s_found,
+            "dashboards_ok": _dashboards(),
+        }
     sys.stdout.write(json.dumps(report) + "\n")
-    failed = bicep_errors or checkov_failed or policy_failed or compose_found or k8s_found
-    return 1 if failed or dashboards_ok is False else 0
+    failed = report["bicep_errors"] or report["checkov_failed"] or report["policy_failed"]
+    return 1 if failed or False in (report["compose_ok"], report["k8s_ok"], report["dashboards_ok"]) else 0
+
+
+def _bicep() -> Findings:
+    return schema.problems(bicep.read_templates(INFRA), INFRA / "main.parameters.json")
+
+
+def _policies() -> Iterator[Callable[[], Findings]]:
+    templates = bicep.read_templates(INFRA)
+    for rule in policy.POLICIES:
+        yield functools.partial(rule, templates)
+    yield lambda: azd.problems(templates)
+    yield lambda: environments.problems(_everywhere())
+    yield lambda: tools.hadolint(INFRA / "docker/Dockerfile")
+    yield lambda: dockerfile.problems((INFRA / "docker/Dockerfile").read_text(encoding="utf-8"))
+    yield lambda: workflow.problems(ROOT / ".github/workflows")
+
+
+def _everywhere() -> dict[environments.Place, environments.Environment]:
+    return {
+        **environments.of_apps(bicep.read_templates(INFRA)),
+        **environments.of_pods(manifests.read(manifests.render(INFRA / "kubernetes"))),
+        **environments.of_compose(compose.resolve(ROOT)["services"]),
+    }
+
+
+def _scanned(rendered: Path) -> Findings:
+    yield from tools.checkov(INFRA, "bicep")
+    yield from tools.checkov(INFRA / "docker", "dockerfile")
+    yield from tools.checkov(rendered, "kubernetes")
+
+
+def _compose() -> Findings:
+    return compose.problems(ROOT)
+
+
+def _manifests(scratch: Path) -> Findings:
+    yield from manifests.problems(manifests.render(INFRA / "kubernetes"), scratch)
+    yield from manifests.wiring(manifests.read(manifests.marked(INFRA / "kubernetes")))
 
 
 def _dashboards() -> bool | None:
     telemetry = [ROOT / "worker/telemetry.py"]
     measured = dashboards.metrics_of(telemetry)
-    asked = _told(queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py", measured))
+    asked = told(
+        lambda: queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py", measured)
+    )
     drawn = dashboards.problems(INFRA / "observability", telemetry)
     if drawn is None:
         sys.stdout.write("NOT VERIFIED: there is no dashboard and no alert rule yet\n")
@@ -78,13 +105,24 @@ def _dashboards() -> bool | None:
         sys.stdout.write(
             "NOT VERIFIED: alert rules were parsed but not tested; promtool (Debian: prometheus) is missing\n"
         )
-    return not (asked + _told(drawn) + _told(ruled or []))
+    rules, tests = (INFRA / f"observability/alerts.{kind}" for kind in ("yaml", "test.yaml"))
+    untested = dashboards.untested(rules.read_text(encoding="utf-8"), tests.read_text(encoding="utf-8"))
+    return not (asked + told(lambda: [*drawn, *untested, *(ruled or [])]))
 
 
-def _told(findings: list[str]) -> int:
-    for finding in findings:
-        sys.stdout.write(f"{finding}\n")
-    return len(findings)
+def told(check: Callable[[], Findings]) -> int:
+    """
+    Print what a check finds; what it cannot go on from is a finding, too, since the JSON has to come whatever there is.
+    """
+    count = 0
+    try:
+        for finding in check():
+            sys.stdout.write(f"{finding}\n")
+            count += 1
+    except Exception as error:  # noqa: BLE001 # whatever is written in the files ends here
+        sys.stdout.write(f"cannot be checked any further: {error!r}\n")
+        count += 1
+    return count
 
 
 if __name__ == "__main__":

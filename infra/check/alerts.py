@@ -4,61 +4,121 @@ Whether somebody is told of every way in which the platform or the worker says t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from infra.check.bicep import Located, Template
-from infra.check.search import created
+from infra.check.bicep import Template
+from infra.check.deployment import Deployment, deploy
+from infra.check.search import minutes
 
-_ALERTED = {
-    "DeadletteredMessages",
-    "ThrottledRequests",
-    "ServerErrors",
-    "TotalRequests",
-    "NormalizedRUConsumption",
-}
-# Of the worker itself: each a query in infra/queries.
+_BUS = "Microsoft.ServiceBus/namespaces"
+_COSMOS = "Microsoft.DocumentDB/databaseAccounts"
+_ON_METRICS = "Microsoft.Insights/metricAlerts"
+_ON_LOGS = "Microsoft.Insights/scheduledQueryRules"
+_QUERIES = Path(__file__).parents[1] / "queries"
+# What each alert on the platform asks: of what, which metric, how it is put together, above what, and for which values.
 _ASKED = {
-    *("event-rejected", "events-late", "lease-halted", "parked-keys", "ttl-headroom"),
-    *("worker-silent", "worker-unready"),
+    "dead-letters": (_BUS, "DeadletteredMessages", "Average", 0, "EntityName", ["*"]),
+    "bus-throttled": (_BUS, "ThrottledRequests", "Total", 10, "EntityName", ["*"]),
+    "bus-failing": (_BUS, "ServerErrors", "Total", 10, "EntityName", ["*"]),
+    "cosmos-throttled": (_COSMOS, "TotalRequests", "Count", 900, "StatusCode", ["429"]),
+    "cosmos-busy": (_COSMOS, "NormalizedRUConsumption", "Average", 90, "CollectionName", ["*"]),
 }
+# A query says by itself what is too much; each row that it returns is a reason to wake somebody.
+_ANY_ROW = {
+    "timeAggregation": "Count",
+    "operator": "GreaterThan",
+    "threshold": 0,
+    "failingPeriods": {"numberOfEvaluationPeriods": 1, "minFailingPeriodsToAlert": 1},
+}
+# The tables of Container Apps, and the category of logs that fills each.
+_CATEGORIES = {"ContainerAppConsoleLogs", "ContainerAppSystemLogs"}
 
 
 def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
     """
     There is an alert for each way in which the platform or the worker tells of trouble, and somebody who gets it.
     """
-    text = "\n".join(t.source for t in templates if any(t.of_type("Microsoft.Insights/metricAlerts")))
-    for metric in sorted(_ALERTED):
-        if f"'{metric}'" not in text:
-            yield f"no alert on {metric}"
-    for name in sorted(_ASKED):
-        if f"loadTextContent('../queries/{name}.kql')" not in text:
-            yield f"no alert by the query {name}"
-    for resource_type in ("Microsoft.Insights/metricAlerts", "Microsoft.Insights/scheduledQueryRules"):
-        for template, alert in created(templates, resource_type):
-            if (
-                "people.id" not in _everything(alert.body)
-                or alert.body.at("properties", "enabled") is not True
-            ):
-                yield f"{template.path.name}:{alert.line}: tells nobody"
+    made = deploy(templates, alertEmail="somebody")
+    people = [group.id for group in made.of_type("Microsoft.Insights/actionGroups")]
+    for alert in [*made.of_type(_ON_METRICS), *made.of_type(_ON_LOGS)]:
+        told = alert.at("properties", "actions")
+        told = told.get("actionGroups") if isinstance(told, dict) else [one["actionGroupId"] for one in told]
+        if told != people or not people or alert.at("properties", "enabled") is not True:
+            yield f"{alert.place} {alert.name} tells nobody"
+        every, looks_back = (
+            minutes(str(alert.at("properties", name))) for name in ("evaluationFrequency", "windowSize")
+        )
+        if not every or looks_back < every:
+            yield f"{alert.place} {alert.name} looks at {looks_back} minutes every {every}"
 
 
-def alerts_ask_what_is_there(templates: Sequence[Template]) -> Iterator[str]:
+def platform_alerts_ask_what_matters(templates: Sequence[Template]) -> Iterator[str]:
     """
-    What the platform logs is in the workspace on Container Apps alone, and what the worker measures everywhere.
+    Each alert on the platform's metrics asks the service, the metric and the threshold that were decided on.
     """
-    for template in templates:
-        rules = template.variables.get("logAlerts")
-        for rule in rules.value if rules is not None and isinstance(rules.value, list) else []:
-            query = template.path.parent / str(rule.at("query")).partition("'")[2].partition("'")[0]
-            if query.is_file() and rule.at("measured") is not ("AppMetrics" in query.read_text("utf-8")):
-                yield f"{template.path.name}:{rule.line}: measured must say whether {query.name} asks the metrics"
+    made = deploy(templates)
+    given = dict(_criteria(made))
+    for name in sorted(_ASKED.keys() | given.keys()):
+        if given.get(name) != _ASKED.get(name):
+            yield f"the alert {name} asks {given.get(name)}, not {_ASKED.get(name)}"
 
 
-def _everything(located: Located) -> str:
-    value = located.value
-    if isinstance(value, dict):
-        return " ".join(_everything(item) for item in value.values())
-    if isinstance(value, list):
-        return " ".join(_everything(item) for item in value)
-    return str(value)
+def _criteria(made: Deployment) -> Iterator[tuple[str, tuple[object, ...]]]:
+    for alert in made.of_type(_ON_METRICS):
+        (scope,) = alert.at("properties", "scopes")
+        target = made.find(scope)
+        for rule in alert.at("properties", "criteria", "allOf"):
+            (dimension,) = rule["dimensions"]
+            asked = (rule["metricName"], rule["timeAggregation"], rule["threshold"])
+            including = rule["operator"] == "GreaterThan" and dimension["operator"] == "Include"
+            of = target.type if target is not None and target.type == rule["metricNamespace"] else scope
+            yield rule["name"], (of, *asked, dimension["name"] if including else None, dimension["values"])
+
+
+def queries_are_asked(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Each query is an alert; on a cluster, whose logs are elsewhere, those that ask what the worker measures.
+    """
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_QUERIES.glob("*.kql"))}
+    measured = {name: text for name, text in texts.items() if "AppMetrics" in text}
+    for platform, expected in (("containerapps", texts), ("aks", measured)):
+        made = deploy(templates, workerPlatform=platform)
+        asked = {}
+        for alert in made.of_type(_ON_LOGS):
+            (rule,) = alert.at("properties", "criteria", "allOf")
+            asked[alert.at("properties", "displayName")] = rule["query"]
+            for app in re.findall(r"\bContainerAppName\s*==\s*'([^']+)'", rule["query"]):
+                if app not in {one.name for one in made.of_type("Microsoft.App/containerApps")}:
+                    yield f"{alert.place} {alert.name} asks for the logs of {app}, which is no app"
+            if {key: rule[key] for key in _ANY_ROW} != _ANY_ROW:
+                yield f"{alert.place} {alert.name} does not fire for each row of its query"
+            workspace = made.find(next(iter(alert.at("properties", "scopes"))))
+            if workspace is None or workspace.type != "Microsoft.OperationalInsights/workspaces":
+                yield f"{alert.place} {alert.name} asks no workspace"
+        for name in sorted(texts):
+            if asked.get(name) != expected.get(name):
+                wrong = "another query" if name in asked else "nothing"
+                yield f"on {platform} the alert {name} asks {wrong}, not {'its own' if name in expected else 'nothing'}"
+
+
+def logs_arrive(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    What the queries read of Container Apps is sent to the workspace that they ask.
+    """
+    made = deploy(templates)
+    environment = made.of_type("Microsoft.App/managedEnvironments")[0]
+    # Without it the environment has no diagnostic settings.
+    if environment.at("properties", "appLogsConfiguration", "destination") != "azure-monitor":
+        yield f"{environment.place} sends its logs elsewhere than to its diagnostic settings"
+    sent = {
+        log.get("categoryGroup") or log.get("category")
+        for setting in made.of_type("Microsoft.Insights/diagnosticSettings")
+        if setting.at("scope") == environment.id
+        for log in setting.at("properties", "logs")
+        if log.get("enabled") is True
+    }
+    for category in sorted(_CATEGORIES - sent):
+        if "allLogs" not in sent:
+            yield f"{environment.place} {category} stays empty: the environment does not send it"

@@ -7,7 +7,7 @@ and `union(…)`, the values it may take. That is enough to hold the files again
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +61,6 @@ class Expression:
 
     text: str
     alternatives: tuple[Located, ...] = ()
-    interpolated: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -111,8 +110,6 @@ class Declaration:
     line: int
     body: Located
     existing: bool = False
-    repeated: bool = False
-    condition: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,19 +135,6 @@ class Template:
         """
         return (r for r in self.resources if r.type == resource_type and not r.existing)
 
-    def expand(self, text: str) -> str:
-        """
-        Put the texts of variables in the place of their names, three levels deep.
-        """
-        values = {
-            name: str(variable.value) for name, variable in self.variables.items() if _is_text(variable)
-        }
-        for _ in range(3):
-            text = values.get(text, text)
-            text = re.sub(r"\$\{(\w+)\}", lambda m: values.get(m[1], m[0]), text)
-            text = re.sub(r"(?<=[(\s])(\w+)(?=[,)])", lambda m: values.get(m[1], m[0]), text)
-        return text
-
 
 def plain(located: Located) -> object:
     """
@@ -164,11 +148,6 @@ def plain(located: Located) -> object:
     return value
 
 
-def _is_text(located: Located) -> bool:
-    value = located.value
-    return isinstance(value, str) or (isinstance(value, Expression) and value.interpolated)
-
-
 def read_templates(directory: Path) -> list[Template]:
     """
     Return every Bicep file below a directory, the main one first.
@@ -177,11 +156,19 @@ def read_templates(directory: Path) -> list[Template]:
     return [parse(path, path.read_text(encoding="utf-8")) for path in paths]
 
 
+@functools.lru_cache(maxsize=64)
+def syntax_tree(source: str) -> tree_sitter.Node:
+    """
+    Return the root of what the text says, as far as it can be read.
+    """
+    return _PARSER.parse(source.encode()).root_node
+
+
 def parse(path: Path, source: str) -> Template:
     """
     Return one file as values; where it is damaged, `syntax_errors` holds the lines.
     """
-    root = _PARSER.parse(source.encode()).root_node
+    root = syntax_tree(source)
     template = Template(path=path, source=source)
     template.syntax_errors.extend(sorted(set(_damaged(root))))
     decorators: list[tree_sitter.Node] = []
@@ -233,8 +220,6 @@ def _declare(template: Template, node: tree_sitter.Node, decorators: list[tree_s
             line=_line(node),
             body=_evaluate(body),
             existing=any(child.type == "existing" for child in node.children),
-            repeated=children[-1].type == "for_statement",
-            condition=_condition(children[-1]),
         )
         (template.resources if node.type == "resource_declaration" else template.modules).append(declared)
 
@@ -257,10 +242,6 @@ def _body(node: tree_sitter.Node) -> tree_sitter.Node:
     while node.type in ("for_statement", "if_statement"):
         node = node.named_children[-1]
     return node
-
-
-def _condition(node: tree_sitter.Node) -> str | None:
-    return _text(node.named_children[0]).strip("()") if node.type == "if_statement" else None
 
 
 def _refer(template: Template, node: tree_sitter.Node, local: frozenset[str]) -> None:
@@ -291,7 +272,7 @@ def _evaluate(node: tree_sitter.Node) -> Located:  # noqa: PLR0911 # one line fo
     text = _text(node)
     match node.type:
         case "string" if any(child.type == "interpolation" for child in node.named_children):
-            return Located(Expression(text.strip("'"), interpolated=True), _line(node))
+            return Located(Expression(text.strip("'")), _line(node))
         case "string":
             return Located("".join(_text(child) for child in node.named_children), _line(node))
         case "number":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from infra.check.environments import misjudged_end, number
 from infra.check.tools import run
 from infra.check.variables import default_of, required_by, variables_of
 
@@ -19,6 +20,12 @@ MAX_DELIVERY_COUNT = 10
 NAMESPACE = "sbemulatorns"
 _PROGRAMS = {"api": "api", "worker": "worker", "subscriber": "subscriber"}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
+# What the emulators and tools serve, by name and port inside the stack; nothing else is to be named anywhere.
+_SERVED = {
+    *("cosmos:8081", "cosmos:8080/ready", "servicebus", "servicebus:5300/health", "telemetry:18890", "mssql"),
+}
+_READY = {"http://cosmos:8080/ready", "http://servicebus:5300/health"}
+_TELEMETRY = {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"}
 
 
 def problems(root: Path) -> list[str]:
@@ -29,11 +36,26 @@ def problems(root: Path) -> list[str]:
     checked = run("check-jsonschema", *schema, "docker-compose.yml", directory=root)
     if checked.returncode:
         return [f"compose schema: {line}" for line in checked.stdout.strip().splitlines()]
-    resolved = run("docker-compose", "--profile", "*", "config", "--format", "json", directory=root)
-    if resolved.returncode:
-        return [f"compose: {resolved.stderr.strip()}"]
+    try:
+        services = resolve(root)["services"]
+    except ValueError as error:
+        return [f"compose: {error}"]
     bus = json.loads((root / "infra/compose/servicebus.json").read_text(encoding="utf-8"))
-    return judge(json.loads(resolved.stdout)["services"], bus)
+    return judge(services, bus)
+
+
+def resolve(root: Path) -> dict[str, Any]:
+    """
+    Return the model that compose makes of the file.
+
+    Raises:
+        ValueError: compose refuses the file; the message says why.
+    """
+    done = run("docker-compose", "--profile", "*", "config", "--format", "json", directory=root)
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+    model: dict[str, Any] = json.loads(done.stdout)
+    return model
 
 
 def judge(services: dict[str, Any], bus: dict[str, Any]) -> list[str]:
@@ -47,7 +69,12 @@ def judge(services: dict[str, Any], bus: dict[str, Any]) -> list[str]:
             found += _locked_down(name, service)
     for name, program in _PROGRAMS.items():
         found += _settings(name, program, services[name])
-    found += _grace(services["worker"])
+    worker = services["worker"]
+    allowed = seconds(worker.get("stop_grace_period", "10s"))
+    if misjudged := misjudged_end("worker", worker["environment"], allowed):
+        found.append(f"worker: {misjudged}")
+    found += _hosts(services)
+    found += _order(services)
     found += _emulator(bus)
     found += _agreement(services, bus)
     return found
@@ -82,11 +109,43 @@ def _settings(name: str, program: str, service: dict[str, Any]) -> Iterator[str]
         yield "worker: without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
 
 
-def _grace(worker: dict[str, Any]) -> Iterator[str]:
-    default = default_of("worker", "OUTBOX_GRACE_SECONDS")
-    wanted = float(worker["environment"].get("OUTBOX_GRACE_SECONDS", default))
-    if seconds(worker.get("stop_grace_period", "10s")) < wanted + 15:
-        yield "worker: is killed before it has released its leases"
+def _hosts(services: dict[str, Any]) -> Iterator[str]:
+    """
+    Yield what a program is told to call that no service of the stack serves.
+    """
+    for name, service in services.items():
+        environment = {key: str(value or "") for key, value in service.get("environment", {}).items()}
+        for variable, value in environment.items():
+            for url in re.findall(r"\b(?:https?|sb)://([^\s;]+?)/?(?=[\s;]|$)", value):
+                if url not in _SERVED:
+                    yield f"{name}: {variable} names {url}, which nothing in the stack serves"
+            if variable.startswith("OTEL_") and variable not in _TELEMETRY:
+                yield f"{name}: {variable} is no setting of OpenTelemetry that is used here"
+            if "SERVICEBUS_CONNECTION_STRING" in variable and "UseDevelopmentEmulator=true;" not in value:
+                yield f"{name}: {variable} lacks UseDevelopmentEmulator=true, so the client asks for TLS"
+    for name, variable, expected in (
+        # The account names it to every client as the place to go on at.
+        ("cosmos", "GATEWAY_PUBLIC_ENDPOINT", "cosmos"),
+        ("servicebus", "SQL_SERVER", "mssql"),
+    ):
+        if (given := services[name]["environment"].get(variable)) != expected:
+            yield f"{name}: {variable} is {given}, not {expected}"
+    if (awaited := set(services["init"]["environment"]["WAIT_FOR"].split())) != _READY:
+        yield f"init: waits for {sorted(awaited)}, not for {sorted(_READY)}"
+
+
+def _order(services: dict[str, Any]) -> Iterator[str]:
+    """
+    Yield who starts before what it needs is there, and what is mounted that does not exist.
+    """
+    for name, service in services.items():
+        for needed, condition in service.get("depends_on", {}).items():
+            checked = services[needed].get("healthcheck", {})
+            if checked and not checked.get("disable") and condition["condition"] == "service_started":
+                yield f"{name}: starts before {needed} is healthy"
+        for volume in service.get("volumes", []):
+            if volume["type"] == "bind" and not Path(volume["source"]).exists():
+                yield f"{name}: mounts {Path(volume['source']).name}, which does not exist"
 
 
 def _emulator(bus: dict[str, Any]) -> Iterator[str]:
@@ -120,10 +179,11 @@ def _agreement(services: dict[str, Any], bus: dict[str, Any]) -> Iterator[str]:
     elif receiver["OUTBOX_SUBSCRIPTION"] not in topics[sender["OUTBOX_TOPIC"]]:
         yield f"subscriber: {receiver['OUTBOX_SUBSCRIPTION']} is no subscription of servicebus.json"
     workers = services["worker"].get("deploy", {}).get("replicas", 1)
-    lanes = int(sender.get("OUTBOX_LANES", default_of("worker", "OUTBOX_LANES")))
-    receivers = int(receiver.get("OUTBOX_RECEIVERS", MAX_CONNECTIONS))
+    # What is no number is told by the program's own settings.
+    lanes = number(sender.get("OUTBOX_LANES", default_of("worker", "OUTBOX_LANES"))) or 0
+    receivers = number(receiver.get("OUTBOX_RECEIVERS", MAX_CONNECTIONS)) or 0
     if (connections := workers * lanes + receivers) > MAX_CONNECTIONS:
-        yield f"{connections} connections to Service Bus; the emulator takes {MAX_CONNECTIONS}"
+        yield f"{connections:g} connections to Service Bus; the emulator takes {MAX_CONNECTIONS}"
 
 
 def seconds(text: str) -> float:

@@ -32,6 +32,22 @@ def problems(directory: Path, sources: Iterable[Path]) -> list[str] | None:
     return [f"{name}: {problem}" for name, text in expressions for problem in judge(text, metrics)]
 
 
+def untested(rules: str, tests: str) -> Iterator[str]:
+    """
+    Yield the alerts that no test has seen firing: their thresholds and names would be anybody's guess.
+    """
+    fired = {
+        check["alertname"]
+        for test in yaml.safe_load(tests)["tests"]
+        for check in test.get("alert_rule_test", [])
+        if check["exp_alerts"]
+    }
+    for group in yaml.safe_load(rules)["groups"]:
+        for rule in group["rules"]:
+            if "alert" in rule and rule["alert"] not in fired:
+                yield f"alerts.test.yaml: no test lets {rule['alert']} fire"
+
+
 def _expressions(path: Path) -> Iterator[str]:
     if path.suffix == ".json":
         yield from _found(json.loads(path.read_text(encoding="utf-8")))

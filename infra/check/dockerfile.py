@@ -6,8 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
-TARGETS = ("worker", "api")
+from infra.check.variables import default_of
+
+_ROOT = Path(__file__).parents[2]
+# Each target, and the source of the paths that its program serves.
+TARGETS = {"worker": "worker/health.py", "api": "examples/contacts/api.py"}
 _TAG = re.compile(r"[^:\s]+(?:/[^:\s]+)*:(?!latest)[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?")
 _SECRET = re.compile(r"(?i)connection_string|password|secret|(account|access)_?key|token")
 
@@ -28,7 +34,49 @@ def problems(text: str) -> Iterator[str]:
             yield f"Dockerfile: {keyword} with {found[0]} stays in the image for everybody to read"
     stages = _stages(instructions)
     for target in TARGETS:
-        yield from _target(target, dict(_inherited(target, stages)))
+        final = dict(_inherited(target, stages))
+        yield from _target(target, final)
+        yield from _listening(target, final, *health_of(text, target))
+        yield from _copied(target, final, stages)
+
+
+def health_of(text: str, target: str) -> tuple[str, int]:
+    """
+    Return the path and the port that a target's health check asks.
+    """
+    check = dict(_inherited(target, _stages(list(_instructions(text))))).get("HEALTHCHECK", "")
+    url = urlsplit(next(iter(re.findall(r'"(http://127\.0\.0\.1[^"]*)"', check)), ""))
+    return url.path, url.port or 0
+
+
+def _listening(name: str, final: dict[str, str], path: str, port: int) -> Iterator[str]:
+    command, environment = final.get("CMD", ""), final.get("ENV", "")
+    said = re.search(r'"--host", "0\.0\.0\.0", "--port", "(\d+)"', command)
+    listens = (
+        default_of("worker", "OUTBOX_HEALTH_PORT")
+        if "OUTBOX_HEALTH_HOST=0.0.0.0" in environment
+        else int(said[1] if said else 0)
+    )
+    if not listens:
+        yield f"Dockerfile: {name} listens on its loopback, where no probe reaches it"
+    if {str(listens), final.get("EXPOSE")} != {str(port)}:
+        yield f"Dockerfile: {name} listens on {listens}, exposes {final.get('EXPOSE')} and is asked at {port}"
+    if f'"{path}"' not in (_ROOT / TARGETS[name]).read_text(encoding="utf-8"):
+        yield f"Dockerfile: {name} serves no {path}"
+
+
+def _copied(
+    name: str, final: dict[str, str], stages: dict[str, tuple[str, list[Instruction]]]
+) -> Iterator[str]:
+    copies = [value for _, own in stages.values() for keyword, value in own if keyword == "COPY"]
+    for source in (part for copy in copies if "--from" not in copy for part in copy.split()[:-1]):
+        if not (_ROOT / source).exists():
+            yield f"Dockerfile: copies {source}, which does not exist"
+    built = re.match(r"--from=(\S+) /app /app$", final.get("COPY", ""))
+    module = next(iter(re.findall(r'"-m", "(\w+)', final.get("ENTRYPOINT", ""))), "")
+    own = stages[built[1]][1] if built and built[1] in stages else []
+    if ("COPY", f"{module} /app/{module}") not in own:
+        yield f"Dockerfile: {name} starts {module}, which is not copied into it"
 
 
 def _all_hashed(command: str) -> bool:

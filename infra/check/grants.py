@@ -1,105 +1,153 @@
 """
-Who may do what: every role assignment is held against the rights that each identity needs.
+Who may do what: every role that a deployment assigns is held against the rights that each identity needs.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from infra.check.bicep import Template
-from infra.check.search import created, inside, where
+from infra.check.bicep import Template, plain
+from infra.check.deployment import Deployment, Resource, deploy
 
+IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities"
 _COSMOS = "Microsoft.DocumentDB/databaseAccounts"
 _BUS = "Microsoft.ServiceBus/namespaces"
+_REGISTRY = "Microsoft.ContainerRegistry/registries"
 _ROLES = {
     "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39": "Service Bus Data Sender",
     "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Service Bus Data Receiver",
     "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
 }
-# Who may hold which role, and on what kind of resource; nothing else is granted.
+# Who holds which role, and on what kind of resource; nothing else is granted.
 _GRANTS = {
-    ("Service Bus Data Sender", "senderPrincipalId", f"{_BUS}/topics"),
-    ("Service Bus Data Receiver", "receiverPrincipalId", f"{_BUS}/topics/subscriptions"),
-    ("Service Bus Data Sender", "operatorPrincipalId", f"{_BUS}/topics"),
-    ("AcrPull", "principalId", "Microsoft.ContainerRegistry/registries"),
-    ("Monitoring Metrics Publisher", "workerPrincipalId", "Microsoft.Insights/components"),
+    ("Service Bus Data Sender", "worker", f"{_BUS}/topics"),
+    ("Service Bus Data Receiver", "subscriber", f"{_BUS}/topics/subscriptions"),
+    ("Service Bus Data Sender", "operator", f"{_BUS}/topics"),
+    ("AcrPull", "worker", _REGISTRY),
+    ("AcrPull", "api", _REGISTRY),
+    ("Monitoring Metrics Publisher", "worker", "Microsoft.Insights/components"),
 }
-_READ_FEED = frozenset({"readMetadata", "readChangeFeed"})
-_READ = frozenset({"readMetadata", "items/read", "executeQuery"})
+_METADATA = frozenset({"readMetadata"})
+_READ_FEED = _METADATA | {"readChangeFeed"}
+_READ = _METADATA | {"items/read", "executeQuery"}
 _WRITE = _READ | {f"items/{verb}" for verb in ("create", "replace", "upsert", "delete")}
-# What only those deployments grant that ask for it.
-_ON_REQUEST = {("workerPrincipalId", "dataContainerName", "items/delete"): "workerDeletes"}
+_OPERATORS: dict[str, object] = {"operatorPrincipalIds": ["operator"], "operatorPrincipalType": "Group"}
+
+Rights = Mapping[tuple[str, str], frozenset[str]]
 # What each principal may do with the documents of each container, and has to.
-_DOCUMENT_RIGHTS = {
-    ("apiPrincipalId", "dataContainerName"): _WRITE,
-    ("workerPrincipalId", "dataContainerName"): _READ_FEED | {"items/delete"},
-    ("workerPrincipalId", "leaseContainerName"): _WRITE,
-    ("workerPrincipalId", "parkedContainerName"): _WRITE,
-    ("operatorPrincipalId", "dataContainerName"): _READ_FEED,
-    ("operatorPrincipalId", "leaseContainerName"): _WRITE,
-    ("operatorPrincipalId", "parkedContainerName"): _WRITE,
-    ("kedaPrincipalId", "dataContainerName"): _READ_FEED,
-    ("kedaPrincipalId", "leaseContainerName"): _READ,
+_DOCUMENT_RIGHTS: Rights = {
+    ("api", "data"): _WRITE,
+    ("worker", "data"): _READ_FEED,
+    ("worker", "leases"): _WRITE,
+    ("worker", "parked"): _WRITE,
 }
+# What is granted beside that, by the parameters that ask for it.
+_ON_REQUEST: tuple[tuple[dict[str, object], Rights], ...] = (
+    ({}, {}),
+    ({"deleteAfterPublish": "*"}, {("worker", "data"): _READ_FEED | {"items/delete"}}),
+    ({"workerPlatform": "aks"}, {("keda", "data"): _READ_FEED, ("keda", "leases"): _READ}),
+    (
+        _OPERATORS,
+        {("operator", "data"): _READ_FEED, ("operator", "leases"): _WRITE, ("operator", "parked"): _WRITE},
+    ),
+)
+
+
+def identity_of(made: Deployment, service: str) -> str:
+    """
+    Return the id of the identity that is a service's own.
+    """
+    return next((i.id for i in made.of_type(IDENTITIES) if i.symbol == service), f"no identity of {service}")
 
 
 def roles_are_narrow(templates: Sequence[Template]) -> Iterator[str]:
     """
-    Each role of the control plane is one that is needed, on the one resource where it is needed.
+    Each role of the control plane is one that is needed, on the one resource where it is needed, and none is missing.
     """
-    for template, assignment in created(templates, "Microsoft.Authorization/roleAssignments"):
-        types = {resource.symbol: resource.type for resource in template.resources}
-        scope = str(assignment.body.at("scope"))
-        role = template.expand(str(assignment.body.at("properties", "roleDefinitionId")))
+    made = deploy(templates, **_OPERATORS)
+    granted = set()
+    for assignment in made.of_type("Microsoft.Authorization/roleAssignments"):
+        holder, scope = _holder(made, assignment), made.find(assignment.at("scope"))
+        role = str(assignment.at("properties", "roleDefinitionId"))
         name = next((known for guid, known in _ROLES.items() if guid in role), role)
-        principal = str(assignment.body.at("properties", "principalId"))
-        if (name, principal, types.get(scope)) not in _GRANTS:
-            yield f"{where(template, assignment)} {principal} gets {name} on {types.get(scope, scope)}"
+        grant = (name, holder, scope.type if scope is not None else str(assignment.at("scope")))
+        granted.add(grant)
+        if grant not in _GRANTS:
+            yield f"{assignment.place} {holder} gets {name} on {grant[2]}"
         # People are the only principals that are no service.
-        expected = "operatorPrincipalType" if principal == "operatorPrincipalId" else "ServicePrincipal"
-        if str(assignment.body.at("properties", "principalType")) != expected:
-            yield f"{where(template, assignment)} principalType must be {expected}"
+        expected = "Group" if holder == "operator" else "ServicePrincipal"
+        if (given := assignment.at("properties", "principalType")) != expected:
+            yield f"{assignment.place} {holder} has principalType {given}, not {expected}"
+    for name, holder, kind in sorted(_GRANTS - granted):
+        yield f"{holder} lacks {name} on {kind}"
 
 
 def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
     """
     Each role of the data plane is on one container and allows what its principal needs there, and no more.
     """
-    granted: dict[tuple[str, str], frozenset[str]] = {}
-    for template, assignment in created(templates, f"{_COSMOS}/sqlRoleAssignments"):
-        properties = {key: str(assignment.body.at("properties", key)) for key in ("principalId", "scope")}
-        scope = re.fullmatch(
-            r"\$\{account\.id\}/dbs/\$\{databaseName\}/colls/\$\{(\w+)\}", properties["scope"]
-        )
-        if scope is None:
-            yield f"{where(template, assignment)} is not on one container but on {properties['scope']}"
-            continue
-        actions = _actions(template, str(assignment.body.at("properties", "roleDefinitionId")))
-        holder = (properties["principalId"], scope[1])
-        rights = _DOCUMENT_RIGHTS.get(holder, frozenset())
-        if actions is None or actions - rights:
-            excess = "an unknown role" if actions is None else ", ".join(sorted(actions - rights))
-            yield f"{where(template, assignment)} {holder[0]} gets {excess} on {scope[1]}"
-        for action in sorted(actions or ()):
-            asked = _ON_REQUEST.get((*holder, action))
-            if asked not in (None, assignment.condition):
-                yield f"{where(template, assignment)} {holder[0]} gets {action} on {scope[1]} without {asked}"
-        granted[holder] = granted.get(holder, frozenset()) | (actions or frozenset())
-    for holder, rights in _DOCUMENT_RIGHTS.items():
-        if missing := rights - granted.get(holder, frozenset()):
-            yield f"{holder[0]} lacks {', '.join(sorted(missing))} on {holder[1]}"
+    for parameters, asked in _ON_REQUEST:
+        expected = {**_DOCUMENT_RIGHTS, **asked}
+        asking = f", with {', '.join(parameters)}" if parameters else ""
+        made = deploy(templates, **parameters)
+        granted: dict[tuple[str, str], frozenset[str]] = {}
+        for assignment in made.of_type(f"{_COSMOS}/sqlRoleAssignments"):
+            holder, actions = _holder(made, assignment), _actions(made, assignment)
+            container = _container(made, str(assignment.at("properties", "scope")))
+            # The account's own description is all that may be read of it as a whole.
+            allowed = expected.get((holder, container or ""), _METADATA if container is None else frozenset())
+            if excess := ", ".join(sorted(actions - allowed)):
+                on = container or assignment.at("properties", "scope")
+                yield f"{assignment.place} {holder} gets {excess} on {on}{asking}"
+            if container is not None:
+                granted[holder, container] = granted.get((holder, container), frozenset()) | actions
+        for (holder, container), rights in expected.items():
+            if missing := rights - granted.get((holder, container), frozenset()):
+                yield f"{holder} lacks {', '.join(sorted(missing))} on {container}{asking}"
 
 
-def _actions(template: Template, role: str) -> frozenset[str] | None:
-    for definition in template.of_type(f"{_COSMOS}/sqlRoleDefinitions"):
-        if role == f"{definition.symbol}.id":
-            permissions = inside(definition.body, "properties", "permissions")
-            first = permissions.value[0] if permissions and isinstance(permissions.value, list) else None
-            actions = first.at("dataActions") if first is not None else None
-            texts = [template.expand(str(action)) for action in actions] if isinstance(actions, list) else []
-            return frozenset(
-                text.removeprefix(f"{_COSMOS}/").removeprefix("sqlDatabases/containers/") for text in texts
-            )
-    return None
+def roles_change_one_at_a_time(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Definitions and assignments of the data plane wait for each other: an account may refuse two changes at once.
+    """
+    for template in templates:
+        roles = [r for r in template.resources if r.type.startswith(f"{_COSMOS}/sqlRole") and not r.existing]
+        before: dict[str, set[str]] = {}
+        for role in roles:
+            named = set(re.findall(r"\w+", str(plain(role.body)))) & before.keys()
+            before[role.symbol] = named.union(*(before[symbol] for symbol in named))
+        for one, other in itertools.pairwise(sorted(before, key=lambda symbol: len(before[symbol]))):
+            if one not in before[other]:
+                yield f"{template.path.name}: {one} and {other} may change at the same time"
+
+
+def _holder(made: Deployment, assignment: Resource) -> str:
+    principal = str(assignment.at("properties", "principalId"))
+    identity = made.find(principal.removesuffix(".properties.principalId"))
+    return identity.symbol if identity is not None else principal
+
+
+def _container(made: Deployment, scope: str) -> str | None:
+    """
+    Return the container that is the scope; None where it is wider, or there is no such container.
+    """
+    spelled = re.fullmatch(r"(.+)/dbs/([^/]+)/colls/([^/]+)", scope)
+    if spelled is None:
+        return None
+    account, database, container = spelled.groups()
+    found = made.find(f"{account}/sqlDatabases/{database}/containers/{container}")
+    return found.name if found is not None else None
+
+
+def _actions(made: Deployment, assignment: Resource) -> frozenset[str]:
+    definition = made.find(assignment.at("properties", "roleDefinitionId"))
+    if definition is None:
+        return frozenset({"an unknown role"})
+    return frozenset(
+        str(action).removeprefix(f"{_COSMOS}/").removeprefix("sqlDatabases/containers/")
+        for permission in definition.at("properties", "permissions")
+        for action in permission["dataActions"]
+    )

@@ -8,6 +8,7 @@ import importlib
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,23 +50,30 @@ def render(directory: Path) -> str:
     return done.stdout
 
 
-def marked(directory: Path, scratch: Path) -> str:
+def marked(directory: Path) -> str:
     """
     Return the same with the name of each setting as its value, which shows where each one goes.
     """
-    copied = scratch / "marked"
-    shutil.copytree(directory, copied)
-    for settings in copied.glob("*.env"):
-        text = settings.read_text(encoding="utf-8")
-        settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", text, flags=re.MULTILINE), encoding="utf-8")
-    return render(copied)
+    with tempfile.TemporaryDirectory() as scratch:
+        copied = shutil.copytree(directory, Path(scratch) / directory.name)
+        for settings in copied.glob("*.env"):
+            text = settings.read_text(encoding="utf-8")
+            settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", text, flags=re.MULTILINE), encoding="utf-8")
+        return render(copied)
+
+
+def read(rendered: str) -> list[dict[str, Any]]:
+    """
+    Return the documents.
+    """
+    return [document for document in yaml.safe_load_all(rendered) if document]
 
 
 def problems(rendered: str, scratch: Path) -> list[str]:
     """
     Return one line a mistake in rendered manifests.
     """
-    documents = [document for document in yaml.safe_load_all(rendered) if document]
+    documents = read(rendered)
     file = scratch / "rendered.yaml"
     file.write_text(rendered, encoding="utf-8")
     found: list[str] = []
@@ -128,8 +136,11 @@ def wiring(documents: list[dict[str, Any]]) -> Iterator[str]:
     kinds = {document["kind"]: document for document in documents}
     account = kinds["ServiceAccount"]["metadata"]["annotations"].get("azure.workload.identity/client-id")
     given = {
-        "the worker's identity": (account, "AZURE_CLIENT_ID"),
-        "KEDA's identity": (kinds["TriggerAuthentication"]["spec"]["podIdentity"].get("identityId"), "KEDA_CLIENT_ID"),
+        "the worker's identity": (account, "WORKER_CLIENT_ID"),
+        "KEDA's identity": (
+            kinds["TriggerAuthentication"]["spec"]["podIdentity"].get("identityId"),
+            "KEDA_CLIENT_ID",
+        ),
     }
     told = kinds["ScaledObject"]["spec"]["triggers"][0]["metadata"]
     given |= {f"{name} of the scaler": (told.get(name), setting) for name, setting in _SCALED_BY.items()}
@@ -159,7 +170,9 @@ def _references(kinds: dict[str, dict[str, Any]]) -> Iterator[str]:
     for what, (reference, kind) in referred.items():
         if reference.get("name") != names[kind]:
             yield f"{what} is {reference.get('name')}, the {kind} is {names[kind]}"
-    spaces = {document["metadata"].get("namespace") for kind, document in kinds.items() if kind != "Namespace"}
+    spaces = {
+        document["metadata"].get("namespace") for kind, document in kinds.items() if kind != "Namespace"
+    }
     if spaces != {names["Namespace"]}:
         yield f"the manifests are in the namespaces {sorted(spaces, key=str)}, not in {names['Namespace']}"
     for kind, selector in (
@@ -202,7 +215,9 @@ def _deployment(deployment: dict[str, Any], settings: dict[str, str]) -> Iterato
         yield "Deployment: without its label no pod gets an identity"
     if misjudged := misjudged_end("worker", settings, pod.get("terminationGracePeriodSeconds", 30)):
         yield f"Deployment: a pod {misjudged}"
-    owner = next((v for v in container.get("env", []) if v["name"] == "OUTBOX_INSTANCE_NAME"), {})
+    owner: dict[str, Any] = next(
+        (v for v in container.get("env", []) if v["name"] == "OUTBOX_INSTANCE_NAME"), {}
+    )
     if owner.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") != "metadata.name":
         yield "Deployment: OUTBOX_INSTANCE_NAME is not the pod's name, so workers take each other's leases for theirs"
 

@@ -7,18 +7,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from infra.check.alerts import alerts_ask_what_is_there, troubles_are_told
-from infra.check.bicep import Declaration, Expression, Located, Template, plain
-from infra.check.grants import documents_are_guarded, roles_are_narrow
-from infra.check.search import created, inside, where
-from infra.check.variables import default_of, required_by, variables_of
+from infra.check.alerts import (
+    logs_arrive,
+    platform_alerts_ask_what_matters,
+    queries_are_asked,
+    troubles_are_told,
+)
+from infra.check.apps import (
+    APPS,
+    apps_are_probed_where_they_listen,
+    apps_are_wired,
+    running_images_stay,
+    worker_stays_up,
+)
+from infra.check.bicep import Template
+from infra.check.deployment import deploy
+from infra.check.grants import documents_are_guarded, roles_are_narrow, roles_change_one_at_a_time
+from infra.check.network import apps_start_last, private_means_private, public_means_reachable, subnets_fit
+from infra.check.search import created, inside, minutes, where
+from infra.check.wiring import (
+    clusters_sign_in_as_theirs,
+    ids_name_what_is_made,
+    outputs_tell_the_truth,
+    services_sign_in_as_themselves,
+)
 
 Policy = Callable[[Sequence[Template]], Iterator[str]]
 
 COSMOS = "Microsoft.DocumentDB/databaseAccounts"
 CONTAINERS = f"{COSMOS}/sqlDatabases/containers"
 BUS = "Microsoft.ServiceBus/namespaces"
-APPS = "Microsoft.App/containerApps"
 _SECRETS = re.compile(
     r"list(Keys|ConnectionStrings|Credentials|AccountSas|Secrets)\s*\(|Endpoint=sb://|AccountKey=|SharedAccessKey"
     r"|sharedKey|adminPassword|\.(primary|secondary)\w*Key|connectionString",
@@ -28,11 +46,24 @@ _SECRETS = re.compile(
 _TELEMETRY = re.compile(
     r"APPLICATIONINSIGHTS_CONNECTION_STRING|applicationInsights\.properties\.ConnectionString"
 )
-# Whose identity it is, where a module calls it after what it does.
-_HELD_BY = {"senderPrincipalId": "workerPrincipalId", "receiverPrincipalId": "subscriberPrincipalId"}
 _INDEXED = {
     "/type/?": "each listing reads everything",
+    "/data/deleted/?": "each listing reads what is deleted, too",
     "/partitionKey/?": "a listing that is cut among documents of one id is refused",
+}
+# Longest that the service takes, and shortest that keeps what the topic promises; in minutes.
+_DURATIONS = {
+    "duplicateDetectionHistoryTimeWindow": (
+        60,
+        7 * 24 * 60,
+        "is too short to cover an outage, or longer than P7D",
+    ),
+    "defaultMessageTimeToLive": (
+        24 * 60,
+        366 * 24 * 60,
+        "is too short for a subscriber that is away for a day",
+    ),
+    "lockDuration": (1, 5, "is no time to lock a message for: PT1M to PT5M"),
 }
 
 
@@ -88,14 +119,28 @@ def containers_fit_the_code(templates: Sequence[Template]) -> Iterator[str]:
     Data and parked documents lie by /partitionKey, leases by /id; time to live is on and expires nothing by itself.
     """
     keys = {}
-    for template, container in created(templates, CONTAINERS):
-        resource = inside(container.body, "properties", "resource")
-        if resource is None or resource.at("defaultTtl") != -1:
-            yield f"{where(template, container)} defaultTtl must be -1, else the documents' own ttl is ignored"
-        keys[container.symbol] = resource.at("partitionKey", "paths") if resource is not None else None
+    for container in deploy(templates).of_type(CONTAINERS):
+        resource = container.at("properties", "resource")
+        if resource.get("defaultTtl") != -1:
+            yield f"{container.place} defaultTtl must be -1, else the documents' own ttl is ignored"
+        keys[container.name] = resource.get("partitionKey", {}).get("paths")
     expected = {"data": ["/partitionKey"], "leases": ["/id"], "parked": ["/partitionKey"]}
     if keys != expected:
         yield f"containers and their partition keys are {keys}, not {expected}"
+
+
+def throughput_fits_the_account(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    A serverless account refuses throughput, and without it another one gives each container the least there is.
+    """
+    for mode, capabilities in (("serverless", [{"name": "EnableServerless"}]), ("autoscale", [])):
+        made = deploy(templates, capacityMode=mode)
+        if (given := made.of_type(COSMOS)[0].at("properties", "capabilities")) != capabilities:
+            yield f"{mode}: the account has the capabilities {given}, not {capabilities}"
+        for container in made.of_type(CONTAINERS):
+            throughput = container.at("properties", "options", "autoscaleSettings", "maxThroughput")
+            if (throughput is None) != (mode == "serverless"):
+                yield f"{container.place} {mode}: the container's throughput is {throughput}"
 
 
 def events_cost_little_to_write(templates: Sequence[Template]) -> Iterator[str]:
@@ -114,13 +159,16 @@ def events_cost_little_to_write(templates: Sequence[Template]) -> Iterator[str]:
                     yield f"{where(template, container)} {path} is not indexed, and {why}"
 
 
-def backups_reach_back(templates: Sequence[Template]) -> Iterator[str]:
+def accounts_fit_the_code(templates: Sequence[Template]) -> Iterator[str]:
     """
-    The account can be restored to a point in time.
+    The account can be restored to a point in time, and whoever wrote something reads it.
     """
-    for template, account in created(templates, COSMOS):
-        if account.body.at("properties", "backupPolicy", "type") != "Continuous":
-            yield f"{where(template, account)} no continuous backup"
+    for account in deploy(templates).of_type(COSMOS):
+        if account.at("properties", "backupPolicy", "type") != "Continuous":
+            yield f"{account.place} no continuous backup"
+        level = account.at("properties", "consistencyPolicy", "defaultConsistencyLevel")
+        if level != "Session":
+            yield f"{account.place} {level}: readers pass on session tokens, which weaker levels do not know"
 
 
 def topic_keeps_order_and_drops_repeats(templates: Sequence[Template]) -> Iterator[str]:
@@ -131,72 +179,19 @@ def topic_keeps_order_and_drops_repeats(templates: Sequence[Template]) -> Iterat
     yield from _expect(templates, f"{BUS}/topics", topic)
     consumer = {"requiresSession": True, "deadLetteringOnMessageExpiration": True}
     yield from _expect(templates, f"{BUS}/topics/subscriptions", consumer)
-    for template, found in created(templates, f"{BUS}/topics"):
-        window = str(found.body.at("properties", "duplicateDetectionHistoryTimeWindow"))
-        if not re.fullmatch(r"P[1-7]D|PT([1-9]|1\d|2[0-3])H", window):
-            yield f"{where(template, found)} {window} is too short to cover an outage"
     for resource_type in (f"{BUS}/topics", f"{BUS}/topics/subscriptions"):
         for template, found in created(templates, resource_type):
             if found.body.at("properties", "autoDeleteOnIdle") is not None:
                 yield f"{where(template, found)} deletes itself, and the messages with it"
-
-
-def apps_are_wired(templates: Sequence[Template]) -> Iterator[str]:
-    """
-    Container Apps get settings that exist, all that they need, their own identity, and time to stop.
-    """
-    for template, app in created(templates, APPS):
-        program = app.symbol
-        environment = {str(item.get("name")): item for item in _containers(app, "env")}
-        ours = {name for name in environment if name.startswith("OUTBOX_")}
-        for name in sorted(ours - variables_of(program)):
-            yield f"{where(template, app)} {name} is no setting of the {program}"
-        for name in sorted(required_by(program) - ours):
-            yield f"{where(template, app)} {name} is required by the {program}"
-        if program == "worker" and "OUTBOX_PARKED_CONTAINER" not in ours:
-            yield f"{where(template, app)} without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
-        if str(environment.get("AZURE_CLIENT_ID", {}).get("value")) != "identityClientId":
-            yield f"{where(template, app)} AZURE_CLIENT_ID must name the app's own identity"
-        if app.body.at("identity", "type") != "UserAssigned":
-            yield f"{where(template, app)} must have an identity of its own"
-        grace = environment.get("OUTBOX_GRACE_SECONDS", {}).get("value", "0")
-        allowed = app.body.at("properties", "template", "terminationGracePeriodSeconds")
-        if not isinstance(allowed, int) or allowed < int(str(grace)) + 15:
-            yield f"{where(template, app)} is killed before it has released its leases"
-
-
-def worker_stays_up(templates: Sequence[Template]) -> Iterator[str]:
-    """
-    At least two workers, probed for the process and for progress, reachable from nowhere.
-    """
-    for template, app in created(templates, APPS):
-        if app.symbol != "worker":
-            continue
-        if app.body.at("properties", "configuration", "ingress") is not None:
-            yield f"{where(template, app)} needs no ingress"
-        minimum = template.parameters.get(str(app.body.at("properties", "template", "scale", "minReplicas")))
-        if minimum is None or (minimum.minimum or 0) < 2:  # noqa: PLR2004 # one may fail
-            yield f"{where(template, app)} may run with fewer than two replicas"
-        asked = {(p.get("type"), *_asked(p)) for p in _containers(app, "probes")}
-        port = default_of("worker", "OUTBOX_HEALTH_PORT")
-        paths = {"Startup": "/livez", "Liveness": "/livez", "Readiness": "/readyz"}
-        expected = {(kind, path, port) for kind, path in paths.items()}
-        if asked != expected:
-            yield f"{where(template, app)} is probed at {sorted(asked, key=str)}, not {sorted(expected, key=str)}"
-
-
-def names_are_passed_on(templates: Sequence[Template]) -> Iterator[str]:
-    """
-    A module gets what its parameter is called after: no container's name, and no identity, in the place of another.
-    """
-    for template in templates:
-        for module in template.modules:
-            params = inside(module.body, "params")
-            for name, given in params.value.items() if params and isinstance(params.value, dict) else ():
-                text, held = str(given.value), _HELD_BY.get(name, name)
-                another = text != name and {text, name} <= template.parameters.keys()
-                if another or (name.endswith("PrincipalId") and text != f"identities.outputs.{held}"):
-                    yield f"{template.path.name}:{given.line}: {module.type} gets {text} as {name}"
+            for name, (least, most, problem) in _DURATIONS.items():
+                given = found.body.at("properties", name)
+                if given is not None and not least <= minutes(str(given)) <= most:
+                    yield f"{where(template, found)} {name}: {given} {problem}"
+    for sku in ("Standard", "Premium"):
+        (namespace,) = deploy(templates, serviceBusSku=sku).of_type(BUS)
+        expected = {"name": sku, "tier": sku, "capacity": 1 if sku == "Premium" else None}
+        if (given := namespace.at("sku")) != expected:
+            yield f"{namespace.place} sku is {given}, not {expected}"
 
 
 def resources_are_tagged(templates: Sequence[Template]) -> Iterator[str]:
@@ -217,16 +212,29 @@ POLICIES: tuple[Policy, ...] = (
     no_local_authentication,
     modern_tls,
     containers_fit_the_code,
+    throughput_fits_the_account,
     events_cost_little_to_write,
-    backups_reach_back,
+    accounts_fit_the_code,
     topic_keeps_order_and_drops_repeats,
     roles_are_narrow,
     documents_are_guarded,
+    roles_change_one_at_a_time,
+    ids_name_what_is_made,
+    services_sign_in_as_themselves,
+    clusters_sign_in_as_theirs,
+    outputs_tell_the_truth,
+    private_means_private,
+    public_means_reachable,
+    subnets_fit,
+    apps_start_last,
     apps_are_wired,
+    apps_are_probed_where_they_listen,
+    running_images_stay,
     worker_stays_up,
     troubles_are_told,
-    alerts_ask_what_is_there,
-    names_are_passed_on,
+    platform_alerts_ask_what_matters,
+    queries_are_asked,
+    logs_arrive,
     resources_are_tagged,
 )
 
@@ -241,30 +249,3 @@ def _expect(
         for name, expected in properties.items():
             if (given := resource.body.at("properties", name)) != expected:
                 yield f"{where(template, resource)} {resource_type}.{name} is {given}, not {expected}"
-
-
-def _containers(app: Declaration, key: str) -> Iterator[dict[str, object]]:
-    """
-    Yield the entries of a list of the app's containers, in whichever branch of a condition they stand.
-    """
-    containers = inside(app.body, "properties", "template", "containers")
-    for container in containers.value if containers and isinstance(containers.value, list) else []:
-        given = inside(container, key)
-        for entry in _entries(given):
-            found = plain(entry)
-            if isinstance(found, dict):
-                yield found
-
-
-def _entries(given: Located | None) -> Iterator[Located]:
-    value = given.value if given is not None else None
-    if isinstance(value, list):
-        yield from value
-    elif isinstance(value, Expression):
-        for alternative in value.alternatives:
-            yield from _entries(alternative)
-
-
-def _asked(probe: dict[str, object]) -> tuple[object, object]:
-    request = probe.get("httpGet")
-    return (request.get("path"), request.get("port")) if isinstance(request, dict) else (None, None)

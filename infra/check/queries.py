@@ -31,6 +31,20 @@ _TABLES = {
     },
     "AppMetrics": {"TimeGenerated", "Name", "Sum", "Min", "Max", "ItemCount", "Properties", "AppRoleName"},
 }
+# When each query has a row: what it asks, how values become one in each step, and what is then too much.
+_FIRES = {
+    "alarms": ("outbox.alarms", ("sum(Sum)",), "> 0"),
+    "event-rejected": ("outbox.events.rejected", ("sum(Sum)",), "> 0"),
+    "events-late": ("outbox.oldest_unsent.age", ("max(Sum)", "min(age)"), "> 300"),
+    "lease-halted": ("LeaseHalted", ("count()",), ""),
+    "parked-keys": ("outbox.parked.keys", ("max(Sum)",), "> 0"),
+    "ttl-headroom": ("outbox.ttl.headroom", ("min(Sum)",), "< 172800"),
+    "worker-failing": ("", ("count()",), "> 1"),
+    "worker-silent": ("outbox.leases.owned", ("max(TimeGenerated)",), "< ago(10m)"),
+    "worker-unready": ("outbox.worker.ready", ("min(Sum)", "max(ready)"), "== 0"),
+}
+# Why the platform writes about a replica, as far as it means trouble.
+_REASONS = {"ContainerBackOff", "ContainerCrashing", "ContainerTerminated", "ProbeFailed", "ReplicaUnhealthy"}
 _OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 
 
@@ -44,11 +58,28 @@ def problems(directory: Path, instrumentation: Path, metrics: AbstractSet[str]) 
         metrics: the names of what is measured, as Prometheus spells them.
     """
     events = logged_events(instrumentation)
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(directory.glob("*.kql"))}
     return [
-        f"{path.name}: {problem}"
-        for path in sorted(directory.glob("*.kql"))
-        for problem in judge(path.read_text(encoding="utf-8"), events, metrics)
+        f"{name}.kql: {problem}"
+        for name, text in texts.items()
+        for problem in (*judge(text, events, metrics), *misfires(name, text))
     ]
+
+
+def misfires(name: str, query: str) -> Iterator[str]:
+    """
+    Yield in what a query has its rows at another time than was decided on.
+    """
+    code = re.sub(r"//.*", "", query)
+    asked = re.search(r"(?:\bName|entry\.event\)?)\s*==\s*'([^']+)'", code)
+    steps = tuple(re.findall(r"\bsummarize\s+\w+\s*=\s*(\w+\(\w*\))", code))
+    last = re.search(r"\|\s*where\s+\w+\s*([<>=]=?.+)$", code.strip().rpartition("\n")[2])
+    given = (asked[1] if asked else "", steps, last[1] if last else "")
+    if given != _FIRES.get(name):
+        yield f"fires for {given}, not for {_FIRES.get(name)}"
+    for reasons in re.findall(r"\bReason\s+in\s*\(([^)]*)\)", code):
+        for reason in sorted(set(re.findall(r"'(\w+)'", reasons)) - _REASONS):
+            yield f"the platform gives no reason {reason!r}"
 
 
 def judge(query: str, events: dict[str, set[str]], metrics: AbstractSet[str]) -> Iterator[str]:

@@ -14,7 +14,26 @@ from infra.check.shapes import Kind, Member, Shape, shape_of
 
 # Bicep's own, beside what the resource provider knows.
 _OF_THE_LANGUAGE = {"name", "parent", "scope", "dependsOn"}
-_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
+# The versions in use, which exist; a newer one is entered here by whoever has looked it up.
+_VERSIONS = {
+    "Microsoft.App": {"2025-01-01"},
+    "Microsoft.Authorization": {"2022-04-01"},
+    "Microsoft.ContainerRegistry": {"2023-07-01"},
+    "Microsoft.DocumentDB": {"2024-11-15"},
+    "Microsoft.Insights/actionGroups": {"2023-01-01"},
+    "Microsoft.Insights/components": {"2020-02-02"},
+    "Microsoft.Insights/diagnosticSettings": {"2021-05-01-preview"},
+    "Microsoft.Insights/metricAlerts": {"2018-03-01"},
+    "Microsoft.Insights/scheduledQueryRules": {"2023-12-01"},
+    "Microsoft.ManagedIdentity": {"2023-01-31"},
+    "Microsoft.Network/networkSecurityGroups": {"2024-05-01"},
+    "Microsoft.Network/privateDnsZones": {"2024-06-01"},
+    "Microsoft.Network/privateEndpoints": {"2024-05-01"},
+    "Microsoft.Network/virtualNetworks": {"2024-05-01"},
+    "Microsoft.OperationalInsights": {"2023-09-01"},
+    "Microsoft.Resources": {"2024-11-01"},
+    "Microsoft.ServiceBus": {"2024-01-01"},
+}
 _OUTPUT = re.compile(r"\b(\w+)\.outputs\.(\w+)")
 
 
@@ -86,8 +105,9 @@ def _parameters(main: Template, path: Path) -> Iterator[str]:
 
 
 def _resource(template: Template, resource: Declaration) -> Iterator[str]:
-    if not _VERSION.fullmatch(resource.version):
-        yield f"{_where(template, resource.line)} {resource.type}: {resource.version!r} is no API version"
+    provider, kind = resource.type.split("/")[:2]
+    if resource.version not in _VERSIONS.get(provider, _VERSIONS.get(f"{provider}/{kind}", ())):
+        yield f"{_where(template, resource.line)} {resource.type}: {resource.version!r} is no API version known here"
     if resource.existing:
         return
     shape = shape_of(resource.type)

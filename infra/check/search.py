@@ -4,6 +4,7 @@ Finding resources in templates, and values in their bodies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from infra.check.bicep import Declaration, Located, Template
@@ -31,3 +32,12 @@ def inside(located: Located, *path: str) -> Located | None:
     for key in path:
         here = here.value.get(key) if here is not None and isinstance(here.value, dict) else None
     return here
+
+
+def minutes(duration: str) -> int:
+    """
+    Return an ISO 8601 duration of days, hours and minutes in minutes; 0 for anything else.
+    """
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?)?", duration)
+    days, hours, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    return (days * 24 + hours) * 60 + rest

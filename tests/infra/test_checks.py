@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ pytest.importorskip(
 
 import yaml
 
-from infra.check import bicep, compose, dashboards, manifests, policy, queries, schema, tools
+from infra.check import azd, bicep, compose, dashboards, environments, manifests, queries, schema, tools
+from infra.check.__main__ import told
 from infra.check.variables import default_of, required_by, variables_of
+from tests.infra.planting import as_they_are, planted
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -26,24 +29,8 @@ ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 
 
-def planted(file: str, old: str, new: str) -> list[bicep.Template]:
-    """
-    Return all templates, with one text of one file replaced.
-    """
-    templates = []
-    for template in bicep.read_templates(INFRA):
-        if template.path.name == file:
-            assert old in template.source, f"{old!r} is not in {file}: the test plants nothing"
-            templates.append(bicep.parse(template.path, template.source.replace(old, new, 1)))
-        else:
-            templates.append(template)
-    return templates
-
-
-def test_the_templates_as_they_are_have_neither_errors_nor_violations():
-    templates = bicep.read_templates(INFRA)
-    assert [] == schema.problems(templates, INFRA / "main.parameters.json")
-    assert [] == policy.violations(templates)
+def test_the_templates_as_they_are_have_no_error():
+    assert [] == schema.problems(as_they_are(), INFRA / "main.parameters.json")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +43,7 @@ def test_the_templates_as_they_are_have_neither_errors_nor_violations():
         ("cosmos.bicep", "name: 'EnableServerless'", "named: 'x'", "capabilities[].named: no such property"),
         ("cosmos.bicep", "tier: 'Continuous7Days'", "tiers: 'x'", "tiers: no such property"),
         ("cosmos.bicep", "@2024-11-15' = {", "@latest' = {", "'latest' is no API version"),
+        ("cosmos.bicep", "databaseAccounts@2024-11-15' = {", "databaseAccounts@2031-01-01' = {", "is no API version known here"),
         ("servicebus.bicep", "minimumTlsVersion: '1.2'", "minimumTlsVersion: '1.9'", "'1.9' is not one of"),
         ("servicebus.bicep", "name: sku\n", "nam: sku\n", "sku.nam: no such property"),
         ("servicebus.bicep", "parent: namespace", "parent: namespaces", "'namespaces' is not declared"),
@@ -69,7 +57,7 @@ def test_the_templates_as_they_are_have_neither_errors_nor_violations():
         ("monitoring.bicep", "  kind: 'web'\n", "", ".kind: is required"),
         ("network.bicep", "direction: 'Inbound'", "direction: 'In'", "'In' is not one of"),
         ("private-endpoint.bicep", "groupIds: [\n            groupId\n          ]", "groupIds: 'Sql'", "expected a list"),
-        ("identities.bicep", "    subject: workerServiceAccount", "    subjects: workerServiceAccount", "subjects"),
+        ("identities.bicep", "    subject: 'system", "    subjects: 'system", "subjects"),
         ("environment.bicep", "destination: 'azure-monitor'", "target: 'x'", "target: no such property"),
         ("registry.bicep", "    name: 'Standard'", "    name: 'Gold'", "'Gold' is not one of"),
         ("main.bicep", "    capacityMode: capacityMode\n", "", "needs parameter 'capacityMode'"),
@@ -94,87 +82,8 @@ def test_a_parameter_file_with_an_unknown_or_without_a_required_parameter_is_fou
     assert "'environmentName' is required" in found[1]
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
-    [
-        ("cosmos.bicep", "disableLocalAuth: true", "disableLocalAuth: false", "disableLocalAuth is False"),
-        ("servicebus.bicep", "    disableLocalAuth: true\n", "", "disableLocalAuth is None"),
-        ("monitoring.bicep", "DisableLocalAuth: true", "DisableLocalAuth: false", "DisableLocalAuth is False"),
-        ("monitoring.bicep", "      disableLocalAuth: true\n", "", "the workspace accepts keys"),
-        ("registry.bicep", "adminUserEnabled: false", "adminUserEnabled: true", "adminUserEnabled is True"),
-        ("worker.bicep", "value: topicName", "value: 'Endpoint=sb://x'", "a secret is named"),
-        ("cosmos.bicep", "= account.id", "= account.listKeys().primaryMasterKey", "a secret is named"),
-        ("api.bicep", "value: cosmosEndpoint", "value: store.properties.connectionString", "a secret"),
-        ("cosmos.bicep", "minimalTlsVersion: 'Tls12'", "minimalTlsVersion: 'Tls11'", "minimalTlsVersion is Tls11"),
-        ("servicebus.bicep", "minimumTlsVersion: '1.2'", "minimumTlsVersion: '1.0'", "minimumTlsVersion is 1.0"),
-        ("api.bicep", "allowInsecure: false", "allowInsecure: true", "takes plain HTTP"),
-        ("cosmos.bicep", "      defaultTtl: -1\n", "", "defaultTtl must be -1"),
-        ("cosmos.bicep", "'/id'", "'/leaseToken'", "containers and their partition keys"),
-        ("cosmos.bicep", "excludedPaths: [\n          {\n            path: '/*'", "excludedPaths: [\n          {\n            path: '/x/*'", "every path"),
-        ("cosmos.bicep", "'/type/?'", "'/kind/?'", "/type/? is not indexed"),
-        ("cosmos.bicep", "'/partitionKey/?'", "'/key/?'", "/partitionKey/? is not indexed"),
-        ("cosmos.bicep", "type: 'Continuous'", "type: 'Periodic'", "no continuous backup"),
-        ("servicebus.bicep", "requiresDuplicateDetection: true", "requiresDuplicateDetection: false", "requiresDup"),
-        ("servicebus.bicep", "enablePartitioning: false", "enablePartitioning: true", "enablePartitioning is True"),
-        ("servicebus.bicep", "Window: 'P1D'", "Window: 'PT10M'", "too short"),
-        ("servicebus.bicep", "requiresSession: true", "requiresSession: false", "requiresSession is False"),
-        ("servicebus.bicep", "    lockDuration", "    autoDeleteOnIdle: 'P1D'\n    lockDuration", "deletes itself"),
-        ("servicebus.bicep", "scope: topic", "scope: namespace", "gets Service Bus Data Sender on Microsoft.Serv"),
-        ("servicebus.bicep", "'69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'", "'090c5cfd-751d-490a-894a-3ce6f1109419'", "senderPrincipalId gets"),
-        ("cosmos-roles.bicep", "/colls/${dataContainerName}'", "'", "is not on one container"),
-        ("cosmos-roles.bicep", "roleDefinitionId: feedReader.id", "roleDefinitionId: documentWriter.id", "workerPrincipalId gets executeQuery"),
-        ("cosmos-roles.bicep", "/colls/${dataContainerName}'", "/colls/${leaseContainerName}'", "apiPrincipalId gets"),
-        ("cosmos-roles.bicep", "'${containers}/readChangeFeed'", "'${containers}/*'", "gets * on"),
-        ("cosmos-roles.bicep", "          '${items}/delete'\n          '${containers}", "          '${containers}", "workerPrincipalId lacks items/delete on parked"),
-        ("cosmos-roles.bicep", "          '${items}/delete'\n        ]", "        ]", "workerPrincipalId lacks items/delete on data"),
-        ("cosmos-roles.bicep", " = if (workerDeletes) {", " = {", "gets items/delete on dataContainerName without workerDeletes"),
-        ("main.bicep", "leaseContainerName: leaseContainerName\n    parkedContainerName: parkedContainerName\n    apiPrincipalId", "leaseContainerName: dataContainerName\n    parkedContainerName: parkedContainerName\n    apiPrincipalId", "cosmos-roles.bicep gets dataContainerName as leaseContainerName"),
-        ("main.bicep", "workerPrincipalId: identities.outputs.workerPrincipalId\n    keda", "workerPrincipalId: identities.outputs.apiPrincipalId\n    keda", "as workerPrincipalId"),
-        ("main.bicep", "senderPrincipalId: identities.outputs.worker", "senderPrincipalId: identities.outputs.api", "as senderPrincipalId"),
-        ("worker.bicep", "'OUTBOX_DELETE_AFTER_PUBLISH'", "'OUTBOX_DELETE'", "OUTBOX_DELETE is no setting"),
-        ("worker.bicep", "port: 8080", "port: 8081", "is probed at"),
-        ("worker.bicep", "'OUTBOX_TOPIC'", "'OUTBOX_TOPICS'", "OUTBOX_TOPICS is no setting"),
-        ("worker.bicep", "'OUTBOX_TOPIC'", "'OTHER'", "OUTBOX_TOPIC is required"),
-        ("worker.bicep", "'OUTBOX_PARKED_CONTAINER'", "'OTHER'", "one bad event halts"),
-        ("servicebus.bicep", "principalType: operatorPrincipalType", "principalType: 'User'", "principalType must be operator"),
-        ("cosmos-roles.bicep", "{\n    principalId: operatorPrincipalId\n    roleDefinitionId: feedReader.id", "{\n    principalId: operatorPrincipalId\n    roleDefinitionId: documentWriter.id", "operatorPrincipalId gets"),
-        ("worker.bicep", "value: identityClientId", "value: 'another'", "AZURE_CLIENT_ID"),
-        ("worker.bicep", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 45", "is killed"),
-        ("worker.bicep", "@minValue(2)\n", "@minValue(1)\n", "fewer than two"),
-        ("worker.bicep", "path: '/readyz'", "path: '/livez'", "is probed at"),
-        ("worker.bicep", "      registries", "      ingress: {\n        external: true\n      }\n      registries", "no ingress"),
-        ("alerts.bicep", "'DeadletteredMessages'", "'ActiveMessages'", "no alert on DeadletteredMessages"),
-        ("alerts.bicep", "queries/parked-keys.kql", "queries/lease-halted.kql", "no alert by the query parked-keys"),
-        ("alerts.bicep", "queries/worker-unready.kql", "queries/lease-halted.kql", "no alert by the query worker-unready"),
-        ("alerts.bicep", "measured: true", "measured: false", "whether events-late.kql asks the metrics"),
-        ("alerts.bicep", "        people.id\n", "", "tells nobody"),
-        ("identities.bicep", "  tags: tags\n", "", "has no tags"),
-    ],
-)  # fmt: skip
-def test_a_planted_violation_is_found(file: str, old: str, new: str, said: str):
-    found = policy.violations(planted(file, old, new))
-    assert any(said in violation for violation in found), found
-
-
-def test_every_policy_has_a_planted_violation():
-    """
-    A policy that nothing planted sets off may be one that nothing ever does.
-    """
-    marks = test_a_planted_violation_is_found.pytestmark  # type: ignore[attr-defined] # pytest puts it there
-    cases = next(mark for mark in marks if mark.name == "parametrize").args[1]
-    set_off = {
-        rule.__name__
-        for file, old, new, _ in cases
-        for rule in policy.POLICIES
-        if list(rule(planted(file, old, new)))
-    }
-    assert {rule.__name__ for rule in policy.POLICIES} == set_off
-
-
 def _resolved() -> tuple[dict[str, Any], dict[str, Any]]:
-    done = tools.run("docker-compose", "--profile", "*", "config", "--format", "json", directory=ROOT)
-    bus = json.loads((INFRA / "compose/servicebus.json").read_text())
-    return json.loads(done.stdout)["services"], bus
+    return compose.resolve(ROOT)["services"], json.loads((INFRA / "compose/servicebus.json").read_text())
 
 
 def test_the_compose_file_as_it_is_has_no_problem():
@@ -189,6 +98,15 @@ def test_the_compose_file_as_it_is_has_no_problem():
         (("services", "worker", "environment", "OUTBOX_TOPIC"), "others", "must use a topic"),
         (("services", "worker", "environment"), {"OUTBOX_TOPIC": "events"}, "one bad event halts"),
         (("services", "worker", "stop_grace_period"), "10s", "is killed"),
+        (("services", "worker", "stop_grace_period"), "10m", "may hang for 600 seconds"),
+        (("services", "worker", "environment", "OUTBOX_SERVICEBUS_CONNECTION_STRING"), "Endpoint=sb://localhost;UseDevelopmentEmulator=true;", "names localhost"),
+        (("services", "worker", "environment", "OUTBOX_SERVICEBUS_CONNECTION_STRING"), "Endpoint=sb://servicebus;", "asks for TLS"),
+        (("services", "worker", "environment", "OTEL_EXPORTER_OTLP_ENDPONT"), "", "no setting of OpenTelemetry"),
+        (("services", "init", "environment", "WAIT_FOR"), "http://cosmos:8081/ready http://servicebus:5300/health", "init: waits for"),
+        (("services", "cosmos", "environment", "GATEWAY_PUBLIC_ENDPOINT"), "localhost", "GATEWAY_PUBLIC_ENDPOINT is localhost"),
+        (("services", "servicebus", "environment", "SQL_SERVER"), "sql", "SQL_SERVER is sql"),
+        (("services", "servicebus", "depends_on", "mssql", "condition"), "service_started", "before mssql is healthy"),
+        (("services", "servicebus", "volumes", 0, "source"), "/nowhere/config.json", "config.json, which does not exist"),
         (("services", "worker", "read_only"), False, "read-only"),
         (("services", "worker", "depends_on", "init", "condition"), "service_started", "before its containers"),
         (("services", "api", "security_opt"), [], "may gain privileges"),
@@ -229,10 +147,19 @@ def test_the_manifests_as_they_are_have_no_problem(tmp_path: Path):
     ("old", "new", "said"),
     [
         ("terminationGracePeriodSeconds: 60", "terminationGracePeriod: 60", "terminationGracePeriod"),
-        ("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30", "are killed"),
+        ("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30", "is killed"),
         ("maxReplicaCount: 8", "maxReplicas: 8", "ScaledObject.spec.maxReplicas: KEDA knows no such"),
         ("minReplicaCount: 2", "minReplicaCount: 0", "fewer than two"),
-        ("processorName: outbox", "processorName: other", "processorName is other"),
+        ("terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 600", "may hang for 600 seconds"),
+        ("changeFeedLagThreshold:", "changefeedLagThreshold:", "changefeedLagThreshold is no key of the scaler"),
+        ("  scaleTargetRef:\n    name: outbox-worker", "  scaleTargetRef:\n    name: worker", "scaleTargetRef is worker"),
+        ("authenticationRef:\n      name: outbox-worker", "authenticationRef:\n      name: outbox", "authenticationRef is outbox"),
+        ("serviceAccountName: outbox-worker", "serviceAccountName: default", "serviceAccountName is default"),
+        ("      - configMapRef:\n            name: outbox", "      - configMapRef:\n            name: other", "envFrom is other"),
+        ("fieldPath: metadata.name", "fieldPath: metadata.namespace", "take each other's leases"),
+        ("maxUnavailable: 1\n  selector", "maxUnavailable: 0\n  selector", "lets no pod go"),
+        ("namespace: outbox\nspec:\n  podIdentity", "namespace: other\nspec:\n  podIdentity", "are in the namespaces"),
+        ('OUTBOX_GRACE_SECONDS: "40"', "OUTBOX_GRACE_SECONDS: forty", "that are no numbers"),
         ("type: azure-cosmosdb", "type: cpu", "must scale by the change feed's lag"),
         ("path: /readyz", "path: /livez", "readinessProbe must ask /readyz"),
         ("path: /livez\n            port: health\n          periodSeconds: 2", "path: /livez\n            port: 8081\n          periodSeconds: 2", "startupProbe must ask /livez at the port health"),
@@ -263,6 +190,105 @@ def test_a_selector_that_meets_no_pod_is_found():
     assert ["PodDisruptionBudget: selects no pod of the Deployment"] == manifests.judge(documents)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("kustomization.yaml", "data.WORKER_CLIENT_ID", "data.KEDA_CLIENT_ID", "the worker's identity is KEDA_CLIENT_ID"),
+        ("kustomization.yaml", "data.KEDA_CLIENT_ID", "data.WORKER_CLIENT_ID", "KEDA's identity is WORKER_CLIENT_ID"),
+        ("kustomization.yaml", "data.OUTBOX_LEASE_CONTAINER", "data.OUTBOX_COSMOS_CONTAINER", "leaseContainerId of the scaler"),
+        ("kustomization.yaml", "metadata.processorName", "metadata.databaseId", "processorName of the scaler is replaced"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_goes_astray_is_found(tmp_path: Path, file: str, old: str, new: str, said: str):
+    copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
+    text = (copied / file).read_text()
+    assert old in text, f"{old!r} is not in {file}: the test plants nothing"
+    (copied / file).write_text(text.replace(old, new, 1))
+    found = list(manifests.wiring(manifests.read(manifests.marked(copied))))
+    assert any(said in problem for problem in found), found
+
+
+def test_every_setting_of_the_manifests_arrives():
+    assert [] == list(manifests.wiring(manifests.read(manifests.marked(INFRA / "kubernetes"))))
+
+
+def _environments() -> dict[environments.Place, dict[str, str]]:
+    found = {
+        **environments.of_apps(as_they_are()),
+        **environments.of_pods(manifests.read(manifests.render(INFRA / "kubernetes"))),
+        **environments.of_compose(compose.resolve(ROOT)["services"]),
+    }
+    return {place: dict(environment) for place, environment in found.items()}
+
+
+def test_each_program_takes_the_environment_it_is_given_and_names_every_mistake_in_it():
+    given = _environments()
+    assert [] == list(environments.problems(given))
+    given["Container Apps", "worker"]["OUTBOX_GRACE_SECONDS"] = "forty"
+    given["Container Apps", "worker"]["OUTBOX_PROCESSOR_NAME"] = ""
+    given["Container Apps", "api"]["OUTBOX_COSMOS_ENDPOINT"] = "account"
+    given["Kubernetes", "worker"]["OUTBOX_SERVICEBUS_NAMESPACE"] = "https://namespace"
+    given["Kubernetes", "worker"]["OUTBOX_LANES"] = "nonsense"
+    given["Kubernetes", "worker"]["OUTBOX_TOPIC"] = "event"
+    given["compose", "worker"]["OUTBOX_LANES"] = "two"
+    given["compose", "subscriber"]["OUTBOX_RECEIVERS"] = "0"
+    found = "\n".join(environments.problems(given))
+    for said in (
+        "Container Apps: the worker refuses OUTBOX_GRACE_SECONDS:",
+        "Container Apps: OUTBOX_PROCESSOR_NAME of the worker is empty",
+        "Container Apps: the api refuses OUTBOX_COSMOS_ENDPOINT:",
+        "Kubernetes: the worker refuses OUTBOX_SERVICEBUS_NAMESPACE: must be a host",
+        "Kubernetes: the worker refuses OUTBOX_LANES:",
+        "OUTBOX_TOPIC is not the same everywhere",
+        "compose: the worker refuses OUTBOX_LANES:",
+        "compose: the subscriber refuses",
+    ):
+        assert said in found
+
+
+DOCKERFILE = (INFRA / "docker/Dockerfile").read_text(encoding="utf-8")
+
+
+def test_azd_finds_what_its_project_names():
+    assert [] == azd.problems(as_they_are())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("infra", "module"), "mian", "provisions infra/mian.bicep"),
+        (("services", "worker", "docker", "target"), "api", "worker is built from the stage api"),
+        (("services", "worker", "docker", "path"), "docker/Dockerfile", "which does not exist"),
+        (("services", "worker", "docker", "context"), "infra", "is not built at the top"),
+        (("services", "worker", "host"), "appservice", "is no container app"),
+        (("services", "subscriber"), {"project": "."}, "the apps are tagged"),
+    ],
+)
+def test_a_planted_mistake_in_azds_project_is_found(path: tuple[str, ...], value: object, said: str):
+    project = yaml.safe_load((ROOT / "azure.yaml").read_text(encoding="utf-8"))
+    here = project
+    for key in path[:-1]:
+        here = here[key]
+    here[path[-1]] = value
+    found = list(azd.judge(project, as_they_are(), DOCKERFILE))
+    assert any(said in problem for problem in found), found
+
+
+def test_an_app_or_a_parameter_that_azd_would_mistake_for_another_is_found():
+    project = yaml.safe_load((ROOT / "azure.yaml").read_text(encoding="utf-8"))
+    templates = planted("worker.bicep", "'azd-service-name': 'worker'", "'azd-service-name': 'wroker'")
+    assert any("wroker" in problem for problem in azd.judge(project, templates, DOCKERFILE))
+    given = {"workerExists": {"value": "${SERVICE_API_RESOURCE_EXISTS=false}"}}
+    assert ["main.parameters.json: workerExists is filled with SERVICE_API_RESOURCE_EXISTS"] == list(
+        azd.misfilled(given)
+    )
+
+
+def test_what_a_check_cannot_go_on_from_is_a_finding_and_not_the_end(capsys: pytest.CaptureFixture[str]):
+    assert 1 == told(lambda: iter([str(1 // 0)]))
+    assert "cannot be checked any further: ZeroDivisionError" in capsys.readouterr().out
+
+
 EVENTS = queries.logged_events(ROOT / "cosmos_outbox/instrumentation.py")
 METRICS = dashboards.metrics_of([ROOT / "worker/telemetry.py"])
 
@@ -289,6 +315,34 @@ def test_a_planted_mistake_in_a_query_is_found(file: str, old: str, new: str, sa
     assert old in query, f"{old!r} is not in the query: the test plants nothing"
     found = list(queries.judge(query.replace(old, new), EVENTS, METRICS))
     assert any(said in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("events-late", "least > 300", "least > 3000000", "fires for"),
+        ("worker-unready", "best == 0", "best == 1", "fires for"),
+        ("parked-keys", "keys > 0", "keys < 0", "fires for"),
+        ("ttl-headroom", "min(Sum)", "max(Sum)", "fires for"),
+        ("alarms", "outbox.alarms", "outbox.parked.keys", "fires for"),
+        ("worker-silent", "ago(10m)", "ago(10d)", "fires for"),
+        ("worker-failing", "'ContainerBackOff'", "'ContainerBakOff'", "gives no reason 'ContainerBakOff'"),
+    ],
+)
+def test_a_query_that_fires_at_another_time_is_found(file: str, old: str, new: str, said: str):
+    query = (INFRA / f"queries/{file}.kql").read_text()
+    assert old in query, f"{old!r} is not in the query: the test plants nothing"
+    assert [] == list(queries.misfires(file, query))
+    assert any(said in problem for problem in queries.misfires(file, query.replace(old, new)))
+
+
+def test_an_alert_that_no_test_has_seen_firing_is_found():
+    rules = "groups: [{rules: [{alert: Seen}, {alert: Silent}, {alert: Forgotten}]}]"
+    checks = "[{alertname: Seen, exp_alerts: [{}]}, {alertname: Silent, exp_alerts: []}]"
+    tests = f"tests: [{{alert_rule_test: {checks}}}]"
+    assert [f"alerts.test.yaml: no test lets {name} fire" for name in ("Silent", "Forgotten")] == list(
+        dashboards.untested(rules, tests)
+    )
 
 
 def test_an_expression_that_does_not_parse_or_reads_what_nobody_makes_is_found():

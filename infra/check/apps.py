@@ -1,0 +1,122 @@
+"""
+Whether the Container Apps are given settings that exist and are right, are probed where they listen, and may stop slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.check.bicep import Template
+from infra.check.deployment import Deployment, Resource, deploy
+from infra.check.dockerfile import health_of
+from infra.check.environments import environment_of, misjudged_end
+from infra.check.variables import required_by, variables_of
+
+APPS = "Microsoft.App/containerApps"
+_COSMOS = "Microsoft.DocumentDB/databaseAccounts"
+_BUS = "Microsoft.ServiceBus/namespaces"
+_DOCKERFILE = Path(__file__).parents[1] / "docker/Dockerfile"
+# As after the first `azd deploy`: no placeholder runs any more.
+RUNNING = {"apiExists": True, "workerExists": True}
+
+
+def apps_are_wired(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Container Apps get settings that exist, all that they need, each with its value, and an identity.
+    """
+    made = deploy(templates, **RUNNING, deleteAfterPublish="*")
+    values = _values(made)
+    for app in made.of_type(APPS):
+        program, environment = app.symbol, environment_of(app.body)
+        ours = {name for name in environment if name.startswith("OUTBOX_")}
+        for name in sorted(ours - variables_of(program)):
+            yield f"{app.place} {name} is no setting of the {program}"
+        for name in sorted(required_by(program) - ours):
+            yield f"{app.place} {name} is required by the {program}"
+        if program == "worker" and "OUTBOX_PARKED_CONTAINER" not in ours:
+            yield f"{app.place} without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
+        for name in sorted(environment.keys() & values.keys()):
+            if environment[name] != values[name]:
+                yield f"{app.place} {name} of the {program} is {environment[name]}, not {values[name]}"
+        if app.at("identity", "type") != "UserAssigned":
+            yield f"{app.place} must have an identity of its own"
+
+
+def _values(made: Deployment) -> dict[str, str]:
+    containers = {
+        container.symbol: container for container in made.of_type(f"{_COSMOS}/sqlDatabases/containers")
+    }
+    return {
+        "OUTBOX_COSMOS_ENDPOINT": f"{made.of_type(_COSMOS)[0].id}.properties.documentEndpoint",
+        "OUTBOX_COSMOS_DATABASE": made.of_type(f"{_COSMOS}/sqlDatabases")[0].name,
+        "OUTBOX_COSMOS_CONTAINER": containers["data"].name,
+        "OUTBOX_LEASE_CONTAINER": containers["leases"].name,
+        "OUTBOX_PARKED_CONTAINER": containers["parked"].name,
+        "OUTBOX_SERVICEBUS_NAMESPACE": f"{made.of_type(_BUS)[0].name}.servicebus.windows.net",
+        "OUTBOX_TOPIC": made.of_type(f"{_BUS}/topics")[0].name,
+        "OUTBOX_DELETE_AFTER_PUBLISH": "*",
+        "APPLICATIONINSIGHTS_CONNECTION_STRING": (
+            f"{made.of_type('Microsoft.Insights/components')[0].id}.properties.ConnectionString"
+        ),
+    }
+
+
+def apps_are_probed_where_they_listen(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Probes and ingress ask the port and the path that the image's own health check asks.
+    """
+    for app in deploy(templates, **RUNNING).of_type(APPS):
+        path, port = health_of(_DOCKERFILE.read_text(encoding="utf-8"), app.symbol)
+        expected = {("Startup", path, port), ("Liveness", path, port)}
+        if app.symbol == "worker":
+            expected.add(("Readiness", "/readyz", port))
+        asked = {_asked(probe) for probe in _container(app).get("probes", [])}
+        if asked != expected:
+            yield f"{app.place} is probed at {sorted(asked, key=str)}, not {sorted(expected, key=str)}"
+        ingress = app.at("properties", "configuration", "ingress")
+        if app.symbol == "worker" and ingress is not None:
+            yield f"{app.place} needs no ingress"
+        if ingress is not None and ingress.get("targetPort") != port:
+            yield f"{app.place} listens on {port}; its ingress sends to {ingress.get('targetPort')}"
+
+
+def _asked(probe: dict[str, Any]) -> tuple[object, object, object]:
+    request = probe.get("httpGet", {})
+    return probe.get("type"), request.get("path"), request.get("port")
+
+
+def running_images_stay(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Deploying the template again leaves each app with the image that it runs, and its probes with it.
+    """
+    for app in deploy(templates, **RUNNING).of_type(APPS):
+        running = f"{app.id}.properties.template.containers[0].image"
+        if (given := _container(app)["image"]) != running:
+            yield f"{app.place} the {app.symbol} gets the image {given} instead of the one that it runs"
+    for app in deploy(templates).of_type(APPS):
+        if _container(app).get("probes"):
+            yield f"{app.place} probes fail on the placeholder of the {app.symbol}"
+
+
+def worker_stays_up(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    At least two workers, whatever is asked for, with time to release their leases and no time to loiter.
+    """
+    for template in templates:
+        for name in ("workerReplicas", "replicas"):
+            asked = template.parameters.get(name)
+            if asked is not None and (asked.minimum or 0) < 2:  # noqa: PLR2004 # one may fail
+                yield f"{template.path.name}:{asked.line}: may run with fewer than two replicas"
+    for app in deploy(templates, **RUNNING).of_type(APPS):
+        if app.at("properties", "template", "scale", "minReplicas") in (None, 0, 1):
+            yield f"{app.place} may run with fewer than two replicas"
+        allowed = app.at("properties", "template", "terminationGracePeriodSeconds")
+        if misjudged := misjudged_end(app.symbol, environment_of(app.body), allowed):
+            yield f"{app.place} {misjudged}"
+
+
+def _container(app: Resource) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = app.at("properties", "template", "containers")
+    return containers[0]

@@ -1,0 +1,37 @@
+"""
+Let each program read an environment as it would at start: JSON in, the mistakes that it finds out.
+
+Runs in the project's environment, where the programs are installed, and imports nothing else of these checks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+
+_READERS = {
+    "worker": ("worker.environment", "load"),
+    "api": ("examples.contacts.settings", "Settings"),
+    "subscriber": ("examples.contacts.subscriber", "SubscriberSettings"),
+}
+
+
+def refused(program: str, environment: dict[str, str]) -> list[str]:
+    """
+    Return one line a mistake that a program finds in its environment.
+    """
+    module, name = _READERS[program]
+    read = getattr(importlib.import_module(module), name)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        read()
+    except Exception as error:  # noqa: BLE001 # whatever a program says of its environment is what is asked for
+        return str(error).splitlines()
+    return []
+
+
+if __name__ == "__main__":
+    json.dump([refused(**asked) for asked in json.load(sys.stdin)], sys.stdout)

@@ -1,0 +1,34 @@
+"""
+Templates as they are, and with a mistake planted in one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from infra.check import bicep
+
+INFRA = Path(__file__).parents[2] / "infra"
+
+
+@functools.cache
+def as_they_are() -> tuple[bicep.Template, ...]:
+    """
+    Return all templates, the main one first.
+    """
+    return tuple(bicep.read_templates(INFRA))
+
+
+def planted(file: str, old: str, new: str) -> list[bicep.Template]:
+    """
+    Return all templates, with one text of one file replaced.
+    """
+    templates = []
+    for template in as_they_are():
+        if template.path.name == file:
+            assert old in template.source, f"{old!r} is not in {file}: the test plants nothing"
+            templates.append(bicep.parse(template.path, template.source.replace(old, new, 1)))
+        else:
+            templates.append(template)
+    return templates

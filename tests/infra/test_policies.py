@@ -1,0 +1,170 @@
+"""
+The policies of the deployment find what is planted, and nothing in the templates as they are; `make check-infra` runs this.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+pytest.importorskip(
+    "tree_sitter_bicep", reason="its tools have an environment of their own: make check-infra"
+)
+
+from infra.check import policy
+from tests.infra.planting import as_they_are, planted
+
+pytestmark = pytest.mark.looptime(False)
+
+
+def test_the_templates_as_they_are_violate_nothing():
+    assert [] == policy.violations(as_they_are())
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("cosmos.bicep", "disableLocalAuth: true", "disableLocalAuth: false", "disableLocalAuth is False"),
+        ("servicebus.bicep", "    disableLocalAuth: true\n", "", "disableLocalAuth is None"),
+        ("monitoring.bicep", "DisableLocalAuth: true", "DisableLocalAuth: false", "DisableLocalAuth is False"),
+        ("monitoring.bicep", "      disableLocalAuth: true\n", "", "the workspace accepts keys"),
+        ("registry.bicep", "adminUserEnabled: false", "adminUserEnabled: true", "adminUserEnabled is True"),
+        ("worker.bicep", "value: topicName", "value: 'Endpoint=sb://x'", "a secret is named"),
+        ("cosmos.bicep", "= account.id", "= account.listKeys().primaryMasterKey", "a secret is named"),
+        ("api.bicep", "value: cosmosEndpoint", "value: store.properties.connectionString", "a secret"),
+        ("cosmos.bicep", "minimalTlsVersion: 'Tls12'", "minimalTlsVersion: 'Tls11'", "minimalTlsVersion is Tls11"),
+        ("servicebus.bicep", "minimumTlsVersion: '1.2'", "minimumTlsVersion: '1.0'", "minimumTlsVersion is 1.0"),
+        ("api.bicep", "allowInsecure: false", "allowInsecure: true", "takes plain HTTP"),
+        ("cosmos.bicep", "      defaultTtl: -1\n", "", "defaultTtl must be -1"),
+        ("cosmos.bicep", "'/id'", "'/leaseToken'", "containers and their partition keys"),
+        ("cosmos.bicep", "excludedPaths: [\n          {\n            path: '/*'", "excludedPaths: [\n          {\n            path: '/x/*'", "every path"),
+        ("cosmos.bicep", "'/type/?'", "'/kind/?'", "/type/? is not indexed"),
+        ("cosmos.bicep", "'/partitionKey/?'", "'/key/?'", "/partitionKey/? is not indexed"),
+        ("cosmos.bicep", "type: 'Continuous'", "type: 'Periodic'", "no continuous backup"),
+        ("servicebus.bicep", "requiresDuplicateDetection: true", "requiresDuplicateDetection: false", "requiresDup"),
+        ("servicebus.bicep", "enablePartitioning: false", "enablePartitioning: true", "enablePartitioning is True"),
+        ("servicebus.bicep", "Window: 'P1D'", "Window: 'PT10M'", "too short"),
+        ("servicebus.bicep", "requiresSession: true", "requiresSession: false", "requiresSession is False"),
+        ("servicebus.bicep", "    lockDuration", "    autoDeleteOnIdle: 'P1D'\n    lockDuration", "deletes itself"),
+        ("servicebus.bicep", "scope: topic", "scope: namespace", "gets Service Bus Data Sender on Microsoft.Serv"),
+        ("servicebus.bicep", "'69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'", "'090c5cfd-751d-490a-894a-3ce6f1109419'", "worker lacks Service Bus Data Sender"),
+        ("cosmos-roles.bicep", "/colls/${dataContainerName}'", "'", "api gets executeQuery"),
+        ("cosmos-roles.bicep", "roleDefinitionId: feedReader.id", "roleDefinitionId: documentWriter.id", "worker gets executeQuery"),
+        ("cosmos-roles.bicep", "/colls/${dataContainerName}'", "/colls/${leaseContainerName}'", "api gets"),
+        ("cosmos-roles.bicep", "'${containers}/readChangeFeed'", "'${containers}/*'", "gets * on"),
+        ("cosmos-roles.bicep", "          '${items}/delete'\n          '${containers}", "          '${containers}", "worker lacks items/delete on parked"),
+        ("cosmos-roles.bicep", "          '${items}/delete'\n        ]", "        ]", "worker lacks items/delete on data, with deleteAfterPublish"),
+        ("cosmos-roles.bicep", " = if (workerDeletes) {", " = {", "worker gets items/delete on data"),
+        ("main.bicep", "leaseContainerName: leaseContainerName\n    parkedContainerName: parkedContainerName\n    apiPrincipalId", "leaseContainerName: dataContainerName\n    parkedContainerName: parkedContainerName\n    apiPrincipalId", "worker lacks executeQuery, items/create"),
+        ("main.bicep", "workerPrincipalId: identities.outputs.workerPrincipalId\n    keda", "workerPrincipalId: identities.outputs.apiPrincipalId\n    keda", "worker lacks readChangeFeed, readMetadata on data"),
+        ("main.bicep", "senderPrincipalId: identities.outputs.worker", "senderPrincipalId: identities.outputs.api", "api gets Service Bus Data Sender"),
+        ("worker.bicep", "'OUTBOX_DELETE_AFTER_PUBLISH'", "'OUTBOX_DELETE'", "OUTBOX_DELETE is no setting"),
+        ("worker.bicep", "port: 8080", "port: 8081", "is probed at"),
+        ("worker.bicep", "'OUTBOX_TOPIC'", "'OUTBOX_TOPICS'", "OUTBOX_TOPICS is no setting"),
+        ("worker.bicep", "'OUTBOX_TOPIC'", "'OTHER'", "OUTBOX_TOPIC is required"),
+        ("worker.bicep", "'OUTBOX_PARKED_CONTAINER'", "'OTHER'", "one bad event halts"),
+        ("servicebus.bicep", "principalType: operatorPrincipalType", "principalType: 'User'", "operator has principalType User"),
+        ("cosmos-roles.bicep", "{\n    principalId: operatorPrincipalId\n    roleDefinitionId: feedReader.id", "{\n    principalId: operatorPrincipalId\n    roleDefinitionId: documentWriter.id", "operator gets"),
+        ("worker.bicep", "value: identityClientId", "value: 'another'", "AZURE_CLIENT_ID of the worker is another"),
+        ("worker.bicep", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 45", "is killed"),
+        ("worker.bicep", "@minValue(2)\n", "@minValue(1)\n", "fewer than two"),
+        ("worker.bicep", "path: '/readyz'", "path: '/livez'", "is probed at"),
+        ("worker.bicep", "      registries", "      ingress: {\n        external: true\n      }\n      registries", "no ingress"),
+        ("alerts.bicep", "'DeadletteredMessages'", "'ActiveMessages'", "the alert dead-letters asks"),
+        ("alerts.bicep", "queries/parked-keys.kql", "queries/lease-halted.kql", "the alert parked-keys asks another query"),
+        ("alerts.bicep", "queries/worker-unready.kql", "queries/lease-halted.kql", "the alert worker-unready asks another query"),
+        ("alerts.bicep", "measured: true", "measured: false", "on aks the alert alarms asks nothing"),
+        ("alerts.bicep", "        people.id\n", "", "tells nobody"),
+        ("identities.bicep", "  tags: tags\n", "", "has no tags"),
+        # How the account, the topic and the containers are made.
+        ("cosmos.bicep", "defaultConsistencyLevel: 'Session'", "defaultConsistencyLevel: 'Eventual'", "Eventual: readers"),
+        ("cosmos.bicep", "name: 'EnableServerless'", "name: 'EnableServerles'", "the account has the capabilities"),
+        ("cosmos.bicep", "          {\n            path: '/data/deleted/?'\n          }\n", "", "/data/deleted/? is not indexed"),
+        ("cosmos.bicep", "options: serverless ? {} : {", "options: {", "the container's throughput is 1000"),
+        ("servicebus.bicep", "lockDuration: 'PT1M'", "lockDuration: 'PT10M'", "PT10M is no time to lock"),
+        ("servicebus.bicep", "Window: 'P1D'", "Window: 'P8D'", "longer than P7D"),
+        ("servicebus.bicep", "defaultMessageTimeToLive: 'P14D'", "defaultMessageTimeToLive: 'PT1S'", "too short for a subscriber"),
+        ("servicebus.bicep", "capacity: sku == 'Premium' ? capacity : null", "capacity: capacity", "'capacity': 1}, not"),
+        ("cosmos-roles.bicep", "  dependsOn: [\n    workerOnLeases\n  ]\n", "", "may change at the same time"),
+        # Private networking.
+        ("network.bicep", "'5671'", "'5672'", "keeps the apps from pe-servicebus-token, port 5671"),
+        ("network.bicep", "            appsAddresses\n", "", "keeps the apps from pe-cosmos-token, port 443"),
+        ("network.bicep", "'Microsoft.App/environments'", "'Microsoft.Web/serverFarms'", "no subnet that is delegated"),
+        ("network.bicep", "'${prefix}.2.0/24'", "'${prefix}.0.0/24'", "the subnets apps and endpoints overlap"),
+        ("network.bicep", "access: 'Deny'", "access: 'Allow'", "everybody in the network reaches"),
+        ("network.bicep", "privateEndpointNetworkPolicies: 'Enabled'", "privateEndpointNetworkPolicies: 'Disabled'", "no rule guards"),
+        ("main.bicep", "'privatelink.servicebus.windows.net'", "'privatelink.documents.azure.com'", "not in privatelink.servicebus"),
+        ("main.bicep", "'privatelink.documents.azure.com'", "'privatelink.cosmos.azure.com'", "not in privatelink.documents"),
+        ("main.bicep", "groupId: 'Sql'", "groupId: 'MongoDB'", "no private endpoint for Sql"),
+        ("main.bicep", "groupId: 'namespace'", "groupId: 'servicebus'", "no private endpoint for namespace"),
+        ("main.bicep", "privateNetworking ? 'Disabled' : 'Enabled'", "'Enabled'", "stays open to the internet"),
+        ("main.bicep", "privateNetworking ? 'Disabled' : 'Enabled'", "'Disabled'", "can be reached by nobody"),
+        ("main.bicep", "privateNetworking ? 'Premium' : 'Standard'", "'Standard'", "need Premium"),
+        ("main.bicep", "targetId: serviceBus.outputs.id", "targetId: cosmos.outputs.id", "no private endpoint for namespace"),
+        ("main.bicep", "    serviceBusEndpoint\n  ]", "  ]", "worker does not wait for serviceBusEndpoint"),
+        ("main.bicep", "    cosmosRoles\n    cosmosEndpoint\n  ]", "  ]", "api does not wait for cosmosRoles"),
+        ("main.bicep", "param apiExternal bool = false", "param apiExternal bool = true", "is on the internet unasked"),
+        ("main.bicep", "param privateNetworking bool = false", "param privateNetworking bool = true", "without privateNetworking"),
+        ("private-endpoint.bicep", "privateDnsZoneId: zone.id", "privateDnsZoneId: endpoint.id", "privateDnsZoneId is"),
+        ("private-endpoint.bicep", "privateDnsZoneGroups@2024-05-01' = {", "privateDnsZoneGroups@2024-05-01' = if (false) {", "leads to the public address"),
+        ("private-endpoint.bicep", "      id: networkId", "      id: subnetId", "does not ask privatelink"),
+        # Who is who.
+        ("worker.bicep", "identity: identityId", "identity: identityClientId", "registries of the worker"),
+        ("worker.bicep", "'${identityId}': {}", "'${identityClientId}': {}", "identity of the worker"),
+        ("main.bicep", "identityClientId: identities.outputs.workerClientId", "identityClientId: identities.outputs.apiClientId", "AZURE_CLIENT_ID of the worker"),
+        ("main.bicep", "identityId: identities.outputs.workerId", "identityId: identities.outputs.apiId", "identity of the worker"),
+        ("main.bicep", "      identities.outputs.workerPrincipalId\n    ]", "    ]", "worker lacks AcrPull"),
+        ("identities.bicep", "workerClientId string = worker.", "workerClientId string = api.", "the output WORKER_CLIENT_ID is"),
+        ("identities.bicep", "'api://AzureADTokenExchange'", "'api://AzureAD'", "the worker signs in from a cluster by"),
+        ("identities.bicep", "'outbox:outbox-worker'", "'outbox:worker'", "the worker signs in from a cluster by"),
+        ("main.bicep", "KEDA_CLIENT_ID string = identities.outputs.keda", "KEDA_CLIENT_ID string = identities.outputs.worker", "the output KEDA_CLIENT_ID is"),
+        ("main.bicep", "output AZURE_CONTAINER_REGISTRY_ENDPOINT", "output AZURE_REGISTRY_ENDPOINT", "AZURE_CONTAINER_REGISTRY_ENDPOINT is None"),
+        ("monitoring.bicep", "    WorkspaceResourceId: workspace.id\n", "", "has no WorkspaceResourceId"),
+        ("main.bicep", "applicationInsightsName: monitoring.outputs.applicationInsightsName", "applicationInsightsName: monitoring.outputs.workspaceId", "which nothing makes"),
+        # What the apps are given, and where they are asked.
+        ("worker.bicep", "value: topicName", "value: processorName", "OUTBOX_TOPIC of the worker is outbox, not events"),
+        ("worker.bicep", "value: leaseContainerName", "value: parkedContainerName", "OUTBOX_LEASE_CONTAINER of the worker is parked"),
+        ("worker.bicep", "value: serviceBusNamespace", "value: cosmosEndpoint", "OUTBOX_SERVICEBUS_NAMESPACE of the worker"),
+        ("servicebus.bicep", "= '${namespace.name}.servicebus.windows.net'", "= namespace.properties.serviceBusEndpoint", "not sb-token.servicebus.windows.net"),
+        ("worker.bicep", "value: '40'", "value: 'forty'", "that are no numbers"),
+        ("worker.bicep", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 600", "may hang for 600 seconds"),
+        ("api.bicep", "targetPort: 8000", "targetPort: 8080", "listens on 8000; its ingress sends to 8080"),
+        ("api.bicep", "path: '/healthz'", "path: '/health'", "is probed at"),
+        ("main.bicep", "image: workerImage.outputs.image", "image: apiImage.outputs.image", "instead of the one that it runs"),
+        ("main.bicep", "    exists: workerExists", "    exists: false && workerExists", "instead of the one that it runs"),
+        ("worker.bicep", "probes: probed ? [", "probes: true ? [", "probes fail on the placeholder"),
+        # Alerts.
+        ("alerts.bicep", "aggregation: 'Average'\n    threshold: 0", "aggregation: 'Average'\n    threshold: 1000000", "the alert dead-letters asks"),
+        ("alerts.bicep", "      '429'", "      '200'", "the alert cosmos-throttled asks"),
+        ("alerts.bicep", "operator: 'GreaterThan'\n          threshold: alert.threshold", "operator: 'LessThan'\n          threshold: alert.threshold", "the alert dead-letters asks"),
+        ("alerts.bicep", "target: serviceBusNamespaceId", "target: cosmosAccountId", "the alert dead-letters asks"),
+        ("alerts.bicep", "windowSize: 'PT5M'", "windowSize: 'PT1M'", "looks at 1 minutes every 5"),
+        ("alerts.bicep", "threshold: 0\n          failingPeriods", "threshold: 100\n          failingPeriods", "does not fire for each row"),
+        ("alerts.bicep", "operator: 'GreaterThan'\n          threshold: 0", "operator: 'LessThan'\n          threshold: 0", "does not fire for each row"),
+        ("worker.bicep", "  name: 'worker'\n", "  name: 'outbox-worker'\n", "which is no app"),
+        ("environment.bicep", "categoryGroup: 'allLogs'", "category: 'ContainerAppSystemLogs'", "ContainerAppConsoleLogs stays empty"),
+        ("environment.bicep", "destination: 'azure-monitor'", "destination: 'log-analytics'", "sends its logs elsewhere"),
+    ],
+)  # fmt: skip
+def test_a_planted_violation_is_found(file: str, old: str, new: str, said: str):
+    found = [violation for found in _violations(file, old, new).values() for violation in found]
+    assert any(said in violation for violation in found), found
+
+
+@functools.cache
+def _violations(file: str, old: str, new: str) -> dict[str, list[str]]:
+    templates = planted(file, old, new)
+    return {rule.__name__: list(rule(templates)) for rule in policy.POLICIES}
+
+
+def test_every_policy_has_a_planted_violation():
+    """
+    A policy that nothing planted sets off may be one that nothing ever does.
+    """
+    marks = test_a_planted_violation_is_found.pytestmark  # type: ignore[attr-defined] # pytest puts it there
+    cases = next(mark for mark in marks if mark.name == "parametrize").args[1]
+    set_off = {
+        name for file, old, new, _ in cases for name, found in _violations(file, old, new).items() if found
+    }
+    assert {rule.__name__ for rule in policy.POLICIES} == set_off
