@@ -40,7 +40,9 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.commits import ABSENCE_PROVES_FOR
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
+from cosmos_outbox.relay.retention import DEFAULT_KEEP
 from tests.contracts.backends import opened
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.notes import Line, NoteEvent, NoteTagged, Remark
@@ -149,6 +151,7 @@ class Snapshot:
     parts: list[Part]
     told: list[Told]  # once applied, with the time at which the store forgets them
     writes: Sequence[Write]  # also keeps their id() from being given to others
+    sent_at: float
     status: Status = Status.OPEN
     applied: bool = False
 
@@ -274,6 +277,7 @@ class WriteSide(RuleBasedStateMachine):
         ready: asyncio.Future[tuple[Store, ChangeFeed]] = self.loop.create_future()
         self._host = self.loop.create_task(self._hosted(ready))
         store, self.feed = self.run(asyncio.wait_for(ready, 20))
+        self.store = store
         self.recorder = Recorder(store, self._applied, self._brings_back)
         self.faulty = FaultyStore(self.recorder, late_seconds=self.late_seconds)
         outbox = Outbox(Watcher(self.faulty, self._sends), retries=self.retries)
@@ -403,6 +407,17 @@ class WriteSide(RuleBasedStateMachine):
         if not self.waits_for_late_ones:
             self.run(asyncio.sleep(seconds))
 
+    @rule()
+    def what_was_sent_is_deleted(self) -> None:
+        if self.waits_for_late_ones:
+            return
+        self.run(asyncio.sleep(DEFAULT_KEEP.total_seconds()))
+        self.run(_delete_events(self.store, self.feed))
+        for snapshot in self.snapshots.values():
+            if snapshot.applied:
+                snapshot.told = [replace(told, expires_at=0.0) for told in snapshot.told]
+        self.told = []
+
     @rule(unit=units, sure=st.integers(0, 2))
     def roll_back(self, unit: int, sure: int) -> None:
         if sure:  # most of the time there is more to be seen without it
@@ -513,7 +528,7 @@ class WriteSide(RuleBasedStateMachine):
             )
             for held in pending
         ]
-        return Snapshot(parts=parts, told=told, writes=writes)
+        return Snapshot(parts=parts, told=told, writes=writes, sent_at=self.loop.time())
 
     def _applied(self, writes: Sequence[Write]) -> None:
         snapshot = self.snapshots[id(writes)]
@@ -553,7 +568,8 @@ class WriteSide(RuleBasedStateMachine):
         assert unit.current is not None
         assert final or disturbed, "nothing failed, so it could have been found out"
         if final:
-            assert not unit.current.lasts, "an event that lasts tells for ever"
+            recent = self.loop.time() - unit.current.sent_at < ABSENCE_PROVES_FOR.total_seconds()
+            assert not (unit.current.lasts and recent), "an event that lasts tells, and so does its absence"
             unit.real.rollback()
             self._forget(unit)
 
@@ -722,6 +738,12 @@ def _read_back(writes: Sequence[Write]) -> tuple[list[Told], list[tuple[Any, ...
             for write in others
         ],
     )
+
+
+async def _delete_events(store: Store, feed: ChangeFeed) -> None:
+    for document in await _all_documents(feed):
+        if document["type"] == "domainEvent":
+            await store.commit(BOOK, [Write(kind=WriteKind.DELETE, id=document["id"])])
 
 
 async def _all_documents(feed: ChangeFeed) -> list[Document]:
