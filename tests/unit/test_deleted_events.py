@@ -11,6 +11,7 @@ import pytest
 from cosmos_outbox import CommitOutcomeUnknown, Outbox, PreconditionFailed, RetryOptions, UnitOfWork
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.commits import ABSENCE_PROVES_FOR
+from cosmos_outbox.pending import PROVES_FOR
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.relay.retention import DEFAULT_KEEP
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
@@ -47,6 +48,10 @@ async def left_in_doubt(store: FaultyStore, uow: UnitOfWork, fault: CommitFault)
         await uow.commit()
     assert not caught.value.final
     store.commit_faults, store.read_faults = [], []
+
+
+def test_whatever_counts_as_a_proof_stays_for_longer_than_its_absence_proves_anything():
+    assert ABSENCE_PROVES_FOR < min(DEFAULT_KEEP, PROVES_FOR)
 
 
 async def events_deleted(container: MemoryContainer, count: int | None = None) -> None:
