@@ -21,6 +21,7 @@ from worker.exporters import opened_telemetry
 from worker.telemetry import Telemetry
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
+QUERIES = {path.stem: path.read_text() for path in (OBSERVABILITY.parent / "queries").glob("*.kql")}
 
 
 def shown_by_a_worker(*, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
@@ -77,6 +78,30 @@ async def test_tests_of_rules_plant_the_counters_that_a_new_worker_shows():
     }
     assert counters
     assert set() == counters - shown
+
+
+async def test_queries_tell_metrics_apart_by_attributes_that_a_worker_gives_them():
+    shown = {(sample.name, label) for sample in shown_by_a_worker(after=used) for label in sample.labels}
+    asked = {
+        (f"{metric.replace('.', '_')}_total", attribute.replace(".", "_"))
+        for query in QUERIES.values()
+        for metric in re.findall(r"Name == '([^']+)'", query)
+        for attribute in re.findall(r"Properties\['([^']+)'\]", query)
+    }
+    assert {("outbox_alarms_total", "outbox_alarm")} <= asked
+    assert set() == asked - shown
+
+
+def test_a_query_reaches_back_far_beyond_the_silence_that_it_looks_for():
+    """
+    What reaches no further than the silence never sees that somebody has ever spoken.
+    """
+    alerts = (OBSERVABILITY.parent / "modules/alerts.bicep").read_text()
+    reaches = dict(re.findall(r"queries/([\w-]+)\.kql'\)[^}]*? reach: 'P(\d+D|T\d+M)'", alerts, re.DOTALL))
+    silences = {name: ago for name, text in QUERIES.items() for ago in re.findall(r"ago\((\d+)m\)", text)}
+    assert QUERIES.keys() == reaches.keys()
+    assert {"worker-silent": "10"} == silences
+    assert "2D" == reaches["worker-silent"]
 
 
 def test_every_panel_has_a_title_an_expression_and_a_place_of_its_own():
