@@ -81,8 +81,15 @@ def deploy(templates: Sequence[Template], **parameters: object) -> Deployment:
     """
     Return what the main template makes; a parameter that is not given has its default, or else its name in brackets.
     """
-    by_path = {template.path.resolve(): template for template in templates}
-    return _Frame(templates[0], by_path, parameters).deployment()
+    sources = tuple((template.path, template.source) for template in templates)
+    return _deployed(sources, json.dumps(parameters, sort_keys=True))
+
+
+# Most policies ask for one of a few deployments, and nobody changes what is returned.
+@functools.lru_cache(maxsize=32)
+def _deployed(sources: tuple[tuple[Path, str], ...], parameters: str) -> Deployment:
+    main, _ = sources[0]
+    return _Frame(main, dict(sources), json.loads(parameters)).deployment()
 
 
 class _Frame:
@@ -90,14 +97,14 @@ class _Frame:
     One template with its arguments: names are evaluated when they are asked for, since Bicep knows no order.
     """
 
-    def __init__(self, template: Template, by_path: dict[Path, Template], given: dict[str, Any]) -> None:
-        self._template, self._by_path = template, by_path
+    def __init__(self, path: Path, sources: dict[Path, str], given: dict[str, Any]) -> None:
+        self._path, self._sources = path, sources
         self._known: dict[str, Any] = {}
         self._deployment = Deployment()
         self._given = given
         self._declared: dict[str, tree_sitter.Node] = {}
         self._outputs: dict[str, tree_sitter.Node] = {}
-        for node in syntax_tree(template.source).named_children:
+        for node in syntax_tree(sources[path]).named_children:
             if node.type.endswith("_declaration") and node.named_children:
                 kind = self._outputs if node.type == "output_declaration" else self._declared
                 kind[_text(node.named_children[0])] = node
@@ -138,8 +145,7 @@ class _Frame:
         return made if node.named_children[-1].type == "for_statement" else next(iter(made), None)
 
     def _module(self, body: dict[str, Any], target: str) -> Deployment:
-        template = self._by_path[(self._template.path.parent / target).resolve()]
-        made = _Frame(template, self._by_path, body.get("params", {})).deployment()
+        made = _Frame(self._path.parent / target, self._sources, body.get("params", {})).deployment()
         self._deployment.resources.extend(made.resources)
         return made
 
@@ -149,7 +155,7 @@ class _Frame:
         kept = f"{within.id}/" if isinstance(within, Resource) else "/"
         shown = kind.rpartition("/")[2] if isinstance(body.get("parent"), Resource) else kind
         resource = Resource(
-            file=self._template.path.name,
+            file=self._path.name,
             line=node.start_point[0] + 1,
             symbol=symbol,
             type=kind,
@@ -250,7 +256,7 @@ class _Frame:
 
     def _call(self, function: str, given: list[Any]) -> Any:
         if function == "loadTextContent":
-            return (self._template.path.parent / given[0]).read_text(encoding="utf-8")
+            return (self._path.parent / given[0]).read_text(encoding="utf-8")
         if function in _FUNCTIONS:
             return _FUNCTIONS[function](*given)
         return f"{function}({', '.join(_shown(value) for value in given)})"
