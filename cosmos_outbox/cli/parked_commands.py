@@ -108,9 +108,8 @@ async def release(
         store = await outbox.parked_store()
         damaged: dict[str, ParkingError] = {}
         parked = await ParkedKeys(store).show(key, unreadable=damaged.__setitem__)
-        if (
-            damaged and len(parked.held) < parked.key.held
-        ):  # the release would refuse it, too, but behind the question
+        # The release would refuse it too, but behind the question.
+        if damaged and len(parked.held) < parked.key.held:
             raise next(iter(damaged.values()))
         confirm(f"Send the {counted(len(parked.held), 'held event')} of {key!r}?", yes=yes)
         async with opened_publisher(target) as publisher:
