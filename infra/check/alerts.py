@@ -32,8 +32,10 @@ _ANY_ROW = {
     "threshold": 0,
     "failingPeriods": {"numberOfEvaluationPeriods": 1, "minFailingPeriodsToAlert": 1},
 }
-# The tables of Container Apps, and the category of logs that fills each.
+# The tables of Container Apps, each filled by the category of logs that has its name.
 _CATEGORIES = {"ContainerAppConsoleLogs", "ContainerAppSystemLogs"}
+# Of all the services; a category that does not exist is refused only when it is deployed.
+_KNOWN = _CATEGORIES | {"allLogs", "ControlPlaneRequests", "Requests", "OperationalLogs", "AllMetrics"}
 
 
 def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
@@ -41,17 +43,28 @@ def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
     There is an alert for each way in which the platform or the worker tells of trouble, and somebody who gets it.
     """
     made = deploy(templates, alertEmail="somebody")
-    people = [group.id for group in made.of_type("Microsoft.Insights/actionGroups")]
+    groups = made.of_type("Microsoft.Insights/actionGroups")
+    people = [
+        group.id
+        for group in groups
+        if group.at("properties", "enabled") is True
+        and [one["emailAddress"] for one in group.at("properties", "emailReceivers")] == ["somebody"]
+    ]
     for alert in [*made.of_type(_ON_METRICS), *made.of_type(_ON_LOGS)]:
         told = alert.at("properties", "actions")
         told = told.get("actionGroups") if isinstance(told, dict) else [one["actionGroupId"] for one in told]
         if told != people or not people or alert.at("properties", "enabled") is not True:
             yield f"{alert.place} {alert.name} tells nobody"
-        every, looks_back = (
-            minutes(str(alert.at("properties", name))) for name in ("evaluationFrequency", "windowSize")
+        window = alert.at("properties", "windowSize")
+        reach = alert.at("properties", "overrideQueryTimeRange") or window
+        every, looks_back, reaches = (
+            minutes(str(given)) for given in (alert.at("properties", "evaluationFrequency"), window, reach)
         )
-        if not every or looks_back < every:
-            yield f"{alert.place} {alert.name} looks at {looks_back} minutes every {every}"
+        if not every or not every <= looks_back <= reaches:
+            yield f"{alert.place} {alert.name} looks at {looks_back} minutes every {every}, by a query of {reach}"
+        # The tables appear with the first line that is logged, which is after the deployment.
+        if alert.type == _ON_LOGS and alert.at("properties", "skipQueryValidation") is not True:
+            yield f"{alert.place} {alert.name} is refused by a workspace that is still empty"
 
 
 def platform_alerts_ask_what_matters(templates: Sequence[Template]) -> Iterator[str]:
@@ -112,6 +125,10 @@ def logs_arrive(templates: Sequence[Template]) -> Iterator[str]:
     # Without it the environment has no diagnostic settings.
     if environment.at("properties", "appLogsConfiguration", "destination") != "azure-monitor":
         yield f"{environment.place} sends its logs elsewhere than to its diagnostic settings"
+    for setting in made.of_type("Microsoft.Insights/diagnosticSettings"):
+        for entry in [*setting.at("properties", "logs"), *(setting.at("properties", "metrics") or [])]:
+            if (entry.get("categoryGroup") or entry.get("category")) not in _KNOWN or not entry["enabled"]:
+                yield f"{setting.place} sends nothing by {entry}"
     sent = {
         log.get("categoryGroup") or log.get("category")
         for setting in made.of_type("Microsoft.Insights/diagnosticSettings")

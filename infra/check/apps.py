@@ -28,6 +28,8 @@ def apps_are_wired(templates: Sequence[Template]) -> Iterator[str]:
     """
     made = deploy(templates, **RUNNING, deleteAfterPublish="*")
     values = _values(made)
+    environment_properties = made.of_type("Microsoft.App/managedEnvironments")[0].at("properties")
+    profiles = [profile["name"] for profile in environment_properties["workloadProfiles"]]
     for app in made.of_type(APPS):
         program, environment = app.symbol, environment_of(app.body)
         ours = {name for name in environment if name.startswith("OUTBOX_")}
@@ -40,6 +42,13 @@ def apps_are_wired(templates: Sequence[Template]) -> Iterator[str]:
         for name in sorted(environment.keys() & values.keys()):
             if environment[name] != values[name]:
                 yield f"{app.place} {name} of the {program} is {environment[name]}, not {values[name]}"
+        resources = _container(app)["resources"]
+        # The one ratio that the plan offers.
+        if resources["memory"] != f"{resources['cpu'] * 2:g}Gi":
+            yield f"{app.place} {resources['cpu']:g} CPU cannot be had with {resources['memory']}"
+        profile = app.at("properties", "workloadProfileName")
+        if profile not in profiles:
+            yield f"{app.place} the environment has the profiles {profiles}, not {profile}"
         if app.at("identity", "type") != "UserAssigned":
             yield f"{app.place} must have an identity of its own"
 

@@ -94,6 +94,7 @@ class Parameter:
     name: str
     line: int
     required: bool
+    default: Located | None
     allowed: tuple[object, ...] | None
     minimum: int | None
 
@@ -202,6 +203,7 @@ def _declare(template: Template, node: tree_sitter.Node, decorators: list[tree_s
         template.parameters[name] = Parameter(
             name=name,
             line=_line(node),
+            default=None if children[-1].type == "type" else _evaluate(children[-1]),
             required=children[-1].type == "type" and not _text(children[-1]).endswith("?"),
             allowed=_allowed(arguments.get("allowed")),
             minimum=_minimum(arguments.get("minValue")),

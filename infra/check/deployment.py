@@ -80,7 +80,14 @@ class Deployment:
 def deploy(templates: Sequence[Template], **parameters: object) -> Deployment:
     """
     Return what the main template makes; a parameter that is not given has its default, or else its name in brackets.
+
+    Raises:
+        ValueError: the template does not allow a parameter's value.
     """
+    for name, value in parameters.items():
+        declared = templates[0].parameters.get(name)
+        if declared is not None and declared.allowed and value not in declared.allowed:
+            raise ValueError(f"{name} may not be {value!r}, only one of {declared.allowed}")
     sources = tuple((template.path, template.source) for template in templates)
     return _deployed(sources, json.dumps(parameters, sort_keys=True))
 

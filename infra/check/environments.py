@@ -141,7 +141,7 @@ def misjudged_end(program: str, environment: Environment, allowed: object) -> st
     default = default_of(program, "OUTBOX_GRACE_SECONDS") or 0
     grace, seconds = number(environment.get("OUTBOX_GRACE_SECONDS", default)), number(allowed)
     if grace is None or seconds is None:
-        return f"is stopped by {allowed} and environment that are no numbers"
+        return f"is to stop within {environment.get('OUTBOX_GRACE_SECONDS', default)} of {allowed} seconds: no number"
     if seconds < grace + _CLOSING_SECONDS:
         return "is killed before it has released its leases"
     if seconds > grace + _LOITERING_SECONDS:

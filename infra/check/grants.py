@@ -30,6 +30,7 @@ _GRANTS = {
     ("AcrPull", "api", _REGISTRY),
     ("Monitoring Metrics Publisher", "worker", "Microsoft.Insights/components"),
 }
+_DEFINITION = "subscriptionResourceId(Microsoft.Authorization/roleDefinitions, "
 _METADATA = frozenset({"readMetadata"})
 _READ_FEED = _METADATA | {"readChangeFeed"}
 _READ = _METADATA | {"items/read", "executeQuery"}
@@ -72,7 +73,7 @@ def roles_are_narrow(templates: Sequence[Template]) -> Iterator[str]:
     for assignment in made.of_type("Microsoft.Authorization/roleAssignments"):
         holder, scope = _holder(made, assignment), made.find(assignment.at("scope"))
         role = str(assignment.at("properties", "roleDefinitionId"))
-        name = next((known for guid, known in _ROLES.items() if guid in role), role)
+        name = _ROLES.get(role.removeprefix(_DEFINITION).removesuffix(")"), role)
         grant = (name, holder, scope.type if scope is not None else str(assignment.at("scope")))
         granted.add(grant)
         if grant not in _GRANTS:

@@ -23,6 +23,14 @@ _SERVICES = {
     _COSMOS: ("Sql", "privatelink.documents.azure.com", "443"),
     _BUS: ("namespace", "privatelink.servicebus.windows.net", "5671"),
 }
+# What a rule that is for everything else leaves out of nothing.
+_EVERYTHING = (
+    "protocol",
+    "sourceAddressPrefix",
+    "sourcePortRange",
+    "destinationAddressPrefix",
+    "destinationPortRange",
+)
 
 
 def private_means_private(templates: Sequence[Template]) -> Iterator[str]:
@@ -151,7 +159,7 @@ def _names(made: Deployment, endpoint: Resource, zone: str) -> Iterator[str]:
     linked = {
         link.at("properties", "virtualNetwork", "id")
         for link in made.of_type(f"{_ZONES}/virtualNetworkLinks")
-        if link.at("parent") == zone_id
+        if link.at("parent") == zone_id and link.at("properties", "registrationEnabled") is False
     }
     if network not in linked:
         yield f"{endpoint.place} the network of {endpoint.name} does not ask {zone}"
@@ -166,13 +174,13 @@ def _way(made: Deployment, apps: dict[str, Any], endpoint: Resource, port: str) 
         return
     rules = [rule["properties"] for rule in group.at("properties", "securityRules")]
     rules = sorted((rule for rule in rules if rule["direction"] == "Inbound"), key=lambda r: r["priority"])
-    if rules[-1]["access"] != "Deny" or rules[-1]["sourceAddressPrefix"] != "*":
+    if {rules[-1]["access"]} | {rules[-1].get(name) for name in _EVERYTHING} != {"Deny", "*"}:
         yield f"{group.place} everybody in the network reaches the endpoints"
     let_in = [
         rule
         for rule in rules
         if rule["access"] == "Allow"
-        and rule["protocol"] == "Tcp"
+        and (rule["protocol"], rule["sourcePortRange"]) == ("Tcp", "*")
         and apps["properties"]["addressPrefix"] in _both(rule, "sourceAddressPrefix")
         and guarded["addressPrefix"] in _both(rule, "destinationAddressPrefix")
         and port in _both(rule, "destinationPortRange", "s")

@@ -51,6 +51,12 @@ _INDEXED = {
     "/data/deleted/?": "each listing reads what is deleted, too",
     "/partitionKey/?": "a listing that is cut among documents of one id is refused",
 }
+_GLOBAL = {
+    "Microsoft.Insights/actionGroups",
+    "Microsoft.Insights/metricAlerts",
+    "Microsoft.Network/privateDnsZones",
+    "Microsoft.Network/privateDnsZones/virtualNetworkLinks",
+}
 # Longest that the service takes, and shortest that keeps what the topic promises; in minutes.
 _DURATIONS = {
     "duplicateDetectionHistoryTimeWindow": (
@@ -123,8 +129,15 @@ def containers_fit_the_code(templates: Sequence[Template]) -> Iterator[str]:
         resource = container.at("properties", "resource")
         if resource.get("defaultTtl") != -1:
             yield f"{container.place} defaultTtl must be -1, else the documents' own ttl is ignored"
-        keys[container.name] = resource.get("partitionKey", {}).get("paths")
-    expected = {"data": ["/partitionKey"], "leases": ["/id"], "parked": ["/partitionKey"]}
+        keys[container.name] = resource.get("partitionKey")
+    for named in (
+        *deploy(templates).of_type(f"{COSMOS}/sqlDatabases"),
+        *deploy(templates).of_type(CONTAINERS),
+    ):
+        if (given := named.at("properties", "resource", "id")) != named.name:
+            yield f"{named.place} {named.name} calls itself {given}"
+    paths = {"data": "/partitionKey", "leases": "/id", "parked": "/partitionKey"}
+    expected = {name: {"paths": [path], "kind": "Hash", "version": 2} for name, path in paths.items()}
     if keys != expected:
         yield f"containers and their partition keys are {keys}, not {expected}"
 
@@ -139,7 +152,8 @@ def throughput_fits_the_account(templates: Sequence[Template]) -> Iterator[str]:
             yield f"{mode}: the account has the capabilities {given}, not {capabilities}"
         for container in made.of_type(CONTAINERS):
             throughput = container.at("properties", "options", "autoscaleSettings", "maxThroughput")
-            if (throughput is None) != (mode == "serverless"):
+            # Azure takes autoscale in steps of a thousand.
+            if (throughput is None) != (mode == "serverless") or (throughput or 0) % 1000:
                 yield f"{container.place} {mode}: the container's throughput is {throughput}"
 
 
@@ -178,6 +192,7 @@ def topic_keeps_order_and_drops_repeats(templates: Sequence[Template]) -> Iterat
     topic = {"requiresDuplicateDetection": True, "enablePartitioning": False, "supportOrdering": True}
     yield from _expect(templates, f"{BUS}/topics", topic)
     consumer = {"requiresSession": True, "deadLetteringOnMessageExpiration": True}
+    consumer["deadLetteringOnFilterEvaluationExceptions"] = True
     yield from _expect(templates, f"{BUS}/topics/subscriptions", consumer)
     for resource_type in (f"{BUS}/topics", f"{BUS}/topics/subscriptions"):
         for template, found in created(templates, resource_type):
@@ -198,13 +213,22 @@ def resources_are_tagged(templates: Sequence[Template]) -> Iterator[str]:
     """
     What azd made can be found, and removed, by its tag.
     """
-    for template in templates:
-        for resource in template.resources:
-            child = {"parent", "scope"} & (
-                resource.body.value.keys() if isinstance(resource.body.value, dict) else set()
-            )
-            if not resource.existing and not child and "tags" not in str(resource.body.at("tags")):
-                yield f"{where(template, resource)} {resource.symbol} has no tags"
+    for resource in deploy(
+        templates, environmentName="ours", privateNetworking=True, alertEmail="x"
+    ).resources:
+        child = resource.existing or "parent" in resource.body or "scope" in resource.body
+        if not child and (resource.at("tags") or {}).get("azd-env-name") != "ours":
+            yield f"{resource.place} {resource.symbol} has no tags of its environment"
+
+
+def resources_are_where_they_are_wanted(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    What has a location is in the one that was asked for; what Azure keeps everywhere is global.
+    """
+    for resource in deploy(templates, location="here", privateNetworking=True, alertEmail="x").resources:
+        expected = "global" if resource.type in _GLOBAL else "here"
+        if resource.body.get("location", expected) != expected:
+            yield f"{resource.place} {resource.symbol} is in {resource.at('location')}, not {expected}"
 
 
 POLICIES: tuple[Policy, ...] = (
@@ -236,6 +260,7 @@ POLICIES: tuple[Policy, ...] = (
     queries_are_asked,
     logs_arrive,
     resources_are_tagged,
+    resources_are_where_they_are_wanted,
 )
 
 

@@ -8,8 +8,10 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from infra.check.bicep import Declaration, Expression, Located, Template
+from infra.check.deployment import deploy
 from infra.check.shapes import Kind, Member, Shape, shape_of
 
 # Bicep's own, beside what the resource provider knows.
@@ -49,6 +51,8 @@ def problems(templates: Sequence[Template], parameter_file: Path | None = None) 
         found += _modules(template, by_path)
         for resource in template.resources:
             found += _resource(template, resource)
+    if not found:
+        found += _made(templates)
     if parameter_file is not None:
         found += _parameters(templates[0], parameter_file)
     return found
@@ -64,6 +68,10 @@ def _names(template: Template) -> Iterator[str]:
             yield f"{_where(template, line)} {name!r} is not declared"
     for name in sorted((template.parameters.keys() | template.variables.keys()) - template.references.keys()):
         yield f"{_where(template, 1)} {name!r} is declared but never used"
+    for parameter in template.parameters.values():
+        for value in _literals(parameter.default):
+            if parameter.allowed and value not in parameter.allowed:
+                yield f"{_where(template, parameter.line)} {parameter.name}: {value!r} is not one of {parameter.allowed}"
     for name in re.findall(r"loadTextContent\('([^']+)'\)", template.source):
         if not (template.path.parent / name).is_file():
             yield f"{_where(template, 1)} loads {name!r}, which does not exist"
@@ -81,14 +89,26 @@ def _modules(template: Template, by_path: dict[Path, Template]) -> Iterator[str]
         for name in sorted(given.keys() - target.parameters.keys()):
             yield f"{_where(template, given[name].line)} {module.type} has no parameter {name!r}"
         for parameter in target.parameters.values():
-            value = given[parameter.name].value if parameter.name in given else None
             if parameter.required and parameter.name not in given:
                 yield f"{_where(template, module.line)} {module.type} needs parameter {parameter.name!r}"
-            elif parameter.allowed and isinstance(value, str) and value not in parameter.allowed:
-                yield f"{_where(template, module.line)} {parameter.name}: {value!r} is not one of {parameter.allowed}"
+            for value in _literals(given.get(parameter.name)):
+                if parameter.allowed and value not in parameter.allowed:
+                    yield f"{_where(template, module.line)} {parameter.name}: {value!r} is not one of {parameter.allowed}"
     for symbol, output in _OUTPUT.findall(template.source):
         if symbol in targets and output not in targets[symbol].outputs:
             yield f"{_where(template, 1)} module {symbol!r} has no output {output!r}"
+
+
+def _literals(given: Located | None) -> Iterator[str]:
+    """
+    Yield the texts that a value may be, as far as they are written down.
+    """
+    value = given.value if given is not None else None
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Expression):
+        for alternative in value.alternatives:
+            yield from _literals(alternative)
 
 
 def _dict(located: Located | None) -> dict[str, Located]:
@@ -123,6 +143,26 @@ def _resource(template: Template, resource: Declaration) -> Iterator[str]:
     )
 
 
+def _made(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Yield what only shows once parameters have gone through modules: a name where a number belongs.
+    """
+    for resource in deploy(templates, privateNetworking=True).resources:
+        shape = shape_of(resource.type)
+        if shape is not None and not resource.existing:
+            body = {name: value for name, value in resource.body.items() if name not in _OF_THE_LANGUAGE}
+            for _, path, problem in _mismatches(_located(body, resource.line), shape, ""):
+                yield f"{resource.place} {resource.type}{path}: {problem}"
+
+
+def _located(value: Any, line: int) -> Located:
+    if isinstance(value, dict):
+        return Located({name: _located(item, line) for name, item in value.items()}, line)
+    if isinstance(value, list):
+        return Located([_located(item, line) for item in value], line)
+    return Located(value, line)
+
+
 def _mismatches(  # noqa: C901, PLR0912 # one branch for each kind of value
     located: Located, shape: Shape, path: str
 ) -> Iterator[tuple[int, str, str]]:
@@ -151,7 +191,11 @@ def _mismatches(  # noqa: C901, PLR0912 # one branch for each kind of value
             yield from _mismatches(item, shape.item, f"{path}[]")
         return
     expected = (
-        Kind.BOOLEAN if isinstance(value, bool) else Kind.NUMBER if isinstance(value, int) else Kind.TEXT
+        Kind.BOOLEAN
+        if isinstance(value, bool)
+        else Kind.NUMBER
+        if isinstance(value, int | float)
+        else Kind.TEXT
     )
     if shape.kind is not expected:
         yield line, path, f"expected {shape.kind}, not {value!r}"

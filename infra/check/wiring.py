@@ -112,6 +112,7 @@ def outputs_tell_the_truth(templates: Sequence[Template]) -> Iterator[str]:
     """
     made = deploy(templates, workerPlatform="aks", aksOidcIssuerUrl="issuer")
     expected = {
+        "API_URL": f"https://{_of(made, _APPS, 'properties.configuration.ingress.fqdn')}",
         "AZURE_CONTAINER_REGISTRY_ENDPOINT": _of(made, _REGISTRY, "properties.loginServer"),
         "OUTBOX_COSMOS_ENDPOINT": _of(made, _ACCOUNT, "properties.documentEndpoint"),
         "OUTBOX_SERVICEBUS_NAMESPACE": f"{made.of_type(_BUS)[0].name}.servicebus.windows.net",
