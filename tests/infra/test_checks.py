@@ -18,7 +18,18 @@ pytest.importorskip(
 
 import yaml
 
-from infra.check import azd, bicep, compose, dashboards, environments, manifests, queries, schema, tools
+from infra.check import (
+    azd,
+    bicep,
+    compose,
+    dashboards,
+    dockerfile,
+    environments,
+    manifests,
+    queries,
+    schema,
+    tools,
+)
 from infra.check.__main__ import told
 from infra.check.variables import default_of, required_by, variables_of
 from tests.infra.planting import as_they_are, planted
@@ -249,6 +260,30 @@ def test_each_program_takes_the_environment_it_is_given_and_names_every_mistake_
 
 
 DOCKERFILE = (INFRA / "docker/Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("ENV OUTBOX_HEALTH_HOST=0.0.0.0\n", "", "worker listens on its loopback"),
+        ('"0.0.0.0", "--port", "8000"', '"127.0.0.1", "--port", "8000"', "api listens on its loopback"),
+        (
+            "127.0.0.1:8080/livez",
+            "127.0.0.1:8000/livez",
+            "worker listens on 8080, exposes 8080 and is asked at 8000",
+        ),
+        ("EXPOSE 8000", "EXPOSE 80", "api listens on 8000, exposes 80"),
+        ("8000/healthz", "8000/health", "api serves no /health"),
+        ("COPY worker /app/worker", "COPY worker /app/wrkr", "starts worker, which is not copied"),
+        ("COPY examples /app/examples", "COPY example /app/examples", "copies example, which does not exist"),
+        ("USER 10001:10001\nEXPOSE", "EXPOSE", "api runs as root"),
+    ],
+)
+def test_an_image_that_nobody_could_start_or_ask_is_found(old: str, new: str, said: str):
+    assert [] == list(dockerfile.problems(DOCKERFILE))
+    assert old in DOCKERFILE, f"{old!r} is not in the Dockerfile: the test plants nothing"
+    found = list(dockerfile.problems(DOCKERFILE.replace(old, new)))
+    assert any(said in problem for problem in found), found
 
 
 def test_azd_finds_what_its_project_names():
