@@ -4,6 +4,7 @@ Entity: a domain object that records the events its methods cause, until a commi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -59,7 +60,6 @@ class Entity(BaseModel):
     entity_type: ClassVar[str]
     # SoftDeletable; to ask the protocol costs 15 us, at each commit
     _marked_when_deleted: ClassVar[bool] = False
-    _stored_names: ClassVar[frozenset[str]] = frozenset()
 
     id: str = Field(default_factory=new_id, frozen=True)
 
@@ -82,11 +82,6 @@ class Entity(BaseModel):
         if hasattr(cls, "delete") and ("deleted" in cls.model_fields or hasattr(cls, "deleted")):
             _check_mark(cls)
             cls._marked_when_deleted = True
-        cls._stored_names = frozenset(
-            field.serialization_alias or name
-            for name, field in cls.model_fields.items()
-            if field.exclude is not True
-        ) | {field.alias or name for name, field in cls.model_computed_fields.items()}
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
 
@@ -235,11 +230,19 @@ def guard_of(entity: Entity) -> str | None:
     return entity._state.etag  # noqa: SLF001 - of this module
 
 
-def stored_names(entity: Entity) -> frozenset[str]:
+@functools.cache
+def stored_names(entity_class: type[Entity]) -> frozenset[str]:
     """
-    Return the names in a document's `data` that are the entity's own, also those that it leaves out at the moment.
+    Return the names in a document's `data` that are an entity's own, also those that it leaves out at the moment.
     """
-    return entity._stored_names  # noqa: SLF001 - of this module
+    fields = {
+        field.serialization_alias or name
+        for name, field in entity_class.model_fields.items()
+        if field.exclude is not True
+    }
+    return frozenset(
+        fields | {field.alias or name for name, field in entity_class.model_computed_fields.items()}
+    )
 
 
 def _check_mark(cls: type[Entity]) -> None:

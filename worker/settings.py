@@ -178,10 +178,10 @@ class Settings(BaseSettings):
     )
     delete_keep_seconds: float = Field(
         default=120.0,
-        ge=0,
+        ge=60,  # ABSENCE_PROVES_FOR of the commits
         le=_LONGEST_TTL,
         allow_inf_nan=False,
-        description="How long such an event stays at least; longer than any commit is tried.",
+        description="How long such an event stays at least: a commit in doubt takes its absence for a proof that long.",
     )
     parked_container: str | None = Field(
         default=None,

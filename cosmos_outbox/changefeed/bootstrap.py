@@ -92,12 +92,12 @@ async def create_missing(
     properties = {START: _start_property(start, now)}
     created: list[Lease] = []
     while True:
-        looked_at = loop.time()
         # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
         physical = await feed.physical_ranges()
+        listed_at = loop.time()
         leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
         for gap in uncovered(physical, leases):
-            if loop.time() - looked_at > LOCK_SECONDS:
+            if loop.time() - listed_at > LOCK_SECONDS:
                 # This process may have been frozen. Others have broken the lock then, and a lease of a range that they
                 # have split since would have all of it handled once more, from its start.
                 break

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from cosmos_outbox import Entity, stored_event
 from cosmos_outbox.documents import (
@@ -101,6 +101,22 @@ def test_a_field_that_an_entity_leaves_out_now_does_not_come_back_from_what_is_s
 
     data = entity_document(subscriber, version=2)["data"]
     assert {"id": "s", "wants": None, "lookedUp": "by another program"} == data
+
+
+class Person(Entity):
+    home_address: Address | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class Address(BaseModel):
+    street: str
+
+
+def test_a_field_of_a_type_that_is_defined_later_does_not_come_back_either():
+    stored = {"data": {"id": "p", "homeAddress": {"street": "x"}, "home_address": "by another program"}}
+    person = Person.restore(stored["data"], version=1, etag='"1"', stored=stored)
+    person.home_address = None
+
+    assert {"id": "p", "home_address": "by another program"} == entity_document(person, version=2)["data"]
 
 
 @pytest.mark.parametrize("edit", [{"e_mail": None}, {"wants": True}, {"wants": [1]}, {"wants": 2}], ids=str)

@@ -119,6 +119,25 @@ async def test_who_is_frozen_while_it_creates_looks_again_before_it_goes_on():
     assert ["..1", "..2", ".info"] == expected == await ids(world)
 
 
+async def test_where_a_look_at_the_ranges_takes_long_their_leases_are_created_all_the_same():
+    world = World(ranges=3)
+    looks = 0
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(world.container, name)
+
+        async def physical_ranges(self):
+            nonlocal looks
+            looks += 1
+            await asyncio.sleep(2 * LOCK_SECONDS)
+            return await world.container.physical_ranges()
+
+    await bootstrap(PREFIX, feed=Slow(), store=world.leases, start=StartFrom.BEGINNING, utcnow=world.utcnow)
+
+    assert (1, ["..0", "..1", "..2", ".info"]) == (looks, await ids(world))
+
+
 async def test_leases_deleted_by_hand_are_created_again():
     world = World(ranges=3)
     await run(world)
