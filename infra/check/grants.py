@@ -112,17 +112,23 @@ def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
 
 def roles_change_one_at_a_time(templates: Sequence[Template]) -> Iterator[str]:
     """
-    Definitions and assignments of the data plane wait for each other: an account may refuse two changes at once.
+    Definitions and assignments of the data plane wait for each other, whichever of them there are: an account may refuse
+    two changes at once.
     """
-    for template in templates:
-        roles = [r for r in template.resources if r.type.startswith(f"{_COSMOS}/sqlRole") and not r.existing]
-        before: dict[str, set[str]] = {}
-        for role in roles:
-            named = set(re.findall(r"\w+", str(plain(role.body)))) & before.keys()
-            before[role.symbol] = named.union(*(before[symbol] for symbol in named))
-        for one, other in itertools.pairwise(sorted(before, key=lambda symbol: len(before[symbol]))):
-            if one not in before[other]:
-                yield f"{template.path.name}: {one} and {other} may change at the same time"
+    for deletes, platform in itertools.product(("", "*"), ("containerapps", "aks")):
+        asked = {**_OPERATORS, "deleteAfterPublish": deletes, "workerPlatform": platform}
+        made = {(resource.file, resource.symbol) for resource in deploy(templates, **asked).resources}
+        for template in templates:
+            before: dict[str, set[str]] = {}
+            for role in template.resources:
+                # What a condition leaves out orders nothing: it goes from the list of whoever waits for it.
+                if role.type.startswith(f"{_COSMOS}/sqlRole") and (template.path.name, role.symbol) in made:
+                    named = set(re.findall(r"\w+", str(plain(role.body)))) & before.keys()
+                    before[role.symbol] = named.union(*(before[symbol] for symbol in named))
+            for one, other in itertools.pairwise(sorted(before, key=lambda symbol: len(before[symbol]))):
+                if one not in before[other]:
+                    where = f"{platform}, with deleteAfterPublish '{deletes}'"
+                    yield f"{template.path.name}: {one} and {other} may change at the same time on {where}"
 
 
 def _holder(made: Deployment, assignment: Resource) -> str:

@@ -3,7 +3,8 @@
 // lists that at no scope, so whether a role on a container is enough for it is not known; this one is. It shows the names
 // and indexes of databases and containers, and no document.
 //
-// An account takes one change of its roles at a time, hence the chain of dependsOn.
+// An account takes one change of its roles at a time, hence the chain of dependsOn. What is not deployed is no link of it:
+// beside one with a condition, the chain names the last one without.
 param accountName string
 param databaseName string
 param dataContainerName string
@@ -207,6 +208,7 @@ resource workerOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignment
   parent: account
   name: guid(account.id, workerPrincipalId, leaseContainerName, 'write')
   dependsOn: [
+    workerOnData
     workerDeletesOnData
   ]
   properties: {
@@ -260,6 +262,7 @@ resource operatorOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignment
   parent: account
   name: guid(account.id, operatorPrincipalId, dataContainerName, 'feed')
   dependsOn: [
+    workerOnParked
     kedaOnLeases
   ]
   properties: {
