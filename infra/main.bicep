@@ -275,7 +275,8 @@ module workerImage 'modules/deployed-image.bicep' = {
   scope: group
   params: {
     name: 'worker'
-    exists: workerExists
+    // There is none elsewhere, whatever azd says.
+    exists: workerExists && onContainerApps
   }
 }
 

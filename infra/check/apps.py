@@ -104,6 +104,11 @@ def running_images_stay(templates: Sequence[Template]) -> Iterator[str]:
         running = f"{app.id}.properties.template.containers[0].image"
         if (given := _container(app)["image"]) != running:
             yield f"{app.place} the {app.symbol} gets the image {given} instead of the one that it runs"
+    for platform in ("containerapps", "aks"):
+        made = deploy(templates, **RUNNING, workerPlatform=platform)
+        for asked in made.resources:
+            if asked.type == APPS and asked.existing and made.find(asked.id) is None:
+                yield f"{asked.place} {asked.name} is asked for its image, and is not there"
     for app in deploy(templates).of_type(APPS):
         if _container(app).get("probes"):
             yield f"{app.place} probes fail on the placeholder of the {app.symbol}"
