@@ -32,6 +32,8 @@ _ANY_ROW = {
     "threshold": 0,
     "failingPeriods": {"numberOfEvaluationPeriods": 1, "minFailingPeriodsToAlert": 1},
 }
+# Whose rows are told of one by one, and by which column.
+_EACH_OF = {"alarms": "alarm"}
 # The tables of Container Apps, each filled by the category of logs that has its name.
 _CATEGORIES = {"ContainerAppConsoleLogs", "ContainerAppSystemLogs"}
 # Of all the services; a category that does not exist is refused only when it is deployed.
@@ -114,6 +116,21 @@ def queries_are_asked(templates: Sequence[Template]) -> Iterator[str]:
             if asked.get(name) != expected.get(name):
                 wrong = "another query" if name in asked else "nothing"
                 yield f"on {platform} the alert {name} asks {wrong}, not {'its own' if name in expected else 'nothing'}"
+
+
+def alarms_are_told_one_by_one(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    An alert whose rows are different troubles fires for each of them: one that has fired is silent until it has ended.
+    """
+    for alert in deploy(templates).of_type(_ON_LOGS):
+        (rule,) = alert.at("properties", "criteria", "allOf")
+        by = _EACH_OF.get(alert.at("properties", "displayName"))
+        told = [(each["name"], each["operator"], each["values"]) for each in rule["dimensions"]]
+        if told != ([(by, "Include", ["*"])] if by else []):
+            yield f"{alert.place} {alert.name} tells one by one of {told}, not of each {by}"
+        # Only texts can be told apart so.
+        if by and not re.search(rf"\bby\s+{by}\s*=\s*tostring\(", rule["query"]):
+            yield f"{alert.place} {alert.name} has no text {by} in its rows"
 
 
 def logs_arrive(templates: Sequence[Template]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from infra.check.alerts import (
+    alarms_are_told_one_by_one,
     logs_arrive,
     platform_alerts_ask_what_matters,
     queries_are_asked,
@@ -258,6 +259,7 @@ POLICIES: tuple[Policy, ...] = (
     troubles_are_told,
     platform_alerts_ask_what_matters,
     queries_are_asked,
+    alarms_are_told_one_by_one,
     logs_arrive,
     resources_are_tagged,
     resources_are_where_they_are_wanted,

@@ -29,7 +29,17 @@ _TABLES = {
         *("TimeGenerated", "ContainerAppName", "RevisionName", "ReplicaName"),
         *("EventSource", "Level", "Log", "Reason", "Type"),
     },
-    "AppMetrics": {"TimeGenerated", "Name", "Sum", "Min", "Max", "ItemCount", "Properties", "AppRoleName"},
+    "AppMetrics": {
+        "TimeGenerated",
+        "Name",
+        "Sum",
+        "Min",
+        "Max",
+        "ItemCount",
+        "Properties",
+        "AppRoleName",
+        "AppRoleInstance",
+    },
 }
 # When each query has a row: what it asks, how values become one in each step, and what is then too much.
 _FIRES = {
@@ -39,6 +49,7 @@ _FIRES = {
     "lease-halted": ("LeaseHalted", ("count()",), ""),
     "parked-keys": ("outbox.parked.keys", ("max(Sum)",), "> 0"),
     "ttl-headroom": ("outbox.ttl.headroom", ("min(Sum)",), "< 172800"),
+    "watch-failing": ("outbox.warnings", ("sum(Sum)", "count()"), "> 5"),
     "worker-failing": ("", ("count()",), "> 1"),
     "worker-silent": ("outbox.leases.owned", ("max(TimeGenerated)",), "< ago(10m)"),
     "worker-unready": ("outbox.worker.ready", ("min(Sum)", "max(ready)"), "== 0"),
@@ -107,7 +118,7 @@ def judge(query: str, events: dict[str, set[str]], metrics: AbstractSet[str]) ->
     for metric in re.findall(r"\bName\s*==\s*'([^']+)'", code):
         if metric.replace(".", "_") not in metrics:
             yield f"the worker measures no {metric!r}"
-    for event in re.findall(r"entry\.event\)?\s*==\s*'(\w+)'", code):
+    for event in re.findall(r"(?:entry\.event|\['outbox\.warning'\])\)?\s*==\s*'(\w+)'", code):
         if event not in events:
             yield f"the worker logs no {event!r}"
         for name in sorted(fields - _OF_EVERY_LINE - events.get(event, set())):

@@ -81,6 +81,8 @@ var metricAlerts = [
 ]
 
 // `reach`: how far back a query looks. What is logged once is looked for in two rounds, as it may arrive minutes late.
+// `eachOf`: a column whose values are told of one by one. An alert that has fired is silent until it has ended, so of two
+// alarms the second would wake nobody.
 var logAlerts = [
   {
     name: 'alarms'
@@ -89,6 +91,7 @@ var logAlerts = [
     measured: true
     severity: 1
     reach: 'PT10M'
+    eachOf: 'alarm'
   }
   {
     name: 'lease-halted'
@@ -97,6 +100,7 @@ var logAlerts = [
     measured: false
     severity: 1
     reach: 'PT10M'
+    eachOf: ''
   }
   {
     name: 'event-rejected'
@@ -105,6 +109,7 @@ var logAlerts = [
     measured: true
     severity: 1
     reach: 'PT10M'
+    eachOf: ''
   }
   {
     name: 'events-late'
@@ -113,6 +118,7 @@ var logAlerts = [
     measured: true
     severity: 1
     reach: 'PT5M'
+    eachOf: ''
   }
   {
     name: 'parked-keys'
@@ -121,6 +127,16 @@ var logAlerts = [
     measured: true
     severity: 1
     reach: 'PT5M'
+    eachOf: ''
+  }
+  {
+    name: 'watch-failing'
+    description: 'A worker cannot look at what waits or is parked, so alerts on that may have ended. Its log has WatchFailed.'
+    query: loadTextContent('../queries/watch-failing.kql')
+    measured: true
+    severity: 2
+    reach: 'PT15M'
+    eachOf: ''
   }
   {
     name: 'ttl-headroom'
@@ -129,6 +145,7 @@ var logAlerts = [
     measured: true
     severity: 0
     reach: 'PT5M'
+    eachOf: ''
   }
   {
     name: 'worker-silent'
@@ -137,6 +154,7 @@ var logAlerts = [
     measured: true
     severity: 1
     reach: 'P2D'
+    eachOf: ''
   }
   {
     name: 'worker-unready'
@@ -145,6 +163,7 @@ var logAlerts = [
     measured: true
     severity: 1
     reach: 'PT5M'
+    eachOf: ''
   }
   {
     name: 'worker-failing'
@@ -153,6 +172,7 @@ var logAlerts = [
     measured: false
     severity: 2
     reach: 'PT15M'
+    eachOf: ''
   }
 ]
 
@@ -242,6 +262,15 @@ resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert
           timeAggregation: 'Count'
           operator: 'GreaterThan'
           threshold: 0
+          dimensions: empty(alert.eachOf) ? [] : [
+            {
+              name: alert.eachOf
+              operator: 'Include'
+              values: [
+                '*'
+              ]
+            }
+          ]
           failingPeriods: {
             numberOfEvaluationPeriods: 1
             minFailingPeriodsToAlert: 1

@@ -343,6 +343,7 @@ def test_the_queries_as_they_are_have_no_problem():
         ("lease-halted", "ContainerAppConsoleLogs", "ConsoleLogs", "no schema here describes"),
         ("lease-halted", "'LeaseHalted'", "'LeaseStopped'", "the worker logs no 'LeaseStopped'"),
         ("lease-halted", "entry.lease", "entry.leases", "LeaseHalted has no field 'leases'"),
+        ("watch-failing", "'WatchFailed'", "'WatchStopped'", "the worker logs no 'WatchStopped'"),
         ("parked-keys", "max(Sum)", "max(Value)", "'Value' is no column"),
         ("parked-keys", "outbox.parked.keys", "outbox.keys.parked", "measures no 'outbox.keys.parked'"),
     ],
@@ -363,6 +364,7 @@ def test_a_planted_mistake_in_a_query_is_found(file: str, old: str, new: str, sa
         ("ttl-headroom", "min(Sum)", "max(Sum)", "fires for"),
         ("alarms", "outbox.alarms", "outbox.parked.keys", "fires for"),
         ("worker-silent", "ago(10m)", "ago(10d)", "fires for"),
+        ("watch-failing", "minutes > 5", "minutes > 15", "fires for"),
         ("worker-failing", "'ContainerBackOff'", "'ContainerBakOff'", "gives no reason 'ContainerBakOff'"),
     ],
 )

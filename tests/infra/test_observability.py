@@ -38,7 +38,7 @@ def shown_by_a_worker(*, after: Callable[[Telemetry], None] = lambda _: None) ->
 async def test_only_metrics_that_exist_are_read(file: str):
     text = (OBSERVABILITY / file).read_text()
     # Not the labels: those stand before an equals sign or a colon, in by (…), or in a legend.
-    text = re.sub(r"by \([^)]*\)|\{\{[ $.\w]+\}\}|\{[^{}\n]*\}(?=')|\w+(?=: )", "", text)
+    text = re.sub(r"by \([^)]*\)|\{\{[ $.\w]+\}\}|\{[^{}\n]*\}(?=['\[])|\w+(?=: )", "", text)
     read = set(re.findall(r"\b(?:outbox|messaging)_\w+", text))
     assert read, "no metric was found: the test reads the wrong text"
     assert set() == read - {sample.name for sample in shown_by_a_worker(after=used)}
@@ -59,7 +59,7 @@ async def test_what_rules_wait_to_rise_a_new_worker_shows_at_zero():
     rules = yaml.safe_load((OBSERVABILITY / "alerts.yaml").read_text())["groups"][0]["rules"]
     risen = {name for rule in rules for name in re.findall(r"increase\((\w+)", rule["expr"])}
     new = [sample for sample in shown_by_a_worker() if sample.name in risen]
-    assert {"outbox_alarms_total", "outbox_events_rejected_total"} == risen
+    assert {"outbox_alarms_total", "outbox_events_rejected_total", "outbox_warnings_total"} == risen
     assert risen == {sample.name for sample in new}
     assert {0} == {sample.value for sample in new}
     alarms = {sample.labels["outbox_alarm"] for sample in new if "outbox_alarm" in sample.labels}
@@ -69,11 +69,14 @@ async def test_what_rules_wait_to_rise_a_new_worker_shows_at_zero():
 async def test_tests_of_rules_plant_the_counters_that_a_new_worker_shows():
     tests = yaml.safe_load((OBSERVABILITY / "alerts.test.yaml").read_text())["tests"]
     planted = {one["series"] for test in tests for one in test["input_series"] if "_total{" in one["series"]}
-    shown = {(sample.name, sample.labels.get("outbox_alarm")) for sample in shown_by_a_worker()}
+    shown = {
+        (sample.name, sample.labels.get("outbox_alarm") or sample.labels.get("outbox_warning"))
+        for sample in shown_by_a_worker()
+    }
     # Which errors there will be is not known beforehand, so these begin with the first one.
     late = {series for series in planted if series.startswith("outbox_send_failures_total{error_type=")}
     counters = {
-        (series.partition("{")[0], *(re.findall(r'outbox_alarm="(\w+)"', series) or [None]))
+        (series.partition("{")[0], *(re.findall(r'outbox_(?:alarm|warning)="(\w+)"', series) or [None]))
         for series in planted - late
     }
     assert counters
