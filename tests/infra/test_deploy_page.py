@@ -92,6 +92,42 @@ def test_the_ports_of_the_compose_stack_are_published():
     assert set() == named - published
 
 
+def test_the_page_asks_for_the_azd_that_the_project_requires():
+    required = yaml.safe_load((ROOT / "azure.yaml").read_text())["requiredVersions"]["azd"]
+
+    assert [required.removeprefix(">= ")] == re.findall(r"`azd` (\S+) or newer", DEPLOY)
+
+
+def test_what_is_provisioned_after_a_deployment_is_not_skipped():
+    """
+    azd sees no change in the template there, only the person knows of the images.
+    """
+    blocks = re.findall(r"^```sh no-run\n(.*?)^```", DEPLOY, re.MULTILINE | re.DOTALL)
+    after = [
+        line
+        for block in blocks
+        for line in block.partition("\nazd deploy")[2].splitlines()
+        if line.startswith("azd provision")
+    ]
+
+    assert 2 == len(after)
+    assert all("--no-state" in line.partition("#")[0] for line in after)
+
+
+def test_the_image_of_the_manifests_is_pushed_where_they_pull_it():
+    """
+    The page takes the registry's name from what azd prints, and it is what the manifests want for REGISTRY.
+    """
+    (command,) = re.findall(r"^REGISTRY=\$\(azd env get-value \w+ \| (.*)\)$", DEPLOY, re.MULTILINE)
+    (image,) = yaml.safe_load((ROOT / "infra/kubernetes/kustomization.yaml").read_text())["images"]
+    (pushed,) = re.findall(r'az acr build -r "\$REGISTRY" .* -t (\S+) ', DEPLOY)
+    name = subprocess.run(  # noqa: S603 # the page's own
+        ["/bin/sh", "-c", command], input="crtoken.azurecr.io\n", capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+    assert "crtoken.azurecr.io/" + pushed == f"{image['newName']}:{image['newTag']}".replace("REGISTRY", name)
+
+
 def test_what_azd_prints_becomes_the_clusters_settings_by_the_pages_own_command():
     """
     All that is due comes from azd, in the names it has there, and no quote is left for kustomize to keep.
