@@ -95,8 +95,7 @@ def _parse_connection_string(connection_string: str) -> tuple[str, str]:
 
 def _ensure_readable(url: str, credential: object) -> None:
     # The SDK would raise a ValueError with the key, or with nothing to recognise it by.
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_url(url):
         raise ConfigurationError(
             f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."
         )
@@ -107,3 +106,11 @@ def _ensure_readable(url: str, credential: object) -> None:
             raise ConfigurationError(
                 "The Cosmos DB account key cannot be read; copy it again, to its end."
             ) from None
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that stay open, or a port that is none
+        return False

@@ -38,6 +38,9 @@ WRITES = {
         {"endpoint": "https://a", "credential": "secre"},
         {"endpoint": "account.documents.azure.com", "credential": "a2V5"},
         {"endpoint": "nonsense"},
+        {"endpoint": "https://[abc"},
+        {"endpoint": "https://account:port"},
+        {"endpoint": "https://account:99999"},
     ],
 )
 async def test_a_way_to_connect_that_cannot_work_is_told_without_the_key(how: dict[str, str]):
