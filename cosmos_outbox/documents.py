@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos_outbox.entities import Entity, stored_names
+from cosmos_outbox.entities import Entity, owns
 from cosmos_outbox.events import DomainEvent
 
 EVENT_TYPE = "domainEvent"
@@ -70,7 +70,7 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
         kept, data = stored.get("data"), document["data"]
         if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
             # A field that the entity leaves out now is gone, and must not come back from what is stored.
-            added = {name: value for name, value in kept.items() if name not in stored_names(type(entity))}
+            added = {name: value for name, value in kept.items() if not owns(type(entity), name)}
             document["data"] = {**added, **data}
     if commit_id is not None:
         trail = [
@@ -88,7 +88,7 @@ def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
     Say whether an entity has other data now than when its document was made.
     """
     data, written = _data_of(entity), document["data"]
-    own = {name: written[name] for name in written.keys() & (data.keys() | stored_names(type(entity)))}
+    own = {name: value for name, value in written.items() if name in data or owns(type(entity), name)}
     # As JSON: for Python, True is 1.
     return json.dumps(data, sort_keys=True) != json.dumps(own, sort_keys=True)
 

@@ -230,11 +230,15 @@ def guard_of(entity: Entity) -> str | None:
     return entity._state.etag  # noqa: SLF001 - of this module
 
 
+def owns(entity_class: type[Entity], name: str) -> bool:
+    """
+    Say whether a name in a document's `data` is for the entity to write or to leave out.
+    """
+    return entity_class.model_config.get("extra") == "allow" or name in _stored_names(entity_class)
+
+
 @functools.cache
-def stored_names(entity_class: type[Entity]) -> frozenset[str]:
-    """
-    Return the names in a document's `data` that are an entity's own, also those that it leaves out at the moment.
-    """
+def _stored_names(entity_class: type[Entity]) -> frozenset[str]:
     fields = {
         field.serialization_alias or name
         for name, field in entity_class.model_fields.items()

@@ -19,20 +19,22 @@ from cosmos_outbox.errors import RangeGone
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, PhysicalRange
 
-_LONGEST_LOOK = 30  # pages without a document; the worker itself saves how far it came behind more of them
+_LONGEST_LOOK = 300  # pages without a document, some seconds; a worker saves how far it came behind them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLag:
     """
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
+
+    Where something waits, or may wait, and `oldest_age` is None, nobody knows how old it is.
     """
 
     lease: str
     token: str
     owner: str | None
     transactions: int
-    oldest_age: timedelta | None  # None: nothing waits
+    oldest_age: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Lag:
 
 async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseStore) -> Lag:
     """
-    Return what waits now; costs one small read of the feed a lease.
+    Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
 
     Ages are told on the service's clock. A processor that never ran has no leases, hence no lag to tell.
     """

@@ -18,6 +18,10 @@ from cosmos_outbox.instrumentation import Hook, PageFailed
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage
 
+_RESTS_AFTER = (
+    300  # pages without a document; a service that never comes to an end of them is not asked in a hot loop
+)
+
 
 class Pump:
     """
@@ -53,6 +57,7 @@ class Pump:
         shortest = self._options.min_poll_interval.total_seconds()
         longest = self._options.max_poll_interval.total_seconds()
         poll = shortest
+        passed_over = 0
         page = await self._read(self._tenure.continuation)
         while page is not None and not self._tenure.drain.is_set():
             if page.documents:
@@ -65,6 +70,9 @@ class Pump:
             elif page.passed_over:
                 self._progress.moved(asyncio.get_running_loop().time(), lag=None)
                 self._tenure.advance(page.continuation)
+                passed_over += 1
+                if passed_over % _RESTS_AFTER == 0:
+                    await self._pause(longest)
                 page = await self._read(page.continuation)
             else:
                 self._progress.moved(asyncio.get_running_loop().time(), lag=0, rest=poll)

@@ -56,7 +56,8 @@ class Status:
         """
         Return it as people read it.
         """
-        age = "none" if self.oldest_age is None else f"{self.oldest_age.total_seconds():.0f} s"
+        none = "unknown" if self.transactions else "none"
+        age = none if self.oldest_age is None else f"{self.oldest_age.total_seconds():.0f} s"
         head = (
             f"{self.processor}: workers {len(self.workers)}, waiting {self.transactions}, oldest unsent {age}"
         )

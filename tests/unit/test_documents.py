@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from cosmos_outbox import Entity, stored_event
 from cosmos_outbox.documents import (
@@ -101,6 +101,19 @@ def test_a_field_that_an_entity_leaves_out_now_does_not_come_back_from_what_is_s
 
     data = entity_document(subscriber, version=2)["data"]
     assert {"id": "s", "wants": None, "lookedUp": "by another program"} == data
+
+
+class Bag(Entity):
+    model_config = ConfigDict(extra="allow")
+
+
+def test_what_an_entity_of_any_fields_drops_does_not_come_back():
+    stored = {"data": {"id": "b", "kept": 1, "dropped": 2}}
+    bag = Bag.restore(stored["data"], version=1, etag='"1"', stored=stored)
+    del bag.dropped
+
+    assert {"id": "b", "kept": 1} == entity_document(bag, version=2)["data"]
+    assert is_edited(bag, stored)
 
 
 class Person(Entity):

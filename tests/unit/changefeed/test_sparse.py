@@ -79,6 +79,24 @@ async def test_a_worker_does_not_rest_on_the_way():
     await world.stop_all()
 
 
+async def test_a_way_without_an_end_is_no_hot_loop():
+    world = World()
+    page = ChangePage(documents=(), continuation='"1"', latest_lsn=1, passed_over=True)
+    reads = 0
+
+    class Endless(Sparse):
+        async def read_page(self, *_: Any, **__: Any) -> ChangePage:
+            nonlocal reads
+            reads += 1
+            return page
+
+    world.start("a", feed=Endless(world.container, up_to=0))
+    await asyncio.sleep(60)
+
+    assert reads <= 60 * 300
+    await world.stop("a")
+
+
 async def test_a_worker_saves_how_far_it_came():
     world = World()
     await world.write_many(300)
@@ -113,9 +131,9 @@ async def test_the_lag_is_that_of_the_first_change_behind_the_way():
 
 async def test_where_the_way_is_too_long_for_a_look_something_may_wait():
     world = await _with_a_lease()
-    await world.write_many(300)
+    await world.write_many(301)
 
-    lag = await _lag(world, up_to=300)
+    lag = await _lag(world, up_to=301)
     assert (1, None) == (lag.transactions, lag.oldest_age)
 
 
