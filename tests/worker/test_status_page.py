@@ -215,6 +215,14 @@ def test_what_is_not_known_yet_is_said_to_be_unknown():
     assert "No lease is known yet." in texts
 
 
+def test_the_age_of_what_lies_too_far_away_to_look_is_unknown():
+    far_away = replace(SNAPSHOT, lag=Lag(leases=(waiting("0", "worker-1", 1, None),)))
+    texts = Page(page_of(far_away)).texts
+
+    assert 3 == texts.count("unknown")  # of the worker, of the lease; and nobody looked at parked keys
+    assert "nothing waits" not in texts
+
+
 def test_what_nobody_could_look_at_for_long_is_unknown_and_a_lease_that_was_lost_is_not_elsewhere():
     mine = replace(SNAPSHOT, mine=())
     assert "no longer of this worker" in Page(page_of(mine)).texts
