@@ -190,18 +190,23 @@ class Claim:
             await until_applied(step, self._retry)
 
     async def _queue(self, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
-        damaged: dict[str, ParkingError] = {}
-        events = await deadline.attempt(
-            lambda: events_in(self._store, self._partition_key, unreadable=damaged.__setitem__)
-        )
-        queue = [event for event in events if event.epoch == key.epoch and event.position >= key.first]
-        queue.sort(key=lambda event: event.position)
-        if [event.position for event in queue[: key.next - key.first]] != list(range(key.first, key.next)):
-            if damaged:
-                raise next(iter(damaged.values()))
+        attempt = 0
+        while True:
+            damaged: dict[str, ParkingError] = {}
+            events = await deadline.attempt(
+                events_in, self._store, self._partition_key, unreadable=damaged.__setitem__
+            )
+            queue = [event for event in events if event.epoch == key.epoch and event.position >= key.first]
+            queue = sorted(queue, key=lambda event: event.position)[: key.next - key.first]
+            if [event.position for event in queue] == list(range(key.first, key.next)):
+                return queue
             # The list may be behind the key that was read before it: an event that it lacks would be overtaken.
-            raise PreconditionFailed("The list of held events is behind; read it again.")
-        return queue[: key.next - key.first]
+            if not damaged:
+                raise PreconditionFailed("The list of held events is behind; read it again.")
+            # What cannot be read may also be the record of an event that was dropped long ago, in nobody's way.
+            attempt += 1
+            if not await deadline.pause(attempt):
+                raise next(iter(damaged.values()))
 
     async def _key(self, deadline: Deadline) -> ParkedKey:
         key = await parked_key(self._store, self._partition_key, deadline)

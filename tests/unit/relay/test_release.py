@@ -15,15 +15,22 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import BrokerUnavailable, ParkingFull, ReleaseInProgress, StoreUnavailable
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    ParkingError,
+    ParkingFull,
+    ReleaseInProgress,
+    StoreUnavailable,
+)
 from cosmos_outbox.instrumentation import EventsHeld, KeyParked
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.relay import ParkedKeys, Parking, Relay
 from cosmos_outbox.relay.claim import Claim
-from cosmos_outbox.relay.parked import INDEX_ID, KeyState, key_in
+from cosmos_outbox.relay.parked import INDEX_ID, KeyState, held_id, key_in
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.retries import RetryOptions
 from tests.unit.relay.factories import batch, event
+from tests.unit.relay.test_parked import tampered
 from tests.unit.relay.test_parking import Counted, World, parked
 
 # A release
@@ -93,6 +100,45 @@ async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_
     world.reject()
     assert 2 == (await world.operator.release("b")).sent
     assert ["b/1", "b/3", "b/4", "b/5", "b/6"] == world.ids
+
+
+class Behind(Counted):
+    """
+    A parked store whose list lacks a document at first.
+    """
+
+    lacking, times = "", 0
+
+    async def list(self, partition_key: str) -> tuple[Document, ...]:
+        documents = await super().list(partition_key)
+        self.times -= 1
+        return tuple(one for one in documents if self.times < 0 or one["id"] != self.lacking)
+
+
+async def test_a_list_that_is_behind_is_read_again_although_a_record_of_earlier_cannot_be_read() -> None:
+    world = await parked(later=0)
+    await world.operator.drop("b", "b/2", reason="of no use")
+    await world.operator.release("b")
+    world.reject("b/3")
+    await world.relay(batch(event("b", 3), event("b", 4)))
+    world.reject()
+    await tampered(world.store, held_id("b/2"), "b", lambda document: document.pop("status"))
+    store = Behind(world.store)
+    store.lacking, store.times = held_id("b/4"), 3
+    released = await ParkedKeys(store, world.broker.publisher(lanes=1)).release("b")
+    assert (2, ["b/1", "b/3", "b/4"]) == (released.sent, world.ids)
+    assert 0 > store.times
+
+
+async def test_a_held_event_that_cannot_be_read_ends_a_release_by_its_name_and_is_not_overtaken() -> None:
+    world = await parked(later=2)
+    await tampered(world.store, held_id("b/3"), "b", lambda document: document.pop("status"))
+    world.reject()
+    with pytest.raises(ParkingError, match=r"event\.b/3"):
+        await world.operator.release("b")
+    assert ["b/1"] == world.ids
+    (key,) = await world.operator.list()
+    assert (KeyState.PARKED, None) == (key.state, key.claim)
 
 
 async def test_an_event_that_is_edited_twice_keeps_the_payload_that_was_committed() -> None:
