@@ -75,6 +75,23 @@ async def test_what_was_written_is_never_called_refused_because_its_events_are_d
     assert written == container.documents()
 
 
+async def test_nor_where_an_attempt_to_find_out_failed_in_between():
+    """
+    The doubt is as old as the first call, however lately somebody asked again.
+    """
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        await begun(container, uow, "update")
+        await left_in_doubt(store, uow, F.LOST_AFTER)
+        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
+        await events_deleted(container)
+        await left_in_doubt(store, uow, F.LOST_BEFORE)
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+        assert caught.value.final
+
+
 async def test_nor_in_one_call_that_goes_on_for_minutes():
     container = MemoryContainer()
     store = FaultyStore(container, [F.LOST_AFTER, *[F.LOST_BEFORE] * 9999], [ReadFault.UNAVAILABLE] * 9999)
