@@ -30,11 +30,8 @@ from cosmos_outbox.errors import UsageError
 from cosmos_outbox.instrumentation import EventRejected
 from cosmos_outbox.leases import Lease
 from cosmos_outbox.ports import Document, ParkedStore, StartFrom
-from cosmos_outbox.relay import ParkedKeys
 
 events = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
-
-_NAMED = 10  # keys in one line; --json has all
 
 Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
 Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
@@ -96,9 +93,9 @@ async def replay_command(
     Send events again that are still in the container, with the same message ids, in order per partition key.
 
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive behind newer
-    events of their key: consumers have to be able to take that. What the workers have not sent yet, and the keys that
-    are parked, are left to them. Where OUTBOX_PARKED_CONTAINER is set, dropped events are left out, and one that was
-    released with an edited payload is sent with that. Exit code 1 where the topic refuses events; the others are sent.
+    events of their key: consumers have to be able to take that. What the workers have not sent yet is left to them.
+    Where OUTBOX_PARKED_CONTAINER is set, events that were dropped or are held are left out, and one that was released
+    with an edited payload is sent with that. Exit code 1 where the topic refuses events; the others are sent.
     """
     target = target_of(os.environ)
     start = start_named(since)
@@ -108,10 +105,6 @@ async def replay_command(
         bookmark = None if state is None else Bookmark(file=state, asked=asked)
         position = bookmark.position() if bookmark else None
         store = await outbox.parked_store() if outbox.parked else None
-        parked = await ParkedKeys(store).list() if store else ()
-        wanted = Wanted(
-            partition_key=key, action=action, without=frozenset(one.partition_key for one in parked)
-        )
         if not dry_run:
             confirm(f"Send the events since {since} to topic {target.topic!r} again?", yes=yes)
         with Progress(
@@ -132,7 +125,7 @@ async def replay_command(
                 outbox,
                 target,
                 store,
-                wanted=wanted,
+                wanted=Wanted(partition_key=key, action=action),
                 start=start,
                 position=position,
                 leases=leases,
@@ -142,13 +135,12 @@ async def replay_command(
             )
     if bookmark and not dry_run:
         bookmark.remove()
-    names = sorted(wanted.without if key is None else wanted.without & {key})
-    _tell(replayed, names, resumed=bool(position), dry_run=dry_run, as_json=as_json)
+    _tell(replayed, resumed=bool(position), dry_run=dry_run, as_json=as_json)
     if replayed.refused:
         raise typer.Exit(FAILED)
 
 
-def _tell(replayed: Replayed, parked: Sequence[str], *, resumed: bool, dry_run: bool, as_json: bool) -> None:
+def _tell(replayed: Replayed, *, resumed: bool, dry_run: bool, as_json: bool) -> None:
     refused = [
         {"key": one.partition_key, "event": one.event_id, "error": str(one.error)} for one in replayed.refused
     ]
@@ -159,7 +151,6 @@ def _tell(replayed: Replayed, parked: Sequence[str], *, resumed: bool, dry_run: 
                 "events": replayed.sent,
                 "left_out": replayed.left_out,
                 "left_to_workers": replayed.left_to_workers,
-                "parked_keys": parked,
                 "refused": refused,
                 "resumed": resumed,
             }
@@ -170,9 +161,6 @@ def _tell(replayed: Replayed, parked: Sequence[str], *, resumed: bool, dry_run: 
         lines.append(f"{replayed.left_out} left out: they were dropped, or are held.")
     if replayed.left_to_workers:
         lines.append("The workers are behind: what they have not sent yet is left to them.")
-    if parked:
-        more = f" and {len(parked) - _NAMED} more" if len(parked) > _NAMED else ""
-        lines.append(f"Parked keys are left out: {', '.join(parked[:_NAMED])}{more}.")
     lines += [f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 

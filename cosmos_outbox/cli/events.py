@@ -8,7 +8,6 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,17 +29,12 @@ class Wanted:
 
     partition_key: str | None = None
     action: str | None = None
-    without: AbstractSet[str] = frozenset()  # partition keys to leave out
 
     def takes(self, event: StoredEvent) -> bool:
         """
         Say whether an event is one of them.
         """
-        return (
-            event.partition_key not in self.without
-            and self.partition_key in (None, event.partition_key)
-            and self.action in (None, event.action)
-        )
+        return self.partition_key in (None, event.partition_key) and self.action in (None, event.action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,7 +164,7 @@ def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) 
 
 
 def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Local) -> None:
-    park(outbox, "ada", "grace")
+    ids = park(outbox, "ada", "grace")
     tamper(outbox, "ada", "outbox.key", state="quarantined")
     first, second = outbox.json("parked", "list", code=1, **PARKED)
     assert first.keys() == second.keys()
@@ -176,7 +176,9 @@ def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Loc
     assert (2, None) == (seen["parked_keys"], seen["parked_events"])
     assert ["quarantined" in mistake for mistake in seen["mistakes"]] == [True]
     outbox.pass_all()
-    assert "quarantined" in outbox.run("replay", "--since", "beginning", "--dry-run", code=1, **PARKED).stderr
+    assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["left_out"]
+    tamper(outbox, "ada", f"event.{ids[1]}", status="lost")
+    assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=1, **PARKED).stderr
 
 
 def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Local) -> None:

@@ -45,7 +45,6 @@ def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembe
         "events": 4,
         "left_out": 0,
         "left_to_workers": False,
-        "parked_keys": [],
         "refused": [],
         "resumed": False,
     } == alone.json("replay", "--since", "beginning", "--dry-run")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_parked import CosmosParked
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.cli.events import Wanted, read_events
+from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Parking, Relay
 from cosmos_outbox.relay.parked import KeyState, key_in
@@ -24,14 +26,16 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::R
 PARKED = {"OUTBOX_PARKED_CONTAINER": "parked"}
 
 
-def park(outbox: Local, *names: str) -> list[str]:
+def park(
+    outbox: Local, *names: str, rejects: Callable[[OutboundMessage], bool] = lambda message: True
+) -> list[str]:
     """
-    Commit two events for each name and have a relay park them all; return the events' ids, two for each name.
+    Commit two events for each name and have a relay park what is rejected; return the events' ids, two for each name.
     """
     ids = outbox.commit(*names)
 
     async def relay(database):
-        broker = MemoryBroker(rejects=lambda message: True)
+        broker = MemoryBroker(rejects=rejects)
         parking = Parking(CosmosParked(database.get_container_client("parked")))
         feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
         async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
@@ -79,16 +83,18 @@ def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_p
     assert [] == alone.json("parked", "list", **PARKED)
 
 
-def test_replay_leaves_parked_keys_alone(outbox: Local):
-    park(outbox, "ada")
-    outbox.commit("grace")
-    outbox.pass_all()
-    assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
-    replay = ("replay", "--since", "beginning", "--dry-run")
-    result = outbox.json(*replay, **PARKED)
-    assert (2, ["ada"]) == (result["events"], result["parked_keys"])
-    assert "Parked keys are left out: ada." in outbox.run(*replay, "--key", "ada", **PARKED).stdout
-    assert "Parked" not in outbox.run(*replay, "--key", "grace", **PARKED).stdout
+def test_replay_sends_of_a_parked_key_what_was_sent_before_and_leaves_what_is_held_to_its_release(
+    alone: Local,
+):
+    park(alone, "ada", "grace", rejects=lambda message: message.subject == "ContactNameUpdatedEvent")
+    alone.pass_all()
+    replay = ("replay", "--since", "beginning")
+    assert 4 == alone.json(*replay, "--dry-run")["events"]
+    assert "2 events would be sent.\n2 left out" in alone.run(*replay, "--dry-run", **PARKED).stdout
+    again = alone.json(*replay, "--key", "ada", "--yes", **PARKED)
+    assert (1, 1, 1) == (again["events"], again["left_out"], alone.accepted)
+    assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["sent"]
+    assert 2 == alone.json(*replay, "--key", "ada", "--dry-run", **PARKED)["events"]
 
 
 def test_replay_leaves_out_what_was_dropped(outbox: Local):
