@@ -27,6 +27,7 @@ app = typer.Typer(
 
 Key = Annotated[str, typer.Argument(help="The partition key.")]
 _SHOWN_CHARACTERS = 500
+_NAMES = ("id", "action")  # by which consumers, routes and filters know an event
 _COLUMNS = ("key", "state", "held", "parked_at", "event", "error", "attempts")
 
 TakeOver = Annotated[
@@ -111,6 +112,8 @@ async def release(
         # The release would refuse it too, but behind the question.
         if damaged and len(parked.held) < parked.key.held:
             raise next(iter(damaged.values()))
+        if data is not None and parked.held:
+            _require_named(data, parked.held[0])
         confirm(f"Send the {counted(len(parked.held), 'held event')} of {key!r}?", yes=yes)
         async with opened_publisher(target) as publisher:
             released = await ParkedKeys(store, publisher).release(key, edited=data, take_over=take_over)
@@ -220,6 +223,19 @@ def _shortened(data: object) -> str:
     if len(text) <= _SHOWN_CHARACTERS:
         return text
     return f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters; --json has all)"
+
+
+def _require_named(data: Mapping[str, Any], event: ParkedEvent) -> None:
+    """
+    Refuse a payload without the names that the committed one has; other programs' events may have none.
+    """
+    committed = event.original or event.event["data"]
+    missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]
+    if missing:
+        names = " and ".join(f"`{name}` ({committed[name]!r})" for name in missing)
+        raise UsageError(
+            f"The payload lacks {names} of event {event.event_id!r}; name all of `data`, as `parked show --json` has it."
+        )
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox:
 
 
 def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_path):
-    park(alone, "ada", "grace")
+    *_, first, _ = park(alone, "ada", "grace")
     assert "--yes" in alone.run("parked", "release", "ada", code=1, **PARKED).stderr
     assert {"key": "ada", "sent": 2, "failure": None} == alone.json(
         "parked", "release", "ada", "--yes", **PARKED
@@ -77,7 +77,7 @@ def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_p
     assert 2 == alone.accepted
     assert ["grace"] == [row["key"] for row in alone.json("parked", "list", **PARKED)]
     edited = tmp_path / "data.json"
-    edited.write_text(json.dumps({"action": "Mended"}))
+    edited.write_text(json.dumps({"id": first, "action": "Mended"}))
     alone.run("parked", "release", "grace", "--edited", str(edited), "--yes", **PARKED)
     assert 4 == alone.accepted
     assert [] == alone.json("parked", "list", **PARKED)
@@ -139,6 +139,37 @@ def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: 
     assert 2 == outbox.json("parked", "list", **PARKED)[0]["held"]
 
 
+def test_a_payload_without_the_names_of_the_event_is_refused_before_the_question(
+    outbox: Local, tmp_path: Path
+):
+    first, _ = park(outbox, "ada")
+    edited = tmp_path / "data.json"
+    release = ("parked", "release", "ada", "--edited", str(edited))
+    for lacking, payload in {
+        "`id`": {"action": "Mended"},
+        "`action`": {"id": first, "action": ""},
+        "`id` (": {"n": 1},
+    }.items():
+        edited.write_text(json.dumps(payload))
+        said = outbox.run(*release, code=1, **PARKED).stderr
+        assert lacking in said
+        assert "--yes" not in said, "nobody has to answer for what is refused anyway"
+    assert "parked" == outbox.json("parked", "list", **PARKED)[0]["state"]
+
+
+def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_path: Path):
+    async def write(database):
+        event = {"id": "e-1", "partitionKey": "ada", "type": "domainEvent", "data": {"text": "wrong"}}
+        await database.get_container_client("data").create_item(event)
+
+    outbox.on_database(write)
+    park(outbox)
+    edited = tmp_path / "data.json"
+    edited.write_text(json.dumps({"text": "right"}))
+    released = outbox.json("parked", "release", "ada", "--edited", str(edited), "--yes", **PARKED)
+    assert (1, None) == (released["sent"], released["failure"])
+
+
 def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
     ids = park(outbox, "ada")
     assert (
@@ -161,7 +192,7 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
     ids = park(alone, "ada")
     alone.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
     edited = tmp_path / "data.json"
-    edited.write_text(json.dumps({"action": "Mended"}))
+    edited.write_text(json.dumps({"id": ids[1], "action": "Mended"}))
     alone.run("parked", "release", "ada", "--edited", str(edited), "--yes", **PARKED)
     shown = alone.json("parked", "show", "ada", **PARKED)
     assert ("ada", "released", 0) == (shown["key"], shown["state"], shown["held"])
@@ -169,7 +200,11 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
     assert (ids[0], "dropped", "a test", None) == (
         dropped["event"], dropped["status"], dropped["note"], dropped["original"],
     )  # fmt: skip
-    assert (ids[1], "sent", {"action": "Mended"}) == (sent["event"], sent["status"], sent["data"])
+    assert (ids[1], "sent", {"id": ids[1], "action": "Mended"}) == (
+        sent["event"],
+        sent["status"],
+        sent["data"],
+    )
     assert "ContactNameUpdatedEvent" == sent["original"]["action"]
     text = alone.run("parked", "show", "ada", **PARKED).stdout
     assert {True} == {word in text for word in ("released", "dropped", "a test", "Mended")}
