@@ -36,7 +36,7 @@ from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.ttl import TtlGuard
 from worker.exporters import opened_telemetry
 from worker.vitals import Identity, Vitals
-from worker.watching import WatchedFeed, WatchedLeases, watch
+from worker.watching import WatchedFeed, watch
 
 PAGE = 100
 SAMPLE_PAGE = 25
@@ -99,7 +99,7 @@ async def relay(
         )
         processor = ChangeFeedProcessor(
             WatchedFeed(feed, charged=telemetry.instruments.charged),
-            WatchedLeases(lease_store, listed=vitals.balanced),
+            lease_store,
             _gated(TtlGuard(retention, notify=notify), gate),
             ProcessorOptions(
                 processor_name=PROCESSOR,

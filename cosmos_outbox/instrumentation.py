@@ -118,6 +118,15 @@ class MonitoredContainerReplaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesListed:
+    """
+    A balancing pass begins, and could list the leases; the first one tells that every range has been given one.
+    """
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BalancingFailed:
     """
     A balancing pass failed; the next one tries again.
@@ -320,6 +329,7 @@ Record = (
     | LeaseHalted
     | LoopBlocked
     | MonitoredContainerReplaced
+    | LeasesListed
     | BalancingFailed
     | MessagesPublished
     | PublishFailed
@@ -346,6 +356,7 @@ _LEVELS: dict[type, int] = {
     LeaseHalted: logging.ERROR,
     EventMalformed: logging.ERROR,
     LeaseCheckpointed: logging.DEBUG,
+    LeasesListed: logging.DEBUG,
     PublishHalted: logging.ERROR,
     EventExpiring: logging.ERROR,
     EventsDeleted: logging.DEBUG,

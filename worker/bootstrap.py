@@ -32,7 +32,7 @@ from worker.health import serving_health
 from worker.outbound import opened_publisher, warn_of_misses
 from worker.settings import Settings
 from worker.vitals import Identity, Vitals
-from worker.watching import WatchedFeed, WatchedLeases, watch
+from worker.watching import WatchedFeed, watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         )
         processor = ChangeFeedProcessor(
             WatchedFeed(feed, charged=telemetry.instruments.charged),
-            WatchedLeases(leases, listed=vitals.balanced),
+            leases,
             guard,
             processor_options(settings),
             hooks=(notify, retention.hear),

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from cosmos_outbox.changefeed import Lag, LeaseStatus
-from cosmos_outbox.instrumentation import LeaseClosed, MessagesPublished, Record, level_of
+from cosmos_outbox.instrumentation import LeaseClosed, LeasesListed, MessagesPublished, Record, level_of
 from cosmos_outbox.relay.parked import ParkedKey
 from worker.troubles import Trouble, Troubles, about, told
 
@@ -26,7 +26,7 @@ class Phase(StrEnum):
     Where a worker is between its start and its end.
     """
 
-    STARTING = "starting"  # the leases were not listed yet
+    STARTING = "starting"  # not every range has a lease yet, as far as the worker knows
     RUNNING = "running"
     DRAINING = "draining"  # a signal came; pages at hand are finished
 
@@ -138,14 +138,10 @@ class Vitals:
             self._sent += record.messages
             self._sendings.append((self._loop.time(), record.messages))
             self._forget_old_sendings()
+        elif isinstance(record, LeasesListed):
+            self._balanced_at = self._loop.time()
         elif level_of(record) >= logging.WARNING or (isinstance(record, LeaseClosed) and record.error):
             self._troubles.note(type(record).__name__, told(record), at=self._utcnow(), about=about(record))
-
-    def balanced(self) -> None:
-        """
-        Take note that the leases could be listed, which every balancing pass begins with.
-        """
-        self._balanced_at = self._loop.time()
 
     def drain(self) -> None:
         """
@@ -230,7 +226,7 @@ def reasons_against(
     Args:
         phase: of the worker.
         leases: its own.
-        unheard_seconds: since the leases could last be listed, or since the start.
+        unheard_seconds: since the leases could last be listed to balance them, or since the start.
         stalled_seconds: for how long nothing may move.
         last_trouble: what was told lately; a lease that waits for the topic has no error of its own.
     """

@@ -1,13 +1,12 @@
 """
-Watching: the ports as the worker uses them, with an eye on what passes: balancing passes and request units.
+Watching: what each page of the feed costs, and what waits or is parked, whoever works on it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import ParkingError
@@ -16,9 +15,7 @@ from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import (
     ChangeFeed,
     ChangePage,
-    Document,
     LeaseStore,
-    Listing,
     MonitoredContainer,
     ParkedStore,
     PhysicalRange,
@@ -64,35 +61,6 @@ class WatchedFeed:
         )
         self._charged(page.request_charge)
         return page
-
-
-class WatchedLeases:
-    """
-    A lease store that tells when the leases could be listed: the one thing every balancing pass begins with.
-    """
-
-    def __init__(self, leases: LeaseStore, *, listed: Callable[[], None]) -> None:
-        self._leases, self._listed = leases, listed
-
-    async def partitioned_by_id(self) -> bool:
-        return await self._leases.partitioned_by_id()
-
-    async def list(self, prefix: str) -> Listing:
-        listing = await self._leases.list(prefix)
-        self._listed()
-        return listing
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        return await self._leases.read(document_id, partition_key)
-
-    async def create(self, document: Mapping[str, Any]) -> Document:
-        return await self._leases.create(document)
-
-    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        return await self._leases.replace(document, etag=etag)
-
-    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        await self._leases.delete(document_id, partition_key, etag=etag)
 
 
 async def watch(

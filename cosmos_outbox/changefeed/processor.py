@@ -30,6 +30,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.instrumentation import (
     BalancingFailed,
     Hook,
+    LeasesListed,
     MonitoredContainerReplaced,
     Record,
     log_hook,
@@ -214,6 +215,7 @@ class ChangeFeedProcessor:
         """
         try:
             listing = await self._store.list(f"{self._prefix(container)}..")
+            self._notify(LeasesListed(owner=self._options.instance_name))
             leases, damaged = readable(listing.documents)
             for lease_id, error in damaged.items():  # must not end the work on the others
                 self._holdings.failed(lease_id, error)

@@ -35,6 +35,7 @@ PAGES = Path(__file__).parents[2] / "docs/reference"
 # Why nothing counts what is neither a warning nor an alarm.
 UNCOUNTED = {
     instrumentation.LeaseCheckpointed: "progress is `outbox.lease.lag`",
+    instrumentation.LeasesListed: "`/readyz` fails where it stays away",
     instrumentation.KeyResumed: "`outbox.parked.keys` falls",
 }
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}

@@ -5,16 +5,20 @@ When a worker counts as ready, and what it remembers of what hooks told it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import Lag, LeaseStatus
 from cosmos_outbox.errors import BrokerUnavailable, StoreUnavailable, TopicUnavailable
 from cosmos_outbox.instrumentation import (
     EventRejected,
     LeaseAcquired,
     LeaseClosed,
+    LeasesListed,
     LoopBlocked,
     MessagesPublished,
     PageFailed,
@@ -22,6 +26,8 @@ from cosmos_outbox.instrumentation import (
     PublishHalted,
     WatchFailed,
 )
+from cosmos_outbox.ports import Document
+from tests.unit.changefeed.world import World, virtual_seconds
 from tests.worker.leases import status
 from worker.vitals import Identity, ParkedSeen, Phase, Vitals, reasons_against
 
@@ -58,13 +64,35 @@ def test_what_keeps_a_worker_from_being_ready_is_said(phase, leases, unheard, sa
 async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
     watched = vitals(status())
     assert Phase.STARTING is watched.snapshot().phase
-    watched.balanced()
+    watched(LeasesListed(owner="w"))
     await asyncio.sleep(60)
     assert () == watched.snapshot().unready
     await asyncio.sleep(1)
     assert 1 == len(watched.snapshot().unready)
-    watched.balanced()
+    watched(LeasesListed(owner="w"))
     assert () == watched.snapshot().unready
+
+
+async def test_a_worker_that_sees_leases_but_cannot_give_every_range_one_is_not_ready():
+    class OneLease(MemoryLeases):
+        full = True
+
+        async def create(self, document: Mapping[str, Any]) -> Document:
+            if self.full and str(document["id"]).endswith("..1"):
+                raise StoreUnavailable(applied=False)
+            return await super().create(document)
+
+    world, watched = World(ranges=2), vitals()
+    leases = world.leases = OneLease(now=virtual_seconds)
+    world.start("w", hooks=[watched])
+    await asyncio.sleep(60)
+    assert 1 == len(await world.all_leases())
+    seen = watched.snapshot()
+    assert (Phase.STARTING, 1) == (seen.phase, len(seen.unready))
+    leases.full = False
+    await world.until(lambda: watched.snapshot().phase is Phase.RUNNING)
+    assert () == watched.snapshot().unready
+    await world.stop_all()
 
 
 async def test_throughput_is_that_of_the_last_minute():
@@ -112,7 +140,7 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
     watched = Vitals(
         IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
     )
-    watched.balanced()
+    watched(LeasesListed(owner="w"))
     watched(PublishHalted(lane=0, error=TopicUnavailable("The topic is missing")))
     assert (
         "PublishHalted lane=0 error=TopicUnavailable('The topic is missing')" in watched.snapshot().unready[0]

@@ -17,7 +17,7 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError, StoreUnavailable
-from cosmos_outbox.instrumentation import Hook, Record, WatchFailed
+from cosmos_outbox.instrumentation import Hook, LeasesListed, Record, WatchFailed
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.relay import ParkedKeys, Parking, Relay
 from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID
@@ -136,7 +136,7 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
 
     watched = vitals()
     told: list[Snapshot] = []
-    watched.balanced()
+    watched(LeasesListed(owner="w"))
 
     async with watching(
         watched, feed=Silent(), notify=pytest.fail, observe=lambda: told.append(watched.snapshot())
