@@ -16,7 +16,7 @@ if __name__ == "__main__":
         signal.signal(_number, lambda *_: sys.exit(0))
 
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
-from worker import logs
+from worker import logs, otlp
 from worker.bootstrap import assembled
 from worker.environment import load, unknown_variables
 from worker.lifecycle import Aborted, run_until_signalled
@@ -48,6 +48,8 @@ def main() -> int:
     logs.configure(settings.log_level, settings.log_format)
     for sentence in unknown_variables(os.environ):
         _logger.warning("settings.unknown %s", sentence)
+    for sentence in otlp.unsupported_in(os.environ):
+        _logger.warning("telemetry.unsupported %s", sentence)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         _logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
     try:

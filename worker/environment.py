@@ -64,6 +64,12 @@ def _contradictions(wrong: Collection[str]) -> list[str]:
         found.append(
             f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS ({expiration:g})"
         )
+    stalled, acquire = _seconds("stalled_seconds", wrong), _seconds("lease_acquire_seconds", wrong)
+    if stalled is not None and acquire is not None and stalled < acquire * 2:
+        found.append(
+            f"{PREFIX}STALLED_SECONDS: must be at least twice {PREFIX}LEASE_ACQUIRE_SECONDS ({acquire:g}), "
+            "or a healthy worker counts as unready between two balancing passes"
+        )
     ttl, outage = _seconds("event_ttl_seconds", wrong), _seconds("tolerated_outage_seconds", wrong)
     if ttl is not None and outage is not None:
         try:

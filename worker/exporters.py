@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from cosmos_outbox.errors import ConfigurationError
 from worker.azure_monitor import VARIABLE, opened_azure_monitor
-from worker.otlp import Signal, is_sent
+from worker.otlp import Signal, destination
 from worker.telemetry import Telemetry
 
 _SERVICE = "cosmos-outbox-worker"
@@ -72,10 +72,10 @@ def opened_telemetry(
     every = None if export_every_seconds is None else export_every_seconds * 1000
     metric_exporters: list[MetricExporter] = []
     span_exporters: list[SpanExporter] = []
-    if is_sent(Signal.METRICS, environ):
-        metric_exporters.append(OTLPMetricExporter())
-    if is_sent(Signal.TRACES, environ):
-        span_exporters.append(OTLPSpanExporter())
+    if url := destination(Signal.METRICS, environ):
+        metric_exporters.append(OTLPMetricExporter(url))
+    if url := destination(Signal.TRACES, environ):
+        span_exporters.append(OTLPSpanExporter(url))
     with ExitStack() as stack:
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
         stack.callback(_ended_in_time, tracers.shutdown)

@@ -1,5 +1,5 @@
 """
-OTLP: which of spans and metrics go out over HTTP by the standard `OTEL_…` variables, and what is wrong with these.
+OTLP: where spans and metrics go over HTTP by the standard `OTEL_…` variables, and what is wrong with these.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 _PROTOCOL = "http/protobuf"
+_GENERAL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # to which each signal adds its path
 
 
 class Signal(StrEnum):
@@ -20,35 +21,60 @@ class Signal(StrEnum):
     METRICS = "METRICS"
 
 
-def is_sent(signal: Signal, environ: Mapping[str, str]) -> bool:
+def destination(signal: Signal, environ: Mapping[str, str]) -> str:
     """
-    Say whether a signal goes out.
+    Return the URL that a signal is sent to, empty where it is not sent.
     """
-    return _exporter(signal, environ) != "none" and bool(_given(signal, "ENDPOINT", environ)[1])
+    if "otlp" not in _exporters(signal, environ) or _protocol(signal, environ)[1] != _PROTOCOL:
+        return ""
+    name, endpoint = _endpoint(signal, environ)
+    if not endpoint or name != _GENERAL:
+        return endpoint
+    return f"{endpoint.removesuffix('/')}/v1/{signal.lower()}"
 
 
 def mistakes_in(environ: Mapping[str, str]) -> list[str]:
     """
-    Return a sentence, which shows no value, for every variable that asks for what the worker cannot do.
+    Return a sentence, which shows no value, for every endpoint that nothing can be sent to.
     """
-    return list(dict.fromkeys(mistake for signal in Signal for mistake in _mistakes(signal, environ)))
+    names = dict.fromkeys(
+        _endpoint(signal, environ)[0]
+        for signal in Signal
+        if (url := destination(signal, environ)) and not _is_url(url)
+    )
+    return [f"{name}: must be a URL such as http://HOST:4318" for name in names]
 
 
-def _mistakes(signal: Signal, environ: Mapping[str, str]) -> Iterator[str]:
-    if _exporter(signal, environ) not in ("otlp", "none"):
+def unsupported_in(environ: Mapping[str, str]) -> list[str]:
+    """
+    Return a sentence, which shows no value, for every variable that asks for what the worker cannot do.
+
+    No reason to stop relaying: some clusters give such variables to all of their pods.
+    """
+    return list(dict.fromkeys(sentence for signal in Signal for sentence in _unsupported(signal, environ)))
+
+
+def _unsupported(signal: Signal, environ: Mapping[str, str]) -> Iterator[str]:
+    exporters = _exporters(signal, environ)
+    if not exporters <= {"otlp", "none"}:
         yield f"OTEL_{signal}_EXPORTER: must be otlp or none; for Prometheus, /metrics is always there"
-    if not is_sent(signal, environ):
-        return
-    name, endpoint = _given(signal, "ENDPOINT", environ)
-    if not _is_url(endpoint):
-        yield f"{name}: must be a URL such as http://HOST:4318"
+    name, protocol = _protocol(signal, environ)
+    if "otlp" in exporters and _endpoint(signal, environ)[1] and protocol != _PROTOCOL:
+        yield f"{name}: must be {_PROTOCOL}, which collectors take at port 4318; otherwise nothing is sent"
+
+
+def _exporters(signal: Signal, environ: Mapping[str, str]) -> set[str]:
+    given = environ.get(f"OTEL_{signal}_EXPORTER", "").lower().split(",")
+    return {name.strip() for name in given if name.strip()} or {"otlp"}
+
+
+def _protocol(signal: Signal, environ: Mapping[str, str]) -> tuple[str, str]:
     name, protocol = _given(signal, "PROTOCOL", environ)
-    if protocol not in ("", _PROTOCOL):
-        yield f"{name}: must be {_PROTOCOL}, which collectors take at port 4318"
+    return name, protocol or _PROTOCOL
 
 
-def _exporter(signal: Signal, environ: Mapping[str, str]) -> str:
-    return environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() or "otlp"
+def _endpoint(signal: Signal, environ: Mapping[str, str]) -> tuple[str, str]:
+    return _given(signal, "ENDPOINT", environ)
 
 
 def _given(signal: Signal, what: str, environ: Mapping[str, str]) -> tuple[str, str]:
@@ -56,7 +82,7 @@ def _given(signal: Signal, what: str, environ: Mapping[str, str]) -> tuple[str, 
     Return the variable that counts for a signal, and its value: its own, else that of all signals.
     """
     own, general = f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
-    name = own if environ.get(own) else general
+    name = own if environ.get(own, "").strip() else general
     return name, environ.get(name, "").strip()
 
 

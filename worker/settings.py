@@ -236,7 +236,9 @@ class Settings(BaseSettings):
         default=8080, ge=0, le=65535, description="Port of the health server; 0 is any free one, see the log."
     )
     stalled_seconds: _Seconds = Field(
-        default=60.0, gt=0, description="A lease that did not move for so long makes the worker unready."
+        default=60.0,
+        gt=0,
+        description="A lease that did not move for so long makes the worker unready; at least two balancing passes.",
     )
     lag_seconds: _Seconds = Field(
         default=15.0,

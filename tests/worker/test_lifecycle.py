@@ -151,6 +151,13 @@ async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
     assert (200, "") == await fetched(url + "/metrics")
 
 
+async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_and_works(site):
+    worker = await site.start_worker(OTEL_METRICS_EXPORTER="prometheus")
+    url = await worker.health_url()
+    assert "telemetry.unsupported OTEL_METRICS_EXPORTER: must be otlp or none" in worker.output
+    await eventually(url + "/readyz", lambda status, _: status == 200)
+
+
 def run_worker(*arguments: str, **variables: str):
     env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")} | variables
     command = [sys.executable, "-m", "worker", *arguments]

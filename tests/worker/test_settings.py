@@ -5,13 +5,15 @@ The worker's settings: every mistake at once, by the name of its variable, and n
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime
 
 import pytest
 
+from cosmos_outbox.commits import ABSENCE_PROVES_FOR
 from cosmos_outbox.errors import ConfigurationError
 from worker.environment import load, unknown_variables
-from worker.otlp import Signal, is_sent
+from worker.otlp import Signal, destination, unsupported_in
 from worker.settings import PREFIX, Settings
 
 KEY = "c2VjcmV0LWtleQ=="
@@ -68,6 +70,15 @@ def test_two_ways_to_the_same_service_are_one_too_many(environment, pair: tuple[
     assert [f"{first} or {other}: give only one of them"] == mistakes()
 
 
+def test_sent_events_stay_for_as_long_as_their_absence_proves_something(environment):
+    shortest = ABSENCE_PROVES_FOR.total_seconds()
+    environment(**COMPLETE, OUTBOX_DELETE_KEEP_SECONDS=str(shortest))
+    assert shortest == load().delete_keep_seconds
+
+    environment(OUTBOX_DELETE_KEEP_SECONDS=str(shortest - 1))
+    assert ["OUTBOX_DELETE_KEEP_SECONDS"] == [mistake.partition(":")[0] for mistake in mistakes()]
+
+
 def test_a_key_that_is_not_base64_is_a_mistake_of_its_connection_string(environment):
     environment(
         **COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=http://h/;AccountKey=not base64;"}
@@ -117,6 +128,29 @@ def test_a_renew_interval_longer_than_half_the_expiration_is_refused(environment
 
 
 @pytest.mark.parametrize(
+    ("variables", "acquire"),
+    [
+        ({"OUTBOX_STALLED_SECONDS": "25.9"}, 13),
+        ({"OUTBOX_LEASE_ACQUIRE_SECONDS": "90"}, 90),
+    ],
+)
+def test_a_worker_that_would_count_as_unready_between_two_balancing_passes_is_refused(
+    environment, variables, acquire
+):
+    environment(**COMPLETE | variables)
+    (mistake,) = mistakes()
+    assert mistake == (
+        f"OUTBOX_STALLED_SECONDS: must be at least twice OUTBOX_LEASE_ACQUIRE_SECONDS ({acquire}), "
+        "or a healthy worker counts as unready between two balancing passes"
+    )
+
+
+def test_a_worker_may_count_as_unready_as_soon_as_it_missed_a_balancing_pass(environment):
+    environment(**COMPLETE, OUTBOX_STALLED_SECONDS="26")
+    assert 26 == load().stalled_seconds
+
+
+@pytest.mark.parametrize(
     ("variables", "refused"),
     [
         ({"OUTBOX_LEASE_CONTAINER": "data"}, ["OUTBOX_LEASE_CONTAINER: names the container of OUTBOX_COSMOS"]),
@@ -158,33 +192,57 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:many"}, "OTEL_EXPORTER_OTLP_ENDPOINT: must be a URL"),
         (ENDPOINT | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "/v1"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be"),
-        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf"),
-        (ENDPOINT | {"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: must"),
-        ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER: must be otlp or none"),
-        ({"OTEL_METRICS_EXPORTER": "otlp,console"}, "OTEL_METRICS_EXPORTER: must be otlp or none"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "secret", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be"),
     ],
 )  # fmt: skip
-def test_telemetry_that_the_worker_cannot_send_is_refused(environment, variables, refused):
+def test_an_endpoint_that_is_no_url_is_refused(environment, variables, refused):
     environment(**COMPLETE | variables)
     (mistake,) = mistakes()
     assert mistake.startswith(refused)
-    assert not any(value in mistake.partition(":")[2] for value in variables.values() if value != "grpc")
+    assert not any(value in mistake.partition(":")[2] for value in variables.values())
+
+
+BOTH = ["http://127.0.0.1:4318/v1/traces", "http://127.0.0.1:4318/v1/metrics"]
 
 
 @pytest.mark.parametrize(
     ("variables", "sent"),
     [
-        ({}, []),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, []),
-        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ["TRACES", "METRICS"]),
-        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "otlp"}, ["METRICS"]),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/v1/traces"}, ["TRACES"]),
+        ({}, ["", ""]),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, ["", ""]),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": " http/protobuf "}, BOTH),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": " http://127.0.0.1:4318/ "}, BOTH),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "otlp"}, ["", BOTH[1]]),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": " https://collector/x "}, ["https://collector/x", ""]),
+        (ENDPOINT | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/"}, ["https://collector/", BOTH[1]]),
     ],
-)
-def test_the_standard_variables_say_what_is_sent(environment, variables, sent):
+)  # fmt: skip
+def test_the_standard_variables_say_what_is_sent_and_where_to(environment, variables, sent):
     environment(**COMPLETE | variables)
     load()
-    assert sent == [signal for signal in Signal if is_sent(signal, os.environ)]
+    assert sent == [destination(signal, os.environ) for signal in Signal]
+    assert [] == unsupported_in(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("variables", "told", "sent"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf"], ["", ""]),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"},
+         ["OTEL_EXPORTER_OTLP_PROTOCOL: must be http/protobuf"], ["", ""]),
+        ({"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"},
+         ["OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: must be http/protobuf"], [BOTH[0], ""]),
+        ({"OTEL_TRACES_EXPORTER": "console"}, ["OTEL_TRACES_EXPORTER: must be otlp or none"], ["", BOTH[1]]),
+        ({"OTEL_METRICS_EXPORTER": " Prometheus "}, ["OTEL_METRICS_EXPORTER: must be otlp or none"], [BOTH[0], ""]),
+        ({"OTEL_METRICS_EXPORTER": "otlp, console"}, ["OTEL_METRICS_EXPORTER: must be otlp or none"], BOTH),
+    ],
+)  # fmt: skip
+def test_telemetry_that_the_worker_cannot_send_is_told_and_ends_no_worker(environment, variables, told, sent):
+    environment(**COMPLETE | ENDPOINT | variables)
+    load()
+    assert told == [re.split("[,;]", sentence)[0] for sentence in unsupported_in(os.environ)]
+    assert sent == [destination(signal, os.environ) for signal in Signal]
 
 
 def test_no_error_shows_a_secret(environment):
