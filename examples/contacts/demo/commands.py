@@ -5,7 +5,9 @@ The two long commands, `demo` and `run`: what they print, and the exit code.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -63,6 +65,9 @@ async def run(options: StackOptions) -> int:
     async def work(children: Children, directory: Path) -> int:
         console.print("starting emulators, API, workers and subscriber …")
         async with open_stack(children, directory, options) as stack:
+            await asyncio.to_thread(
+                (directory / "env").write_text, exports(stack.environment), encoding="utf-8"
+            )
             console.print(_how_to_use(stack, directory), markup=False, highlight=False, soft_wrap=True)
             return await children.guard(_follow(stack, console))
 
@@ -81,6 +86,14 @@ async def _follow(stack: Stack, console: Console) -> int:
                 soft_wrap=True,
             )
         await asyncio.sleep(FOLLOW_SECONDS)
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """
+    Return what a shell reads to give its commands the settings of a stack.
+    """
+    settings = {name: text for name, text in environment.items() if name.startswith("OUTBOX_")}
+    return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
 
 
 def _how_to_use(stack: Stack, logs: Path) -> str:
@@ -103,6 +116,11 @@ Create a contact; its event is printed here when the subscriber receives it:
 Split a range of the container; no event may get lost, and none may come out of order:
 
   {sys.executable} -m emulators split --range 0 --control {stack.control}
+
+Look at it from another terminal, with its settings in the environment:
+
+  . {shlex.quote(str(logs / "env"))}
+  {Path(sys.executable).with_name("cosmos-outbox")} doctor
 
 Ctrl-C stops everything.
 """
