@@ -5,15 +5,17 @@ Describing: look at the live resources of an outbox, and try what a worker or an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from azure.core.exceptions import AzureError
 from azure.cosmos.aio import ContainerProxy
 from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.cosmos_parked import CosmosParked
@@ -23,23 +25,47 @@ from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.cli.findings import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases import seen_in
 from cosmos_outbox.cli.target import Opened, Target, opened_bus
-from cosmos_outbox.cli.trials import OF_APPLICATIONS, OF_LEASES, OF_PARKED_KEYS, Operation, refusals
+from cosmos_outbox.cli.trials import (
+    OF_APPLICATIONS,
+    OF_LEASES,
+    OF_PARKED_KEYS,
+    UNANSWERED,
+    Operation,
+    refusals,
+)
 from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, ParkingError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay import ParkedKeys
 from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox.retries import RetryOptions, repeated
 
 _SECONDS = 15.0
-_Denied = list[tuple[str, str]]
+# A look makes several requests, each with a limit of its own.
+_LOOK = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failures:
+    """
+    What was tried and failed, with the error: because it is refused, or for a reason that may pass.
+    """
+
+    denied: list[tuple[str, str]] = field(default_factory=list)
+    unanswered: list[tuple[str, str]] = field(default_factory=list)
+
+    def note(self, what: str, error: Exception) -> None:
+        passing = isinstance(error, (*UNANSWERED, ServiceBusServerBusyError))
+        (self.unanswered if passing else self.denied).append((what, str(error).splitlines()[0]))
 
 
 async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
     """
     Return the resources as they are; what cannot be looked at is described as such.
     """
-    denied: _Denied = []
-    data, lease_container = await _container(opened.data), await _container(opened.lease_container)
-    usable = all(one.exists and one.error is None for one in (data, lease_container))
+    failures = _Failures()
+    data = await _container(opened.data, failures)
+    lease_container = await _container(opened.lease_container, failures)
+    usable = data.seen and lease_container.seen
     leases: _Leases | None = None
     if usable:
         feed = opened.feed
@@ -54,22 +80,22 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
                 max_items=1,
             )
 
-        if await _tried("read the change feed", read_feed, denied):
-            leases = await _leases(opened, expiration, denied)
+        if await _tried("read the change feed", lambda: repeated(read_feed, _LOOK), failures):
+            leases = await _leases(opened, expiration, failures)
     if lease_container.partition_key in (("/id",), ("/partitionKey",)):
-        await _try_documents("leases", opened.lease_container, OF_LEASES, denied)
-    if opened.target.delete_after_publish and data.exists and data.error is None:
-        await _try_documents("events", opened.data, [Operation.DELETE], denied)
-    parked = await _container(opened.parked) if opened.parked else None
+        await _try_documents("leases", opened.lease_container, OF_LEASES, failures)
+    if opened.target.delete_after_publish and data.seen:
+        await _try_documents("events", opened.data, [Operation.DELETE], failures)
+    parked = await _container(opened.parked, failures) if opened.parked else None
     damaged_keys: tuple[str, ...] = ()
     if (
         opened.parked
         and parked
         and parked.partition_key == ("/partitionKey",)
-        and await _try_documents("parked keys", opened.parked, OF_PARKED_KEYS, denied)
+        and await _try_documents("parked keys", opened.parked, OF_PARKED_KEYS, failures)
     ):
-        damaged_keys = await _damaged_keys(opened.parked, denied)
-    topics = await _topics(opened.target, denied)
+        damaged_keys = await _damaged_keys(opened.parked, failures)
+    topics = await _topics(opened.target, failures)
     return Resources(
         data=data,
         lease_container=lease_container,
@@ -79,7 +105,8 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         damaged_keys=damaged_keys,
         overlaps=leases.overlaps if leases else (),
         uncovered_ranges=leases.uncovered if leases else (),
-        denied=tuple(denied),
+        denied=tuple(failures.denied),
+        unanswered=tuple(failures.unanswered),
         topics=topics,
         clock_skew=leases.skew if leases else None,
     )
@@ -89,19 +116,25 @@ async def describe_for_application(opened: Opened) -> Resources:
     """
     Return what a program needs that commits events: its container, and what it may do there.
     """
-    denied: _Denied = []
-    data = await _container(opened.data)
+    failures = _Failures()
+    data = await _container(opened.data, failures)
     if data.partition_key == ("/partitionKey",):
-        await _try_documents("entities and events", opened.data, OF_APPLICATIONS, denied)
-    return Resources(data=data, denied=tuple(denied))
+        await _try_documents("entities and events", opened.data, OF_APPLICATIONS, failures)
+    return Resources(data=data, denied=tuple(failures.denied), unanswered=tuple(failures.unanswered))
 
 
-async def _container(container: ContainerProxy) -> ContainerDescription:
-    try:
+async def _container(container: ContainerProxy, failures: _Failures) -> ContainerDescription:
+    async def read() -> Mapping[str, Any]:
         async with translated():
-            properties = await container.read()
+            return await container.read()
+
+    try:
+        properties = await repeated(read, RetryOptions())
     except (NotFound, ConfigurationError):
         return ContainerDescription(name=container.id, exists=False)
+    except UNANSWERED as error:
+        failures.note(f"read container {container.id!r}", error)
+        return ContainerDescription(name=container.id, answered=False)
     except OutboxError as error:
         return ContainerDescription(name=container.id, error=str(error))
     return ContainerDescription(
@@ -120,15 +153,18 @@ class _Leases:
     skew: timedelta
 
 
-async def _leases(opened: Opened, expiration: timedelta, denied: _Denied) -> _Leases | None:
+async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) -> _Leases | None:
     try:
-        listing = await opened.leases.list(f"{await opened.prefix()}..")
+        prefix = await repeated(opened.prefix, _LOOK)
+        listing = await repeated(lambda: opened.leases.list(f"{prefix}.."), _LOOK)
         now = listing.read_at
         skew = datetime.now(UTC) - now
-        physical = await opened.feed.physical_ranges()
-        lag = await estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases)
+        physical = await repeated(opened.feed.physical_ranges, _LOOK)
+        lag = await repeated(
+            lambda: estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases), _LOOK
+        )
     except OutboxError as error:
-        denied.append(("list leases", _first_line(error)))
+        failures.note("list leases", error)
         return None
     seen = seen_in(listing)
     whole = [one.lease for one in seen if not one.mistake]
@@ -149,7 +185,7 @@ async def _leases(opened: Opened, expiration: timedelta, denied: _Denied) -> _Le
     )
 
 
-async def _damaged_keys(container: ContainerProxy, denied: _Denied) -> tuple[str, ...]:
+async def _damaged_keys(container: ContainerProxy, failures: _Failures) -> tuple[str, ...]:
     mistakes: list[str] = []
 
     def note(_: str, error: ParkingError) -> None:
@@ -160,24 +196,25 @@ async def _damaged_keys(container: ContainerProxy, denied: _Denied) -> tuple[str
     except ParkingError as error:  # the index, without which nobody knows which keys there are
         mistakes.append(str(error))
     except OutboxError as error:
-        denied.append(("list parked keys", _first_line(error)))
+        failures.note("list parked keys", error)
     return tuple(mistakes)
 
 
 async def _try_documents(
-    what: str, container: ContainerProxy, operations: Sequence[Operation], denied: _Denied
+    what: str, container: ContainerProxy, operations: Sequence[Operation], failures: _Failures
 ) -> bool:
     refused = await refusals(container, operations)
-    denied += [(f"{operation} {what}", _first_line(error)) for operation, error in refused]
+    for operation, error in refused:
+        failures.note(f"{operation} {what}", error)
     return not refused
 
 
-async def _topics(target: Target, denied: _Denied) -> Inspection:
+async def _topics(target: Target, failures: _Failures) -> Inspection:
     try:
         async with opened_bus(target) as (bus, default):
             topics = parse_routes(target.routes, default=default).topics
             for topic in topics:
-                await _try_sending(bus, topic, denied)
+                await _try_sending(bus, topic, failures)
     except ConfigurationError as error:
         fix = "Set it as the workers need it; they do not start like this."
         return Inspection(misses=(Miss(check="topic", message=str(error), fix=fix),))
@@ -192,7 +229,7 @@ async def _topics(target: Target, denied: _Denied) -> Inspection:
         )
 
 
-async def _try_sending(bus: ServiceBusClient, topic: str, denied: _Denied) -> None:
+async def _try_sending(bus: ServiceBusClient, topic: str, failures: _Failures) -> None:
     async def open_link() -> None:
         # An empty call opens no link; a batch is made for a link that is open, and is then thrown away.
         sender = bus.get_topic_sender(topic)
@@ -203,19 +240,15 @@ async def _try_sending(bus: ServiceBusClient, topic: str, denied: _Denied) -> No
             await sender.close()
 
     try:
-        await _tried(f"send to topic {topic!r}", open_link, denied)
+        await _tried(f"send to topic {topic!r}", open_link, failures)
     except TimeoutError:
-        denied.append((f"send to topic {topic!r}", f"no answer in {_SECONDS:g} s"))
+        failures.unanswered.append((f"send to topic {topic!r}", f"no answer in {_SECONDS:g} s"))
 
 
-async def _tried(what: str, attempt: Callable[[], Awaitable[None]], denied: _Denied) -> bool:
+async def _tried(what: str, attempt: Callable[[], Awaitable[None]], failures: _Failures) -> bool:
     try:
         await attempt()
     except (OutboxError, AzureError) as error:
-        denied.append((what, _first_line(error)))
+        failures.note(what, error)
         return False
     return True
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -40,7 +40,7 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerDescription:
     """
-    A container as it is; error says why it could not be looked at.
+    A container as it is; error says why it could not be looked at, answered is False where nobody knows.
     """
 
     name: str
@@ -48,6 +48,14 @@ class ContainerDescription:
     partition_key: tuple[str, ...] = ()
     default_ttl: int | None = None
     error: str | None = None
+    answered: bool = True
+
+    @property
+    def seen(self) -> bool:
+        """
+        Say whether it is known as it is.
+        """
+        return self.exists and self.answered and self.error is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +72,8 @@ class LeaseDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """
-    All that a doctor looks at; denied: what was tried and refused, with the error. What was not looked at is left out.
+    All that a doctor looks at; denied: what was tried and refused, with the error; unanswered: what the service was too
+    busy for, or silent about. What was not looked at is left out.
 
     leases has those that can be read, and is None where they could not be listed; damaged_leases and damaged_keys say
     what is wrong with each of the others.
@@ -79,6 +88,7 @@ class Resources:
     overlaps: tuple[Overlap, ...] = ()
     uncovered_ranges: tuple[str, ...] = ()
     denied: tuple[tuple[str, str], ...] = ()
+    unanswered: tuple[tuple[str, str], ...] = ()
     topics: Inspection = field(default_factory=Inspection)
     clock_skew: timedelta | None = None
 
@@ -99,7 +109,7 @@ def _containers(resources: Resources) -> Iterator[Finding]:
         (resources.parked, "parked-container", (("/partitionKey",),)),
     ]
     for container, check, paths in expected:
-        if container is None:
+        if container is None or not container.answered:
             continue
         wanted = " or ".join(path for (path,) in paths)
         if container.error is not None:
@@ -124,32 +134,32 @@ def _containers(resources: Resources) -> Iterator[Finding]:
 
 def _time_to_live(resources: Resources) -> Iterator[Finding]:
     data, leases, parked = resources.data, resources.lease_container, resources.parked
-    if _seen(data) and data.default_ttl is None:
+    if data.seen and data.default_ttl is None:
         yield _error(
             "data-ttl",
             f"Container {data.name!r} has no default time to live: sent events are never deleted.",
             "Set the container's default time to live to -1 (on, no default).",
         )
-    if _seen(data) and data.default_ttl is not None and data.default_ttl > 0:
+    if data.seen and data.default_ttl is not None and data.default_ttl > 0:
         yield _warning(
             "data-ttl",
             f"Container {data.name!r} deletes documents without a `ttl` of their own after {data.default_ttl} s, "
             "also entities that other programs wrote.",
             "Set the container's default time to live to -1 (on, no default).",
         )
-    if leases is not None and _seen(leases) and leases.default_ttl is None:
+    if leases is not None and leases.seen and leases.default_ttl is None:
         yield _warning(
             "lease-ttl",
             f"Container {leases.name!r} has no default time to live: a lock that a crash left behind stays.",
             "Set the container's default time to live to -1 (on, no default).",
         )
-    if leases is not None and _seen(leases) and (leases.default_ttl or 0) > 0:
+    if leases is not None and leases.seen and (leases.default_ttl or 0) > 0:
         yield _error(
             "lease-ttl",
             f"Container {leases.name!r} deletes leases after {leases.default_ttl} s without a write.",
             "Set the container's default time to live to -1 (on, no default).",
         )
-    if parked is not None and _seen(parked) and (parked.default_ttl or 0) > 0:
+    if parked is not None and parked.seen and (parked.default_ttl or 0) > 0:
         yield _error(
             "parked-ttl",
             f"Container {parked.name!r} deletes parked events after {parked.default_ttl} s: they are lost then.",
@@ -161,6 +171,16 @@ def _permissions(resources: Resources) -> Iterator[Finding]:
     for what, error in resources.denied:
         fix = next((fix for start, fix in _GRANTS.items() if what.startswith(start)), _ANY_GRANT)
         yield _error("permissions", f"Not allowed, or not possible, to {what}: {error}", fix)
+
+
+def _silence(resources: Resources) -> Iterator[Finding]:
+    for what, error in resources.unanswered:
+        yield _warning(
+            "no-answer",
+            f"Whether it is possible to {what} is not known: {error}",
+            "Try again; where it stays like this, raise the throughput if requests are throttled, or else look at the "
+            "endpoint, the network and the health of the service.",
+        )
 
 
 _ANY_GRANT = "Grant the identity the role that the operation needs."
@@ -270,15 +290,12 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
     _containers,
     _time_to_live,
     _permissions,
+    _silence,
     _damage,
     _coverage,
     _topics,
     _clock,
 )
-
-
-def _seen(container: ContainerDescription) -> bool:
-    return container.exists and container.error is None
 
 
 def _error(check: str, message: str, fix: str) -> Finding:

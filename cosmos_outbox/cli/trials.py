@@ -4,7 +4,6 @@ Trials: do with a document made for it what an identity has to be allowed to do 
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +11,9 @@ from enum import StrEnum
 
 from azure.cosmos.aio import ContainerProxy
 
-from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.errors import NotFound, OutboxError
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.retries import RetryOptions, repeated
 
 
 class Operation(StrEnum):
@@ -36,23 +35,36 @@ OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELE
 OF_PARKED_KEYS = tuple(operation for operation in Operation if operation is not Operation.UPSERT)
 OF_APPLICATIONS = tuple(Operation)
 
+# What the service says when it is busy, or nothing: no word about what an identity may do.
+UNANSWERED = (TooManyRequests, StoreUnavailable)
+
 
 async def refusals(
     container: ContainerProxy, operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, OutboxError], ...]:
     """
     Try operations, in their order, and return those that were refused, or failed.
+
+    Where the service stays busy or silent, it is not asked for more than to delete the document.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
     attempts = _attempts(container, name)
     found = []
+    unanswered = False
     for operation in operations:
+        if unanswered and operation is not Operation.DELETE:
+            continue
+
+        async def attempt(call: Callable[[], Awaitable[object]] = attempts[operation]) -> None:
+            # That there is no such document, or that there is one by now, is said only to who may have it.
+            with suppress(NotFound, Conflict):
+                async with translated(document_ids=[name]):
+                    await call()
+
         try:
-            # That there is no such document is said only to who may have it.
-            with suppress(NotFound):
-                async with translated(document_ids=[name]), asyncio.timeout(LONGEST_CALL_SECONDS):
-                    await attempts[operation]()
+            await repeated(attempt, RetryOptions())
         except OutboxError as error:
+            unanswered |= isinstance(error, UNANSWERED)
             found.append((operation, error))
     return tuple(found)
 

@@ -128,6 +128,51 @@ def test_whatever_an_application_needs_and_may_not_do_is_named_where_it_is_asked
     assert {("error", "data-ttl")} == found(outbox, "--api", code=2, OUTBOX_COSMOS_CONTAINER="endless")
 
 
+@pytest.mark.parametrize("status", [429, 449])
+def test_a_service_that_is_busy_for_a_moment_is_asked_again(outbox: Local, status: int):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    everything = [(one, name) for one in RequestKind for name in ("data", "leases", "parked")]
+    for arguments in ((), ("--api",)):
+        for operation, container in everything:
+            outbox.steer("/cosmos/faults", operation=operation, container=container, status=status, count=1)
+        outbox.run("doctor", *arguments, OUTBOX_PARKED_CONTAINER="parked", OUTBOX_DELETE_AFTER_PUBLISH="*")
+        outbox.steer_delete("/cosmos/faults")
+
+
+@pytest.mark.parametrize(
+    ("container", "unknown"),
+    [
+        ("data", {"read the change feed"}),
+        ("leases", {"list leases", "create leases", "delete leases"}),
+        ("parked", {"create parked keys", "delete parked keys"}),
+    ],
+)
+def test_a_service_that_stays_busy_is_a_warning_and_no_missing_grant(
+    outbox: Local, container: str, unknown: set[str]
+):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    look = {RequestKind.METADATA}
+    for operations, expected in ((look, {f"read container {container!r}"}), ({*RequestKind} - look, unknown)):
+        for operation in operations:
+            # A wait that is too long is not begun, so the test has none.
+            outbox.steer(
+                "/cosmos/faults", operation=operation, container=container, status=429, retry_after_ms=90_000
+            )
+        findings = outbox.json("doctor", code=None, OUTBOX_TOPIC="", OUTBOX_PARKED_CONTAINER="parked")[
+            "findings"
+        ]
+        outbox.steer_delete("/cosmos/faults")
+        others = [one for one in findings if one["check"] != "topic"]
+        assert {("warning", "no-answer")} == {(one["severity"], one["check"]) for one in others}
+        assert expected == {
+            one["message"].removeprefix("Whether it is possible to ").split(" is not known")[0]
+            for one in others
+        }
+        assert not [one for one in others if "Grant" in one["fix"]]
+
+
 def test_whatever_may_not_be_done_is_named_at_once(outbox: Local):
     outbox.run("bootstrap")
     for operation in ("create", "read", "delete"):

@@ -95,6 +95,7 @@ PLANTED = {
     "a range without lease": ({"uncovered_ranges": ("05-07",)}, "leases", "error"),
     "a lease without worker": ({"leases": (lease("0"), lease("1", worked_on=False))}, "owners", "warning"),
     "events without worker": ({"leases": (lease("1", worked_on=False, transactions=3),)}, "owners", "error"),
+    "an account that is busy": ({"unanswered": (("create leases", "Busy."),)}, "no-answer", "warning"),
     "no right to hold events": ({"denied": (("create parked keys", "403"),)}, "permissions", "error"),
     "a grave miss of a topic": ({"topics": Inspection(misses=(GRAVE,))}, "sessions", "error"),
     "another miss": ({"topics": Inspection(misses=(replace(GRAVE, grave=False),))}, "sessions", "warning"),
