@@ -140,6 +140,11 @@ def test_a_service_that_is_busy_for_a_moment_is_asked_again(outbox: Local, statu
         outbox.steer_delete("/cosmos/faults")
 
 
+def test_a_trial_whose_answer_is_lost_finds_its_own_document(outbox: Local):
+    outbox.steer("/cosmos/faults", operation="create", container="data", status=408, when="after", count=1)
+    outbox.run("doctor", "--api")
+
+
 @pytest.mark.parametrize(
     ("container", "unknown"),
     [
