@@ -133,14 +133,16 @@ async def run_in_shell(command: str) -> str:
 
 async def test_the_stack_runs_until_ctrl_c_and_what_it_tells_to_try_works(tmp_path):
     process = await start("run", "--port", "0", temporary=tmp_path)
-    told = await read_until("Ctrl-C stops everything", process)
-    # A command is a paragraph that is indented.
-    create, split, look = (part for part in told.split("\n\n") if part.startswith("  "))
-    assert "201 Created" in await run_in_shell(create)
-    await read_until("received ContactCreatedEvent of contact", process)
-    assert "children" in await run_in_shell(split)
-    await run_in_shell(look)  # it would not end with 0 where there is something to mend
-    process.send_signal(signal.SIGINT)
-    _, errors = await process.communicate()
+    try:
+        told = await read_until("Ctrl-C stops everything", process)
+        # A command is a paragraph that is indented.
+        create, split, look = (part for part in told.split("\n\n") if part.startswith("  "))
+        assert "201 Created" in await run_in_shell(create)
+        await read_until("received ContactCreatedEvent of contact", process)
+        assert "children" in await run_in_shell(split)
+        await run_in_shell(look)  # it would not end with 0 where there is something to mend
+    finally:  # also where a claim fails, or its processes would go on for ever
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
     assert (0, b"") == (process.returncode, errors)
     assert [] == running_in(tmp_path)
