@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from urllib.parse import urlsplit
+
+from cosmos_outbox.urls import is_url
 
 _PROTOCOL = "http/protobuf"
 _GENERAL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # to which each signal adds its path
@@ -40,7 +41,7 @@ def mistakes_in(environ: Mapping[str, str]) -> list[str]:
     names = dict.fromkeys(
         _endpoint(signal, environ)[0]
         for signal in Signal
-        if (url := destination(signal, environ)) and not _is_url(url)
+        if (url := destination(signal, environ)) and not is_url(url)
     )
     return [f"{name}: must be a URL such as http://HOST:4318" for name in names]
 
@@ -84,11 +85,3 @@ def _given(signal: Signal, what: str, environ: Mapping[str, str]) -> tuple[str, 
     own, general = f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
     name = own if environ.get(own, "").strip() else general
     return name, environ.get(name, "").strip()
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # its port is no number
-        return False

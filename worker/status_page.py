@@ -86,7 +86,7 @@ def _figures(snapshot: Snapshot) -> str:
         "Leases of this worker": str(len({status.lease for status in snapshot.mine} - damaged.keys())),
         "Changes waiting, all leases": "unknown" if lag is None else f"{least}{lag.transactions:,}",
         "Oldest unsent": "unknown"
-        if lag is None or ((least or lag.transactions) and lag.oldest_age is None)
+        if lag is None or not lag.age_known or (least and lag.oldest_age is None)
         else f"{least}{_age(lag.oldest_age)}",
         "Parked keys": "unknown" if snapshot.parked is None else f"{snapshot.parked.count:,}",
     }
@@ -127,9 +127,7 @@ def _leases(snapshot: Snapshot) -> str:
                 _token(lease_id),
                 owner or "free",
                 "unknown" if lag is None else f"{lag.transactions:,}",
-                "unknown"
-                if lag is None or (lag.transactions and lag.oldest_age is None)
-                else _age(lag.oldest_age),
+                "unknown" if lag is None or not lag.age_known else _age(lag.oldest_age),
                 state,
                 (status.error or "") if status else "",
             )

@@ -194,8 +194,8 @@ def _lag(snapshot: Snapshot) -> Iterator[Observation]:
 
 def _ages(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag else ():
-        if lease.transactions and lease.oldest_age is None:
-            continue  # nobody knows
+        if not lease.age_known:
+            continue
         age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
         yield Observation(age.total_seconds(), {"outbox.lease": lease.token})
 

@@ -16,6 +16,7 @@ from azure.identity.aio import DefaultAzureCredential
 
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.urls import is_url
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
 # The SDK's timeouts count from byte to byte and from request to request, so a trickle, or requests that it repeats by
@@ -95,7 +96,7 @@ def _parse_connection_string(connection_string: str) -> tuple[str, str]:
 
 def _ensure_readable(url: str, credential: object) -> None:
     # The SDK would raise a ValueError with the key, or with nothing to recognise it by.
-    if not _is_url(url):
+    if not is_url(url):
         raise ConfigurationError(
             f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."
         )
@@ -106,11 +107,3 @@ def _ensure_readable(url: str, credential: object) -> None:
             raise ConfigurationError(
                 "The Cosmos DB account key cannot be read; copy it again, to its end."
             ) from None
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that stay open, or a port that is none
-        return False

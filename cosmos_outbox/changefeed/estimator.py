@@ -26,8 +26,6 @@ _LONGEST_LOOK = 300  # pages without a document, some seconds; a worker saves ho
 class LeaseLag:
     """
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
-
-    Where something waits, or may wait, and `oldest_age` is None, nobody knows how old it is.
     """
 
     lease: str
@@ -35,6 +33,13 @@ class LeaseLag:
     owner: str | None
     transactions: int
     oldest_age: timedelta | None
+
+    @property
+    def age_known(self) -> bool:
+        """
+        Say whether the age is known: not where something waits, or may wait, that was not seen.
+        """
+        return self.oldest_age is not None or not self.transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,13 @@ class Lag:
     @property
     def oldest_age(self) -> timedelta | None:
         return max((lease.oldest_age for lease in self.leases if lease.oldest_age is not None), default=None)
+
+    @property
+    def age_known(self) -> bool:
+        """
+        Say whether the age of anything that waits is known, or nothing does.
+        """
+        return self.oldest_age is not None or not self.transactions
 
 
 async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseStore) -> Lag:

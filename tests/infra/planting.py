@@ -27,8 +27,15 @@ def planted(file: str, old: str, new: str) -> list[bicep.Template]:
     templates = []
     for template in as_they_are():
         if template.path.name == file:
-            assert old in template.source, f"{old!r} is not in {file}: the test plants nothing"
-            templates.append(bicep.parse(template.path, template.source.replace(old, new, 1)))
+            templates.append(bicep.parse(template.path, swapped(template.source, old, new, 1)))
         else:
             templates.append(template)
     return templates
+
+
+def swapped(text: str, old: str, new: str, count: int = -1) -> str:
+    """
+    Return a text with one part replaced, which must be there.
+    """
+    assert old in text, f"{old!r} is not there: the test plants nothing"
+    return text.replace(old, new, count)
