@@ -30,6 +30,7 @@ Every error this library raises, one sentence each saying what happened and what
     └── PublishError              Service Bus said no
         ├── BrokerUnavailable     (retriable)
         ├── TopicUnavailable      (needs an operator, then recovers by itself)
+        │   └── TopicRefusesAll   (it is not the message)
         └── MessageRejected       this message will never be accepted as it is
 
 `retriable` is a property of the class: the same call may succeed later without any change by the caller.
@@ -48,7 +49,7 @@ class OutboxError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str | None = None) -> None:
-        doc = (type(self).__doc__ or "").strip()
+        doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         super().__init__(message or doc)
 
 
@@ -297,15 +298,22 @@ class PublishError(OutboxError):
 class BrokerUnavailable(PublishError):
     """
     Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again.
+
+    `condition` is the AMQP condition of an answer that blames neither the messages nor the load, None without one.
     """
 
     retriable = True
 
     def __init__(
-        self, message: str | None = None, *, retry_after: float | None = None, accepted: int = 0
+        self,
+        message: str | None = None,
+        *,
+        retry_after: float | None = None,
+        condition: str | None = None,
+        accepted: int = 0,
     ) -> None:
         super().__init__(message, accepted=accepted)
-        self.retry_after = retry_after
+        self.retry_after, self.condition = retry_after, condition
 
 
 class TopicUnavailable(PublishError):
@@ -314,6 +322,12 @@ class TopicUnavailable(PublishError):
     """
 
     retriable = True
+
+
+class TopicRefusesAll(TopicUnavailable):
+    """
+    The topic refuses every message, so it is no message's fault; mend the topic, the relay goes on by itself.
+    """
 
 
 class MessageRejected(PublishError):

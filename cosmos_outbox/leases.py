@@ -19,6 +19,7 @@ from cosmos_outbox.errors import ConfigurationError
 INCREMENTAL_FEED = "Incremental Feed"
 START = "start"  # the property that says where a lease without continuation begins: a timestamp, or
 BEGINNING = "beginning"
+NOTES = "notes"  # the property with what a handler leaves for the next owner, see `ports.Notes`
 _SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
 

@@ -1,5 +1,5 @@
 """
-Retries: for how long a request is repeated, and the loop for requests that are safe to repeat.
+Retries: for how long a request is repeated, and the loops for requests and for steps that are safe to repeat.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    Conflict,
+    NotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+    TooManyRequests,
+)
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = ParamSpec("ArgumentsT")
@@ -89,3 +96,20 @@ async def repeated(call: Callable[[], Awaitable[ResultT]], options: RetryOptions
         except (TooManyRequests, StoreUnavailable) as failure:
             if not await deadline.pause(attempt, failure.retry_after):
                 raise
+
+
+async def until_applied(step: Callable[[Deadline], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
+    """
+    Run a step that reads, decides and writes on condition, again for as long as another program writes in between.
+
+    Raises:
+        StoreUnavailable: time is up.
+    """
+    deadline, attempt = Deadline(options), 0
+    while True:
+        attempt += 1
+        try:
+            return await step(deadline)
+        except (PreconditionFailed, Conflict, NotFound, StoreUnavailable, TooManyRequests) as error:
+            if not await deadline.pause(attempt, getattr(error, "retry_after", None)):
+                raise StoreUnavailable(f"No attempt succeeded in time: {error}") from error

@@ -57,6 +57,11 @@ async def _relay(database: DatabaseProxy) -> None:
         broker.publisher(lanes=1), parking=Parking(CosmosParked(database.get_container_client("parked")))
     )
     feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
+    container_rid = (await feed.describe()).container_rid
     async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
         if found.documents:
-            await relay(ChangeBatch(lease="l", documents=found.documents))
+            await relay(
+                ChangeBatch(
+                    lease="l", documents=found.documents, processor="outbox", container_rid=container_rid
+                )
+            )

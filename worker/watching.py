@@ -21,10 +21,10 @@ from cosmos_outbox.ports import (
     PhysicalRange,
     StartFrom,
 )
-from cosmos_outbox.relay.release import ParkedKeys
+from cosmos_outbox.relay import ParkedKeys, Scope
 from worker.vitals import ParkedSeen, Vitals
 
-_KEYS_LOOKED_AT = 100
+_MOST_KEYS = 100  # told one by one
 _OBSERVED_EVERY_SECONDS = 1.0
 _WAITING, _PARKED = "what waits", "what is parked"
 
@@ -94,7 +94,10 @@ async def watch(
         vitals.measured(await estimate_lag(processor_name, feed=feed, leases=leases))
 
     async def look_at_keys(store: ParkedStore) -> None:
-        vitals.seen_parked(await look_at_parked(store, unreadable=lambda error: failed(_PARKED, error)))
+        # Each time, for a container that replaces another has another resource id.
+        scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
+        keys = ParkedKeys(store, scope=scope)
+        vitals.seen_parked(await look_at_parked(keys, unreadable=lambda error: failed(_PARKED, error)))
 
     def failed(subject: str, error: Exception) -> None:
         notify(WatchFailed(subject=subject, error=error))
@@ -121,28 +124,24 @@ async def watch(
             await asyncio.sleep(_OBSERVED_EVERY_SECONDS)
 
 
-async def look_at_parked(store: ParkedStore, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:
+async def look_at_parked(keys: ParkedKeys, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:
     """
-    Return what is parked; where there are many, each of which costs a read, only their number.
+    Return what is parked; of very many keys, only how many they are.
 
     Args:
-        store: where keys are parked.
+        keys: of the worker's processor.
         unreadable: told of each key whose document cannot be read; the others are returned.
     """
-    parked = ParkedKeys(store)
-    names = await parked.names()
-    if len(names) > _KEYS_LOOKED_AT:
-        return ParkedSeen(count=len(names))
     damaged: dict[str, str] = {}
 
     def note(key: str, error: ParkingError) -> None:
         damaged[key] = str(error)
         unreadable(error)
 
-    keys = await parked.list(unreadable=note)
+    found = await keys.list(unreadable=note)
     return ParkedSeen(
-        count=len(keys) + len(damaged),
-        keys=keys,
+        count=len(found) + len(damaged),
+        keys=found if len(found) <= _MOST_KEYS else (),
         unreadable=damaged,
-        events=None if damaged else sum(key.held for key in keys),
+        events=None if damaged else sum(key.held for key in found),
     )

@@ -4,7 +4,8 @@ CosmosParked: the ParkedStore port on a Cosmos DB container.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
@@ -13,6 +14,8 @@ from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import CommitResult, Document, Write
+
+_KEYS_A_PAGE = 1000  # of documents of some hundred bytes
 
 
 class CosmosParked:
@@ -27,13 +30,58 @@ class CosmosParked:
     async def read(self, document_id: str, partition_key: str) -> Document:
         return await self._store.read(document_id, partition_key)
 
-    async def list(self, partition_key: str) -> tuple[Document, ...]:
+    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
+        return await self._page(
+            "SELECT * FROM c WHERE c.id > @after ORDER BY c.id", partition_key, limit, after=after
+        )
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        return await self._page(
+            "SELECT * FROM c WHERE c.epoch = @epoch AND c.position >= @first ORDER BY c.position",
+            partition_key,
+            limit,
+            epoch=epoch,
+            first=first,
+        )
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
         async with translated():
-            items = self._container.query_items("SELECT * FROM c", partition_key=partition_key)
+            items = self._container.query_items(
+                "SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)",
+                parameters=[{"name": "@ids", "value": list(document_ids)}],
+                partition_key=partition_key,
+                max_item_count=_KEYS_A_PAGE,
+            )
+            return frozenset([str(document_id) async for document_id in items])
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        async with translated():
+            items = self._container.query_items(
+                "SELECT * FROM c WHERE c.type = 'parkedKey' "
+                "AND (NOT IS_DEFINED(c.key) OR (c.processor = @processor AND c.container = @container))",
+                parameters=_parameters(processor=processor, container=container),
+                max_item_count=_KEYS_A_PAGE,
+            )
             return tuple([document async for document in items])
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self._store.commit(partition_key, writes)
+
+    async def _page(
+        self, query: str, partition_key: str, limit: int, **values: object
+    ) -> tuple[Document, ...]:
+        """
+        Return the first page of the service's answer, so that large documents do not fill the memory.
+        """
+        async with translated():
+            pages = self._container.query_items(
+                query, parameters=_parameters(**values), partition_key=partition_key, max_item_count=limit
+            ).by_page()
+            # A page may be empty although more follow
+            async for page in pages:
+                if documents := tuple([document async for document in page]):
+                    return documents
+        return ()
 
 
 async def open_parked(client: CosmosClient, database: str, container: str) -> CosmosParked:
@@ -50,3 +98,7 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
             "switch its time to live off."
         )
     return CosmosParked(proxy)
+
+
+def _parameters(**values: object) -> list[dict[str, Any]]:
+    return [{"name": f"@{name}", "value": value} for name, value in values.items()]

@@ -69,7 +69,10 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
     meaning = _meaning(error)
     if meaning is BrokerUnavailable:
         return BrokerUnavailable(
-            f"Topic {topic!r} cannot be reached for now: {said}", retry_after=_RETRY_AFTER.get(type(error))
+            f"Topic {topic!r} cannot be reached for now: {said}",
+            retry_after=_RETRY_AFTER.get(type(error)),
+            # The SDK has a class for every condition that names a fault of the broker's own.
+            condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
     if meaning is TopicUnavailable:
         return TopicUnavailable(f"Topic {topic!r} cannot be sent to until somebody mends this: {said}")

@@ -15,6 +15,9 @@ from cosmos_outbox.adapters.service_bus_errors import leaves_link_usable, publis
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
 from cosmos_outbox.messages import OutboundMessage
 
+# What Service Bus takes of one property, and of all of them. Beyond it the service answers as if it had a fault of its own.
+_LONGEST_PROPERTY, _LONGEST_PROPERTIES = 32 * 1024, 64 * 1024
+
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
 
 
@@ -86,7 +89,7 @@ class Lane:
             except (TypeError, ValueError) as error:
                 if count:
                     return batch, count
-                raise MessageRejected(f"AMQP has no way to write this message: {error}") from error
+                raise MessageRejected(f"This message cannot be written: {error}") from error
         return batch, len(run) - position
 
     async def _new_batch(self) -> ServiceBusMessageBatch:
@@ -167,6 +170,7 @@ def _forget_outcome(sending: asyncio.Task[None]) -> None:
 
 
 def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
+    _require_properties_that_fit(message)
     return ServiceBusMessage(
         message.body,
         application_properties=dict(message.properties.items()),
@@ -175,3 +179,20 @@ def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
         subject=message.subject,
         content_type=message.content_type,
     )
+
+
+def _require_properties_that_fit(message: OutboundMessage) -> None:
+    """
+    Refuse properties that Service Bus does not take.
+
+    Raises:
+        ValueError: names the property.
+    """
+    total = 0
+    for name, value in message.properties.items():
+        size = len(name) + (len(value.encode()) if isinstance(value, str) else 8)
+        if size > _LONGEST_PROPERTY:
+            raise ValueError(f"its property {name!r} has {size} bytes; Service Bus takes {_LONGEST_PROPERTY}")
+        total += size
+    if total > _LONGEST_PROPERTIES:
+        raise ValueError(f"its properties have {total} bytes in all; Service Bus takes {_LONGEST_PROPERTIES}")

@@ -19,6 +19,7 @@ async def handle(
     page: ChangePage,
     *,
     tenure: Tenure,
+    container_rid: str,
     handler: ChangeHandler,
     options: ProcessorOptions,
     progress: Progress,
@@ -39,7 +40,15 @@ async def handle(
     """
     loop = asyncio.get_running_loop()
     lease, attempt, started = tenure.lease.id, 0, loop.time()
-    batch = ChangeBatch(lease=lease, documents=page.documents, tenure=tenure.number, page=tenure.pages + 1)
+    batch = ChangeBatch(
+        lease=lease,
+        documents=page.documents,
+        tenure=tenure.number,
+        page=tenure.pages + 1,
+        processor=options.processor_name,
+        container_rid=container_rid,
+        notes=tenure.notes,
+    )
     with _told_when_slow(lease, options, notify):
         while True:
             attempt += 1

@@ -128,6 +128,7 @@ class Pump:
         return await handle(
             page,
             tenure=self._tenure,
+            container_rid=self._container_rid,
             handler=self._handler,
             options=self._options,
             progress=self._progress,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -19,8 +19,8 @@ from cosmos_outbox.changefeed.balancing import signed, wish_for
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, LeaseLost, NotFound, PreconditionFailed, StoreError
 from cosmos_outbox.instrumentation import Hook, LeaseCheckpointed, unheard
-from cosmos_outbox.leases import Lease, from_document
-from cosmos_outbox.ports import LeaseStore
+from cosmos_outbox.leases import NOTES, Lease, from_document
+from cosmos_outbox.ports import LeaseStore, Notes
 
 _numbers = itertools.count(1)
 _WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
@@ -58,6 +58,7 @@ class Tenure:
         self._checkpoint_at = acquired_at
         self._done = lease.continuation
         self.pages = self._pages_saved = 0  # handled in this tenure, and of those in the lease's continuation
+        self.notes = Notes(lease.properties.get(NOTES))
         self._advanced = asyncio.Event()
 
     @property
@@ -177,7 +178,9 @@ class Tenure:
                     # The timeout above only strikes at the next pause, and after a freeze there may be none before
                     # the request is on its way.
                     self.ensure_trusted()
-                    changed = self.lease.with_changes(now=self._utcnow(), **changes)
+                    changed = self.lease.with_changes(
+                        now=self._utcnow(), properties=self._properties(), **changes
+                    )
                     try:
                         document = await self._store.replace(changed.raw, etag=self.lease.etag or "")
                     except PreconditionFailed:
@@ -193,6 +196,11 @@ class Tenure:
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt))
         except TimeoutError:
             raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
+
+    def _properties(self) -> Mapping[str, str]:
+        if self.notes.text is None:
+            return self.lease.properties
+        return {**self.lease.properties, NOTES: self.notes.text}
 
     async def _look_again(self) -> None:
         """

@@ -28,7 +28,7 @@ from cosmos_outbox.cli.output import console, print_json, print_rows
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, seconds
 from cosmos_outbox.cli.status import Status, look
 from cosmos_outbox.cli.target import Opened, opened, target_of
-from cosmos_outbox.errors import OutboxError, ParkingError
+from cosmos_outbox.errors import OutboxError
 
 app = typer.Typer(
     help="Look at a running outbox, and put it right. Configured by the worker's OUTBOX_… variables.",
@@ -171,13 +171,11 @@ async def _looks(
 
 
 async def _look(outbox: Opened, expiration: float) -> Status:
-    held, unreadable = None, []
+    held: list[int] | None = None
+    unreadable: list[str] = []
     if outbox.parked:
-        try:
-            keys, damaged = await parked_commands.seen_keys(outbox)
-            held, unreadable = [key.held for key in keys], list(damaged.values())
-        except ParkingError as error:  # the index, without which nobody knows which keys there are
-            unreadable = [str(error)]
+        keys, damaged = await parked_commands.seen_keys(outbox)
+        held, unreadable = [key.held for key in keys], list(damaged.values())
     return await look(
         processor=outbox.target.processor,
         prefix=await outbox.prefix(),

@@ -18,7 +18,6 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.adapters.cosmos_parked import CosmosParked
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
@@ -35,7 +34,6 @@ from cosmos_outbox.cli.trials import (
 )
 from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, ParkingError
 from cosmos_outbox.ports import StartFrom
-from cosmos_outbox.relay import ParkedKeys
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.retries import RetryOptions, repeated
 
@@ -94,7 +92,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         and parked.partition_key == ("/partitionKey",)
         and await _try_documents("parked keys", opened.parked, OF_PARKED_KEYS, failures)
     ):
-        damaged_keys = await _damaged_keys(opened.parked, failures)
+        damaged_keys = await _damaged_keys(opened, failures)
     topics = await _topics(opened.target, failures)
     return Resources(
         data=data,
@@ -185,16 +183,14 @@ async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) ->
     )
 
 
-async def _damaged_keys(container: ContainerProxy, failures: _Failures) -> tuple[str, ...]:
+async def _damaged_keys(opened: Opened, failures: _Failures) -> tuple[str, ...]:
     mistakes: list[str] = []
 
     def note(_: str, error: ParkingError) -> None:
         mistakes.append(str(error))
 
     try:
-        await ParkedKeys(CosmosParked(container)).list(unreadable=note)
-    except ParkingError as error:  # the index, without which nobody knows which keys there are
-        mistakes.append(str(error))
+        await (await opened.parked_keys()).list(unreadable=note)
     except OutboxError as error:
         failures.note("list parked keys", error)
     return tuple(mistakes)

@@ -29,7 +29,8 @@ from cosmos_outbox.documents import StoredEvent
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.instrumentation import EventRejected
 from cosmos_outbox.leases import Lease
-from cosmos_outbox.ports import Document, ParkedStore, StartFrom
+from cosmos_outbox.ports import Document, StartFrom
+from cosmos_outbox.relay import ParkedKeys
 
 events = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
 
@@ -104,7 +105,7 @@ async def replay_command(
         asked = {"since": since, "key": key, "action": action, **await _ends(outbox)}
         bookmark = None if state is None else Bookmark(file=state, asked=asked)
         position = bookmark.position() if bookmark else None
-        store = await outbox.parked_store() if outbox.parked else None
+        parked = await outbox.parked_keys() if outbox.parked else None
         if not dry_run:
             confirm(f"Send the events since {since} to topic {target.topic!r} again?", yes=yes)
         with Progress(
@@ -124,7 +125,7 @@ async def replay_command(
             replayed = await _replayed(
                 outbox,
                 target,
-                store,
+                parked,
                 wanted=Wanted(partition_key=key, action=action),
                 start=start,
                 position=position,
@@ -198,7 +199,7 @@ async def _ends(outbox: Opened) -> dict[str, str | None]:
 async def _replayed(
     outbox: Opened,
     target: Target,
-    parked: ParkedStore | None,
+    parked: ParkedKeys | None,
     *,
     wanted: Wanted,
     start: StartFrom | datetime,

@@ -18,8 +18,7 @@ from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, opened, target_of
 from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
-from cosmos_outbox.relay.parked import ParkedEvent, ParkedKey
-from cosmos_outbox.relay.release import ParkedKeys
+from cosmos_outbox.relay.parked import BY_HAND, ParkedEvent, ParkedKey
 
 app = typer.Typer(
     help="Partition keys that are set aside because one of their events cannot be sent.", no_args_is_help=True
@@ -29,10 +28,6 @@ Key = Annotated[str, typer.Argument(help="The partition key.")]
 _SHOWN_CHARACTERS = 500
 _NAMES = ("id", "action")  # by which consumers, routes and filters know an event
 _COLUMNS = ("key", "state", "held", "parked_at", "event", "error", "attempts")
-
-TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Although somebody else releases it, because they are gone.")
-]
 
 
 @app.command("list")
@@ -67,7 +62,7 @@ async def show(key: Key, *, as_json: AsJson = False) -> None:
     """
     damaged: dict[str, ParkingError] = {}
     async with opened(target_of(os.environ)) as outbox:
-        keys = await parked_keys(outbox)
+        keys = await outbox.parked_keys()
         try:
             parked = await keys.show(key, unreadable=damaged.__setitem__)
             row, events = _key_row(parked.key), (*parked.held, *parked.records)
@@ -96,27 +91,24 @@ async def release(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="JSON object to send as the first held event's data."),
     ] = None,
-    take_over: TakeOver = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """
     Send what a key holds, in order, and hand the key back to the workers. Exit code 1 where it stays parked.
+
+    Where another release of the key was killed, this one waits for half a minute and goes on in its place.
     """
     data = None if edited is None else _object(edited)
     target = target_of(os.environ)
     async with opened(target) as outbox:
-        store = await outbox.parked_store()
-        damaged: dict[str, ParkingError] = {}
-        parked = await ParkedKeys(store).show(key, unreadable=damaged.__setitem__)
-        # The release would refuse it too, but behind the question.
-        if damaged and len(parked.held) < parked.key.held:
-            raise next(iter(damaged.values()))
-        if data is not None and parked.held:
-            _require_named(data, parked.held[0])
-        confirm(f"Send the {counted(len(parked.held), 'held event')} of {key!r}?", yes=yes)
+        keys = await outbox.parked_keys()
+        parked = await keys.find(key)
+        if data is not None and (first := await keys.first_held(key)) is not None:
+            _require_named(data, first)
+        confirm(f"Send the {counted(parked.held, 'held event')} of {key!r}?", yes=yes)
         async with opened_publisher(target) as publisher:
-            released = await ParkedKeys(store, publisher).release(key, edited=data, take_over=take_over)
+            released = await (await outbox.parked_keys(publisher)).release(key, edited=data)
     failure = released.failure
     if as_json:
         print_json({"key": key, "sent": released.sent, "failure": asdict(failure) if failure else None})
@@ -133,12 +125,38 @@ async def release(
 
 @app.command()
 @command
+async def park(
+    key: Key,
+    *,
+    reason: Annotated[str, typer.Option(help="Why it is set aside; shown in the list.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Set a key aside by hand: from then on the workers hold its events, in order, until it is released.
+
+    They look every 15 seconds; what they send until then is sent. It also helps where a worker cannot go on because of
+    one key, and has not parked it by itself.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        keys = await outbox.parked_keys()
+        confirm(f"Hold all further events of {key!r}?", yes=yes)
+        parked = await keys.park(key, reason=reason)
+    if as_json:
+        print_json(_key_row(parked))
+    elif parked.failure is not None and parked.failure.reason == BY_HAND:
+        typer.echo(f"{key!r} is parked; the workers hold its events within 15 seconds.")
+    else:
+        typer.echo(f"{key!r} was parked already, with {counted(parked.held, 'held event')}.")
+
+
+@app.command()
+@command
 async def drop(
     key: Key,
     event: Annotated[str, typer.Argument(help="The id of a held event.")],
     *,
     reason: Annotated[str, typer.Option(help="Why it is given up; kept with the event.")],
-    take_over: TakeOver = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -146,23 +164,13 @@ async def drop(
     Give one held event up for good; it stays in the parked store as a record. The key stays parked.
     """
     async with opened(target_of(os.environ)) as outbox:
-        keys = await parked_keys(outbox)
+        keys = await outbox.parked_keys()
         confirm(f"Never send event {event!r} of {key!r}?", yes=yes)
-        await keys.drop(key, event, reason=reason, take_over=take_over)
+        await keys.drop(key, event, reason=reason)
     if as_json:
         print_json({"key": key, "event": event, "dropped": True})
     else:
         typer.echo(f"Event {event!r} is dropped. Release {key!r} to send what it still holds.")
-
-
-async def parked_keys(outbox: Opened) -> ParkedKeys:
-    """
-    Return the parked keys of an outbox, to look at.
-
-    Raises:
-        ConfigurationError: the environment names no container for them, or one that cannot work.
-    """
-    return ParkedKeys(await outbox.parked_store())
 
 
 async def seen_keys(outbox: Opened) -> tuple[Sequence[ParkedKey], Mapping[str, str]]:
@@ -174,7 +182,7 @@ async def seen_keys(outbox: Opened) -> tuple[Sequence[ParkedKey], Mapping[str, s
     def note(key: str, error: ParkingError) -> None:
         unreadable[key] = str(error)
 
-    return await (await parked_keys(outbox)).list(unreadable=note), unreadable
+    return await (await outbox.parked_keys()).list(unreadable=note), unreadable
 
 
 def _key_row(key: ParkedKey) -> dict[str, Any]:
@@ -193,12 +201,12 @@ def _key_row(key: ParkedKey) -> dict[str, Any]:
 def _event_row(event: ParkedEvent) -> dict[str, Any]:
     return {
         "event": event.event_id,
-        "action": event.event["data"].get("action"),
+        "action": event.data.get("action"),
         "status": event.status.value,
         "parked_at": event.parked_at,
         "closed_at": event.closed_at,
         "note": event.note,
-        "data": event.event["data"],
+        "data": event.event.get("data"),  # null where the event was too large to be copied
         "original": event.original,
     }
 
@@ -229,7 +237,7 @@ def _require_named(data: Mapping[str, Any], event: ParkedEvent) -> None:
     """
     Refuse a payload without the names that the committed one has; other programs' events may have none.
     """
-    committed = event.original or event.event["data"]
+    committed = event.original or event.data
     missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]
     if missing:
         names = " and ".join(f"`{name}` ({committed[name]!r})" for name in missing)

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from cosmos_outbox.cli.events import Found, Position
 from cosmos_outbox.errors import MessageRejected
 from cosmos_outbox.instrumentation import EventRejected, Record, log_hook
-from cosmos_outbox.ports import ChangeBatch, Document, ParkedStore, Publisher
-from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked import EventStatus, ParkedEvent, events_in
-from cosmos_outbox.relay.parked_index import until_applied
-from cosmos_outbox.retries import Deadline, RetryOptions
+from cosmos_outbox.ports import ChangeBatch, Document, Publisher
+from cosmos_outbox.relay import ParkedKeys, Relay
+from cosmos_outbox.relay.parked import EventStatus
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _CHUNKS_A_SECOND = 10
@@ -39,7 +37,7 @@ async def replay(
     pages: AsyncIterator[Found],
     send: Send,
     *,
-    parked: ParkedStore | None,
+    parked: ParkedKeys | None,
     per_second: float | None,
     done: Callable[[int, Position | None], None],
 ) -> Replayed:
@@ -100,26 +98,19 @@ def sending_to(publisher: Publisher) -> Send:
     return send
 
 
-async def _as_sent(documents: Sequence[Document], parked: ParkedStore) -> Sequence[Document]:
+async def _as_sent(documents: Sequence[Document], parked: ParkedKeys) -> Sequence[Document]:
     """
     Return the events of a page as they were sent; those that were dropped, or are held, are not among them.
     """
-    known: dict[str, dict[str, ParkedEvent]] = {}
+    ids: dict[str, list[str]] = {}
+    for document in documents:
+        ids.setdefault(document["partitionKey"], []).append(document["id"])
+    known = {key: await parked.known(key, event_ids) for key, event_ids in ids.items()}
     due = []
     for document in documents:
-        key = document["partitionKey"]
-        if key not in known:
-            known[key] = {event.event_id: event for event in await _events_of(key, parked)}
-        record = known[key].get(document["id"])
+        record = known[document["partitionKey"]].get(document["id"])
         if record is None:
             due.append(document)
         elif record.status is EventStatus.SENT:
             due.append({**document, "data": record.event["data"]})
     return due
-
-
-async def _events_of(partition_key: str, parked: ParkedStore) -> Sequence[ParkedEvent]:
-    async def step(deadline: Deadline) -> Sequence[ParkedEvent]:
-        return await deadline.attempt(lambda: events_in(parked, partition_key))
-
-    return await until_applied(step, RetryOptions())

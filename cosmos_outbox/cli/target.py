@@ -17,10 +17,13 @@ from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_clien
 from cosmos_outbox.adapters.cosmos_containers import shared_containers
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos_parked import CosmosParked, open_parked
+from cosmos_outbox.adapters.cosmos_parked import open_parked
+from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import BatchScope, open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import lease_prefix
+from cosmos_outbox.ports import Publisher
+from cosmos_outbox.relay import ParkedKeys, Scope
 from cosmos_outbox.relay.routing import parse_routes
 
 _ALTERNATIVES = (
@@ -156,16 +159,23 @@ class Opened:
             self.target.processor, named.account_host, named.database_rid, named.container_rid
         )
 
-    async def parked_store(self) -> CosmosParked:
+    async def parked_keys(self, publisher: Publisher | None = None) -> ParkedKeys:
         """
-        Return the store of parked keys.
+        Return the parked keys of the processor, to look at or, with a publisher, to release.
 
         Raises:
             ConfigurationError: the environment names no container for them, or one that cannot work.
         """
         if self.target.parked_container is None:
             raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
-        return await open_parked(self.client, self.target.database, self.target.parked_container)
+        store = await open_parked(self.client, self.target.database, self.target.parked_container)
+        named = await self.feed.describe()
+        return ParkedKeys(
+            store,
+            publisher,
+            scope=Scope(processor=self.target.processor, container=named.container_rid),
+            events=CosmosStore(self.data),
+        )
 
 
 @asynccontextmanager

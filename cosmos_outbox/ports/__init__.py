@@ -13,6 +13,7 @@ from cosmos_outbox.ports.change_feed import (
     ChangeHandler,
     ChangePage,
     MonitoredContainer,
+    Notes,
     PhysicalRange,
     StartFrom,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "LeaseStore",
     "Listing",
     "MonitoredContainer",
+    "Notes",
     "Page",
     "ParkedStore",
     "PhysicalRange",

@@ -4,7 +4,7 @@ The change feed of a container, and what handles its changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -106,6 +106,19 @@ class ChangeFeed(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Notes:
+    """
+    What a handler leaves in the lease for the lease's next owner: one text, None where none ever was left.
+
+    It is written by the write that saves the checkpoint, and read by the write that acquires the lease, so an owner knows
+    the notes of every page behind its start. They may be newer than the checkpoint: what they say of a page that is not
+    saved yet, the next owner finds there as well. A lease is one document of 2 MB and is written several times a second.
+    """
+
+    text: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeBatch:
     """
@@ -113,13 +126,17 @@ class ChangeBatch:
 
     `tenure` differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may
     be out of date, because another worker had the lease in between. `page` counts the batches of a tenure from 1; a
-    `LeaseCheckpointed` with that number or a higher one tells that the batch will not come again, to anyone.
+    `LeaseCheckpointed` with that number or a higher one tells that the batch will not come again, to anyone. `notes` are
+    the same for all batches of a tenure. `processor` and `container_rid` tell whose changes these are, and of what.
     """
 
     lease: str
     documents: tuple[Document, ...]
     tenure: int = 0
     page: int = 0
+    processor: str = ""
+    container_rid: str = ""
+    notes: Notes = field(default_factory=Notes)
 
 
 class ChangeHandler(Protocol):

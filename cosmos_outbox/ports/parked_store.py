@@ -4,7 +4,7 @@ The container of parked partition keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from cosmos_outbox.documents import Document
@@ -13,9 +13,10 @@ from cosmos_outbox.ports.store import CommitResult, Write
 
 class ParkedStore(Protocol):
     """
-    The container of parked partition keys: few documents, written with compare-and-set, kept until deleted.
+    The container of parked partition keys: written with compare-and-set, kept until deleted, read a page at a time.
 
-    A read may be behind the writes of other programs, as it is with session consistency; a write never is.
+    A read may be behind the writes of other programs, as it is with session consistency; a write never is. The documents
+    have an `id` and a `partitionKey`, events in a queue also an `epoch` and a `position`, and keys the `type` "parkedKey".
     """
 
     async def read(self, document_id: str, partition_key: str) -> Document:
@@ -28,9 +29,33 @@ class ParkedStore(Protocol):
         """
         ...
 
-    async def list(self, partition_key: str) -> tuple[Document, ...]:
+    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         """
-        Return all documents of a partition key, in no order, each with its `_etag`.
+        Return the documents of a partition key whose ids come after one, by id; none where there are no more.
+
+        Args:
+            after: the last id of the page before.
+            limit: of documents; there may be fewer although more follow.
+        """
+        ...
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        """
+        Return the documents of one epoch from a position on, by position; fewer than `limit` where they are large.
+        """
+        ...
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
+        """
+        Return which of some documents are there.
+        """
+        ...
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        """
+        Return the documents of the parked keys of one processor of one container, and those of none, in no order.
+
+        Those of none (they have no `key`) were written before 0.1.0.
         """
         ...
 

@@ -47,7 +47,7 @@ but what the topic has of it is not sent twice.
 """
 
 from cosmos_outbox.relay.message import message_of
-from cosmos_outbox.relay.parked import Failure, ParkedEvent, ParkedKey
+from cosmos_outbox.relay.parked import Failure, ParkedEvent, ParkedKey, Scope
 from cosmos_outbox.relay.parking import Parking
 from cosmos_outbox.relay.relay import Relay
 from cosmos_outbox.relay.release import Parked, ParkedKeys, Released
@@ -61,5 +61,6 @@ __all__ = [
     "Parking",
     "Relay",
     "Released",
+    "Scope",
     "message_of",
 ]

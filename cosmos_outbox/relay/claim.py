@@ -4,6 +4,7 @@ Claim: one operator's hold on a parked key while its queue is emptied, from its 
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,50 +19,60 @@ from cosmos_outbox.errors import (
     ParkingError,
     PreconditionFailed,
     ReleaseInProgress,
-    StoreError,
 )
-from cosmos_outbox.ports import ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
 from cosmos_outbox.relay.parked import (
     EventStatus,
     Failure,
     KeyState,
     ParkedEvent,
     ParkedKey,
-    events_in,
+    Scope,
+    event_of,
     failure_of,
-    key_in,
+    find_key,
 )
-from cosmos_outbox.relay.parked_index import ParkedIndex, until_applied
 from cosmos_outbox.relay.queue import closings
-from cosmos_outbox.retries import Deadline, RetryOptions
+from cosmos_outbox.retries import Deadline, RetryOptions, until_applied
+
+VOID_AFTER_SECONDS = (
+    30.0  # a claim whose release takes nothing off the queue for so long; a live one is far quicker
+)
+_WATCH_SECONDS = 1.0
+_CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
+_GIVE_UP_SECONDS = 5.0
 
 
 @asynccontextmanager
 async def claimed(
     store: ParkedStore,
+    scope: Scope,
     partition_key: str,
     *,
     edited: Mapping[str, Any] | None,
-    take_over: bool,
     retry: RetryOptions,
     utcnow: Callable[[], datetime],
 ) -> AsyncIterator[Claim]:
     """
-    Claim a parked key; an error of ours gives the claim up, a crash leaves it for others to take over.
+    Claim a parked key, and give the claim up at the end, also after an error or a Ctrl-C; one left by a crash is void soon.
 
     Args:
         edited: the payload to send in place of that of the first held event.
 
     Raises:
         KeyNotParked: it is not parked, or holds nothing to edit.
-        ReleaseInProgress: somebody else has it.
+        ReleaseInProgress: another release has it, and moves.
     """
-    claim = Claim(store, partition_key, retry=retry, utcnow=utcnow)
-    await claim.take(edited, take_over=take_over)
+    void = await until_free(store, scope, partition_key, retry=retry)
+    claim = Claim(store, scope, partition_key, retry=retry, utcnow=utcnow)
     try:
+        await claim.take(edited, void=void)
         yield claim
-    except OutboxError:
-        await claim.give_up()
+    except BaseException:
+        # The error that ended the release matters more
+        with suppress(OutboxError, TimeoutError):
+            async with asyncio.timeout(_GIVE_UP_SECONDS):
+                await claim.give_up()
         raise
 
 
@@ -71,20 +82,25 @@ class Claim:
     """
 
     def __init__(
-        self, store: ParkedStore, partition_key: str, *, retry: RetryOptions, utcnow: Callable[[], datetime]
+        self,
+        store: ParkedStore,
+        scope: Scope,
+        partition_key: str,
+        *,
+        retry: RetryOptions,
+        utcnow: Callable[[], datetime],
     ) -> None:
-        self._store, self._partition_key = store, partition_key
+        self._store, self._scope, self._partition_key = store, scope, partition_key
         self._retry, self._utcnow = retry, utcnow
-        self._index = ParkedIndex(store, retry)
         self._id = uuid.uuid4().hex
 
     async def due(self) -> Sequence[ParkedEvent]:
         """
-        Return the whole queue in order, dropped events too.
+        Return the beginning of the queue in order, dropped events too; nothing where the queue is empty.
         """
 
         async def step(deadline: Deadline) -> Sequence[ParkedEvent]:
-            return await self._queue(await self._key(deadline), deadline)
+            return await queue_of(self._store, await self._key(deadline), deadline)
 
         return await until_applied(step, self._retry)
 
@@ -104,7 +120,7 @@ class Claim:
                 held=key.held - sum(event.status is EventStatus.HELD for event in passed),
                 failure=None,
             )
-            await self._commit(deadline, [changed.write(), *closings(passed, now=self._utcnow())])
+            await self._commit(key, deadline, [changed.write(), *closings(passed, now=self._utcnow())])
 
         await until_applied(step, self._retry)
 
@@ -116,12 +132,12 @@ class Claim:
         failure = failure_of(event.event_id, rejection, attempts=attempts)
 
         async def step(deadline: Deadline) -> None:
-            key = await parked_key(self._store, self._partition_key, deadline)
+            key = await parked_key(self._store, self._scope, self._partition_key, deadline)
             if key.failure == failure and key.claim is None:  # the answer to the first attempt was lost
                 return
             self._check(key)
             changed = replace(key, state=KeyState.PARKED, claim=None, failure=failure)
-            await self._commit(deadline, [changed.write(), replace(event, failure=failure).write()])
+            await self._commit(key, deadline, [changed.write(), replace(event, failure=failure).write()])
 
         await until_applied(step, self._retry)
         return failure
@@ -135,7 +151,7 @@ class Claim:
         async def step(deadline: Deadline) -> bool:
             nonlocal deleting
             try:
-                key = await parked_key(self._store, self._partition_key, deadline)
+                key = await parked_key(self._store, self._scope, self._partition_key, deadline)
             except KeyNotParked:
                 if deleting is None:
                     raise
@@ -146,82 +162,71 @@ class Claim:
             if key.first != key.next:
                 return False
             deleting = key
-            await self._commit(deadline, [key.write(WriteKind.DELETE)])
+            await self._commit(key, deadline, [key.write(WriteKind.DELETE)])
             return True
 
-        if not await until_applied(step, self._retry):
-            return False
-        if deleting is not None:
-            with suppress(StoreError):  # an entry that is left over costs each new owner one read
-                await self._index.remove(deleting.epoch)
-        return True
+        return await until_applied(step, self._retry)
 
-    async def take(self, edited: Mapping[str, Any] | None, *, take_over: bool) -> None:
+    async def take(self, edited: Mapping[str, Any] | None, *, void: str | None) -> None:
         """
         Enter the name, and what is to be sent in place of the first payload.
+
+        Args:
+            edited: that payload.
+            void: the claim of a release that moves nothing, which may be replaced.
+
+        Raises:
+            KeyNotParked: it is not parked, or holds nothing to edit.
+            ReleaseInProgress: another release was faster.
         """
 
         async def step(deadline: Deadline) -> None:
-            key = await parked_key(self._store, self._partition_key, deadline)
-            require_unclaimed(key, self._id, take_over=take_over)
+            key = await parked_key(self._store, self._scope, self._partition_key, deadline)
+            if key.claim not in (None, self._id, void):
+                raise ReleaseInProgress(
+                    f"Another release of partition key {self._partition_key!r} has just begun."
+                )
             writes = [replace(key, state=KeyState.RELEASING, claim=self._id).write()]
             if edited is not None:
-                # Before anything is sent: whoever goes on with this release must send the same payload.
-                queue = await self._queue(key, deadline)
-                first = next((event for event in queue if event.status is EventStatus.HELD), None)
+                # Before anything is sent: whichever release goes on with this key must send the same payload.
+                first = await first_held(self._store, key, deadline)
                 if first is None:
                     raise KeyNotParked(f"Partition key {self._partition_key!r} holds no event to edit.")
                 writes.append(first.edited(edited).write())
-            await self._commit(deadline, writes)
+            await self._commit(key, deadline, writes)
 
         await until_applied(step, self._retry)
 
     async def give_up(self) -> None:
         """
-        Take the name out again, if that can be done.
+        Take the name out again.
+
+        Raises:
+            ParkingError, StoreError: it is not there, or the store refused or failed.
         """
 
         async def step(deadline: Deadline) -> None:
             key = await self._key(deadline)
-            await self._commit(deadline, [replace(key, state=KeyState.PARKED, claim=None).write()])
+            await self._commit(key, deadline, [replace(key, state=KeyState.PARKED, claim=None).write()])
 
-        # The error that ended the release matters more; the next one has to take over
-        with suppress(OutboxError):
-            await until_applied(step, self._retry)
-
-    async def _queue(self, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
-        attempt = 0
-        while True:
-            damaged: dict[str, ParkingError] = {}
-            events = await deadline.attempt(
-                events_in, self._store, self._partition_key, unreadable=damaged.__setitem__
-            )
-            queue = [event for event in events if event.epoch == key.epoch and event.position >= key.first]
-            queue = sorted(queue, key=lambda event: event.position)[: key.next - key.first]
-            if [event.position for event in queue] == list(range(key.first, key.next)):
-                return queue
-            # The list may be behind the key that was read before it: an event that it lacks would be overtaken.
-            if not damaged:
-                raise PreconditionFailed("The list of held events is behind; read it again.")
-            # What cannot be read may also be the record of an event that was dropped long ago, in nobody's way.
-            attempt += 1
-            if not await deadline.pause(attempt):
-                raise next(iter(damaged.values()))
+        await until_applied(step, self._retry)
 
     async def _key(self, deadline: Deadline) -> ParkedKey:
-        key = await parked_key(self._store, self._partition_key, deadline)
+        key = await parked_key(self._store, self._scope, self._partition_key, deadline)
         self._check(key)
         return key
 
     def _check(self, key: ParkedKey) -> None:
         if key.claim != self._id:
-            raise ReleaseInProgress(f"Somebody took over the release of partition key {key.partition_key!r}.")
+            raise ReleaseInProgress(
+                f"Another release took over the release of partition key {key.partition_key!r}."
+            )
 
-    async def _commit(self, deadline: Deadline, writes: Sequence[Write]) -> None:
-        await deadline.attempt(lambda: self._store.commit(self._partition_key, writes))
+    async def _commit(self, key: ParkedKey, deadline: Deadline, writes: Sequence[Write]) -> None:
+        await deadline.attempt(lambda: self._store.commit(key.partition, writes))
 
 
-async def parked_key(store: ParkedStore, partition_key: str, deadline: Deadline) -> ParkedKey:
+async def parked_key(store: ParkedStore, scope: Scope, partition_key: str, deadline: Deadline) -> ParkedKey:
     """
     Return a parked key as it is.
 
@@ -229,20 +234,97 @@ async def parked_key(store: ParkedStore, partition_key: str, deadline: Deadline)
         KeyNotParked: it is certain that it is not parked.
         PreconditionFailed: the copy that was read is behind; read again.
     """
-    key = await deadline.attempt(lambda: key_in(store, partition_key))
+    key = await deadline.attempt(find_key, store, scope, partition_key)
     if key is None:
         raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")
     return key
 
 
-def require_unclaimed(key: ParkedKey, claim: str | None = None, *, take_over: bool) -> None:
+async def until_free(
+    store: ParkedStore, scope: Scope, partition_key: str, *, retry: RetryOptions
+) -> str | None:
     """
-    Refuse to touch what somebody else releases, unless they are gone.
+    Return once no other release has the key, or the claim of one that moved nothing for half a minute.
 
     Raises:
-        ReleaseInProgress: somebody releases the key.
+        KeyNotParked: it is not parked.
+        ReleaseInProgress: another release moves.
     """
-    if key.claim not in (None, claim) and not take_over:
-        raise ReleaseInProgress(
-            f"Somebody releases partition key {key.partition_key!r}; wait for them, or take over if they are gone."
-        )
+    loop = asyncio.get_running_loop()
+    seen: tuple[str | None, int] | None = None
+    void_at = 0.0
+    while True:
+        key = await until_applied(lambda deadline: parked_key(store, scope, partition_key, deadline), retry)
+        if key.claim is None:
+            return None
+        if seen is None:
+            seen, void_at = (key.claim, key.first), loop.time() + VOID_AFTER_SECONDS
+        if seen != (key.claim, key.first):
+            raise ReleaseInProgress(f"Another release of partition key {partition_key!r} is under way.")
+        if loop.time() >= void_at:
+            return key.claim
+        await asyncio.sleep(_WATCH_SECONDS)
+
+
+async def first_held(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> ParkedEvent | None:
+    """
+    Return the event that a release would send first, or None where the key holds none.
+    """
+    first = key.first
+    while first < key.next:
+        chunk = await queue_of(store, replace(key, first=first), deadline)
+        for event in chunk:
+            if event.status is EventStatus.HELD:
+                return event
+        first += len(chunk)
+    return None
+
+
+async def queue_of(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
+    """
+    Return the beginning of a key's queue in order, dropped events too; as many as one batch takes off.
+
+    Raises:
+        PreconditionFailed: the answer is behind; ask again.
+        ParkingError: the first event cannot be read.
+    """
+    if key.first == key.next:
+        return ()
+    documents = await deadline.attempt(
+        store.queue,
+        key.partition,
+        epoch=key.epoch,
+        first=key.first,
+        limit=min(_CHUNK, key.next - key.first),
+    )
+    places = [document.get("position") for document in documents]
+    if not places or places != list(range(key.first, key.first + len(places))):
+        # The answer may be behind the key that was read before it: an event that it lacks would be overtaken.
+        if damaged := await _damaged(store, key, deadline):
+            raise damaged
+        raise PreconditionFailed("The list of held events is behind; read it again.")
+    events = []
+    for document in documents:
+        try:
+            events.append(event_of(document))
+        except ParkingError:
+            if not events:
+                raise
+            break  # those before it can be sent
+    return events
+
+
+async def _damaged(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> ParkingError | None:
+    """
+    Return what is wrong with an event whose place in the queue cannot be read, or None where there is none.
+    """
+    found, after = None, ""
+    while documents := await deadline.attempt(store.page, key.partition, after=after):
+        for document in documents:
+            after = str(document["id"])
+            if document.get("type") == "parkedEvent" and document.get("epoch", key.epoch) == key.epoch:
+                try:
+                    event_of(document)
+                except ParkingError as error:
+                    found = found or error
+    return found

@@ -49,7 +49,13 @@ async def send_in_order(
                     return held[sent], error
                 size, attempt = 1, 0  # which of them it is, only one at a time tells
             elif not error.retriable or attempt >= _PUBLISH_ATTEMPTS:
-                raise
+                condition = getattr(error, "condition", None)
+                if condition is None:
+                    raise
+                if len(chunk) == 1:
+                    said = f"The broker failed {attempt} times with {condition} on this message: {error}"
+                    return held[sent], MessageRejected(said)
+                size, attempt = 1, 0
             else:
                 delay = backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 await asyncio.sleep(delay)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,14 @@ from typing import NoReturn
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.documents import is_malformed_event
-from cosmos_outbox.errors import MessageRejected, OutboxError, PublishError, TopicUnavailable
+from cosmos_outbox.errors import (
+    MessageRejected,
+    OutboxError,
+    ParkingFull,
+    PublishError,
+    TopicRefusesAll,
+    TopicUnavailable,
+)
 from cosmos_outbox.instrumentation import (
     EventMalformed,
     EventRejected,
@@ -29,12 +37,16 @@ from cosmos_outbox.instrumentation import (
     Record,
     log_hook,
 )
-from cosmos_outbox.ports import ChangeBatch, Publisher
+from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
 from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, share_out, streams_of
-from cosmos_outbox.relay.parked import Failure, failure_of
+from cosmos_outbox.relay.message import broker_id
+from cosmos_outbox.relay.parked import Failure, Scope, failure_of
 from cosmos_outbox.relay.parking import Parking
+from cosmos_outbox.relay.verdict import JudgedPublisher
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
+_LOOK_SECONDS = 15.0  # between two looks for keys that no lease names, and for names that are out of date
+_CHECKED_AT_ONCE = 10  # names of a lease, each of which costs two requests
 _MOST_LEASES = 1000  # remembered; more than one process can serve. One that is forgotten is begun anew
 
 # The events of each partition key that are still to be dealt with, in order
@@ -51,11 +63,58 @@ class _Rejection:
 @dataclass(slots=True)
 class _Outcome:
     """
-    How far a lane came: an event behind a rejected one of its partition key is in neither list.
+    How far a lane came: an event behind a rejected or doubted one of its partition key is in neither list.
+
+    doubted: events for whose refusal the topic may be at fault.
     """
 
     accepted: set[EventKey] = field(default_factory=set)
     rejected: list[_Rejection] = field(default_factory=list)
+    doubted: list[tuple[Delivery, TopicRefusesAll]] = field(default_factory=list)
+
+
+class _ParkedNames:
+    """
+    The names of the parked keys of a lease's range, as its notes have them; a name may be out of date, none is missing.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._names: list[str] = json.loads(notes.text) if notes.text else []  # longest unchecked first
+
+    def __contains__(self, partition_key: str) -> bool:
+        return broker_id(partition_key) in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def untold(self) -> bool:
+        """
+        Say whether no owner of the lease has left any names yet, not even that there are none.
+        """
+        return self._notes.text is None
+
+    def add(self, *partition_keys: str) -> None:
+        names = map(broker_id, partition_keys)
+        self._names += [name for name in dict.fromkeys(names) if name not in self._names]
+        self._save()
+
+    def discard(self, partition_key: str) -> None:
+        if (name := broker_id(partition_key)) in self._names:
+            self._names.remove(name)
+            self._save()
+
+    def to_check(self, most: int) -> list[str]:
+        """
+        Return the keys that were not checked for the longest time; one too long to be named is never among them.
+        """
+        due = [name for name in self._names if broker_id(name) == name][:most]
+        self._names = [name for name in self._names if name not in due] + due
+        return due
+
+    def _save(self) -> None:
+        self._notes.text = json.dumps(self._names, ensure_ascii=False)
 
 
 @dataclass(slots=True)
@@ -67,8 +126,9 @@ class _Lease:
     first_lane: int
     # what the topic, or the parked store, has of a page that could not be finished
     accepted: set[EventKey] = field(default_factory=set)
-    parked: set[str] = field(default_factory=set)  # every parked key, as of the start of the tenure or later
+    parked: _ParkedNames = field(default_factory=lambda: _ParkedNames(Notes()))
     tenure: int | None = None
+    looked_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -79,6 +139,7 @@ class _Page:
 
     batch: ChangeBatch
     lease: _Lease
+    scope: Scope
     done: set[EventKey]
     # Why the first event of a stream is to be parked
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -112,11 +173,13 @@ class Relay:
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
-        self._publisher, self._parking, self._lane_bytes = publisher, parking, lane_bytes
+        self._publisher, self._parking, self._lane_bytes = JudgedPublisher(publisher), parking, lane_bytes
         self._backoff, self._notify = backoff or Backoff(), notify
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
+        self._announced: frozenset[str] = frozenset()
+        self._announced_at: float | None = None
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
@@ -126,6 +189,7 @@ class Relay:
 
         Raises:
             MessageRejected: an event can never be sent as it is, and there is no parked store.
+            TopicRefusesAll: the topic refuses every message.
             ParkingFull, StoreError: events could not be held.
                 After each of these, all events of other partition keys were accepted.
         """
@@ -143,12 +207,14 @@ class Relay:
                     partition_key=repr(document.get("partitionKey")),
                 )
             )
-        if streams and self._parking is not None and lease.tenure != batch.tenure:
-            # Another worker may have had the lease, and parked keys; what it sent and held is behind us.
-            lease.parked = set(await self._parking.keys())
-            lease.tenure = batch.tenure
+        scope = Scope(processor=batch.processor, container=batch.container_rid)
+        if streams and self._parking is not None:
+            if lease.tenure != batch.tenure:
+                # Another worker may have had the lease, and parked keys; what it sent and held is behind us.
+                lease.parked, lease.tenure = _ParkedNames(batch.notes), batch.tenure
+            await self._look(self._parking, lease, scope)
         # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
-        page = _Page(batch=batch, lease=lease, done=lease.accepted)
+        page = _Page(batch=batch, lease=lease, scope=scope, done=lease.accepted)
         lease.accepted = set()
         while streams:
             streams = await self._round(page, streams)
@@ -160,7 +226,11 @@ class Relay:
         """
         Send the events of some keys and hold those of the others; return what has to go the other way after all.
         """
-        parked = page.lease.parked | page.failures.keys()
+        parked = {
+            key
+            for key in streams
+            if key in page.failures or key in page.lease.parked or key in self._announced
+        }
         to_send = {key: stream for key, stream in streams.items() if key not in parked}
         lanes = self._publisher.lanes
         shares = share_out(to_send.values(), lanes=lanes, lane_bytes=self._lane_bytes)
@@ -171,7 +241,7 @@ class Relay:
                 for number, share in enumerate(shares)
             ]
             if self._parking is not None:
-                for key in streams.keys() & parked:
+                for key in parked:
                     group.create_task(self._hold(self._parking, page, key, streams[key], left))
         for task in sending:
             page.done |= task.result().accepted
@@ -183,6 +253,14 @@ class Relay:
                 stream = to_send[key]
                 left[key] = stream[stream.index(rejection.delivery) :]
                 page.failures[key] = failure_of(event_id, rejection.error, attempts=rejection.attempts)
+        doubted = [doubt for task in sending for doubt in task.result().doubted]
+        if any(task.result().accepted for task in sending):
+            # The topic takes messages: these come again, and are believed or not by what it took meanwhile.
+            for delivery, _ in doubted:
+                key = delivery.event.partition_key
+                left[key] = to_send[key][to_send[key].index(delivery) :]
+        else:
+            page.errors += [error for _, error in doubted]
         return left
 
     async def _hold(
@@ -196,8 +274,11 @@ class Relay:
         failure = page.failures.pop(partition_key, None)
         lease = page.batch.lease
         try:
+            if failure is not None and len(page.lease.parked) >= parking.max_keys:
+                await self._forget_released(parking, page.lease, page.scope, most=parking.max_keys)
+                self._require_room(parking, page.lease, partition_key)
             async with self._holding:
-                held = await parking.hold(partition_key, stream, failure)
+                held = await parking.hold(partition_key, stream, failure, scope=page.scope)
         except OutboxError as error:  # other partition keys go on
             page.errors.append(error)
             self._tell(ParkingFailed(lease=lease, partition_key=partition_key, error=error), stream)
@@ -206,6 +287,7 @@ class Relay:
         if held.left:
             left[partition_key] = held.left
             page.lease.parked.discard(partition_key)
+            self._announced -= {partition_key}
             if failure is None:
                 self._tell(KeyResumed(lease=lease, partition_key=partition_key), held.left)
         if not held.parked:
@@ -224,6 +306,40 @@ class Relay:
         later = stream[failure is not None :]
         if later:
             self._tell(EventsHeld(lease=lease, partition_key=partition_key, events=len(later)), later)
+
+    async def _look(self, parking: Parking, lease: _Lease, scope: Scope) -> None:
+        """
+        Look from time to time for keys that no lease names, and for names of keys that were handed back.
+
+        Raises:
+            StoreError: the look failed, and the lease has no names yet; others are looked for again later.
+        """
+        now = asyncio.get_running_loop().time()
+        try:
+            if self._announced_at is None or now - self._announced_at >= _LOOK_SECONDS:
+                self._announced_at = now  # a store that is away costs no page more than it must
+                self._announced = await parking.announced(scope)
+            if lease.parked.untold:
+                lease.parked.add(*self._announced)
+            if len(lease.parked) and now - lease.looked_at >= _LOOK_SECONDS:
+                lease.looked_at = now
+                await self._forget_released(parking, lease, scope, most=_CHECKED_AT_ONCE)
+        except OutboxError:
+            if lease.parked.untold:
+                self._announced_at = None
+                raise
+
+    async def _forget_released(self, parking: Parking, lease: _Lease, scope: Scope, *, most: int) -> None:
+        for name in lease.parked.to_check(most):
+            if not await parking.is_parked(name, scope):
+                lease.parked.discard(name)
+
+    def _require_room(self, parking: Parking, lease: _Lease, partition_key: str) -> None:
+        if len(lease.parked) >= parking.max_keys and partition_key not in lease.parked:
+            raise ParkingFull(
+                f"{len(lease.parked)} partition keys of one lease are parked, as many as the limit allows, so "
+                f"{partition_key!r} cannot be; list them, release or drop some, or raise the limit."
+            )
 
     async def _send(self, lane: int, due: Sequence[Delivery]) -> _Outcome:
         """
@@ -245,7 +361,11 @@ class Relay:
             except PublishError as error:
                 self._accepted(outcome, lane, chunk[: error.accepted], seconds=loop.time() - started)
                 rest = chunk[error.accepted :]
-                if error.retriable:
+                if isinstance(error, TopicRefusesAll):
+                    self._tell(PublishHalted(lane=lane, error=error), rest)
+                    outcome.doubted += [(first, error) for first in _first_of_each_key(rest)]
+                    stopped |= {delivery.event.partition_key for delivery in rest}
+                elif error.retriable:
                     # The same messages first: a later one must not enter the topic before them.
                     chunks.appendleft((rest, attempts))
                     attempt = 1 if error.accepted else attempt + 1
@@ -277,7 +397,8 @@ class Relay:
     ) -> None:
         delay = self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
         self._tell(PublishFailed(lane=lane, attempt=attempt, delay_seconds=delay, error=error), waiting)
-        if isinstance(error, TopicUnavailable):
+        # An expired token looks the same until the next attempt has signed in again.
+        if isinstance(error, TopicUnavailable) and attempt > 1:
             self._tell(PublishHalted(lane=lane, error=error), waiting)
         await asyncio.sleep(delay)
 
@@ -292,6 +413,13 @@ class Relay:
         """
         with inside_trace(deliveries[0].event.meta if deliveries else {}):
             self._notify(record)
+
+
+def _first_of_each_key(deliveries: Sequence[Delivery]) -> list[Delivery]:
+    first: dict[str, Delivery] = {}
+    for delivery in deliveries:
+        first.setdefault(delivery.event.partition_key, delivery)
+    return list(first.values())
 
 
 def _fail(page: _Page) -> NoReturn:

@@ -4,7 +4,7 @@ Release: the operator's side of the parked store; look at parked keys, send what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,29 +12,36 @@ from typing import Any
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import StoredEvent
-from cosmos_outbox.errors import KeyNotParked, MessageRejected, ParkingError, StoreError, UsageError
+from cosmos_outbox.errors import (
+    KeyNotParked,
+    MessageRejected,
+    NotFound,
+    ParkingError,
+    UsageError,
+)
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import ParkedStore, Publisher
-from cosmos_outbox.relay.claim import claimed, parked_key, require_unclaimed
+from cosmos_outbox.ports import Document, ParkedStore, Publisher, Store, WriteKind
+from cosmos_outbox.relay.claim import claimed, first_held, parked_key, until_free
 from cosmos_outbox.relay.message import message_of
 from cosmos_outbox.relay.parked import (
+    BY_HAND,
     EventStatus,
     Failure,
     KeyState,
     ParkedEvent,
     ParkedKey,
-    Unreadable,
-    events_in,
+    Scope,
+    event_of,
+    find_key,
     held_id,
-    key_in,
+    key_of,
 )
-from cosmos_outbox.relay.parked_index import ParkedIndex, until_applied
-from cosmos_outbox.relay.parking import utcnow
+from cosmos_outbox.relay.parking import new_key, utcnow
 from cosmos_outbox.relay.queue import send_in_order
-from cosmos_outbox.retries import Deadline, RetryOptions
+from cosmos_outbox.retries import Deadline, RetryOptions, repeated, until_applied
 
+Unreadable = Callable[[str, ParkingError], None]  # is told what cannot be read, and why
 _ROUNDS_BEFORE_CLOSING = 2  # then the relays are asked to wait, or a busy key would be chased for ever
-_CHUNK = 50  # events sent before they are taken off the queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +74,13 @@ class Released:
 
 class ParkedKeys:
     """
-    The parked keys of a container of events; any number of operators may use it at once.
+    The parked keys of one processor of one container; any number of operators may use it at once.
 
     Args:
         store: the parked store.
         publisher: the topic; only `release` needs it.
+        scope: which processor, and which container of events. Defaults to the one of batches that name none, as in tests.
+        events: the container of the events; only the release of an event needs it whose copy did not fit.
         message_of: the message of an event; must be the one that the relays use.
         retry: for how long one operation on the store is tried. Defaults to 10 s.
         backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
@@ -83,20 +92,20 @@ class ParkedKeys:
         store: ParkedStore,
         publisher: Publisher | None = None,
         *,
+        scope: Scope = Scope(),  # noqa: B008 - a frozen value
+        events: Store | None = None,
         message_of: Callable[[StoredEvent], OutboundMessage] = message_of,
         retry: RetryOptions | None = None,
         backoff: Backoff | None = None,
         utcnow: Callable[[], datetime] = utcnow,
     ) -> None:
-        self._store, self._publisher, self._message_of = store, publisher, message_of
+        self._store, self._publisher, self._scope, self._events = store, publisher, scope, events
+        self._message_of = message_of
         self._retry, self._backoff, self._utcnow = retry or RetryOptions(), backoff or Backoff(), utcnow
-        self._index = ParkedIndex(store, self._retry)
 
     async def list(self, *, unreadable: Unreadable | None = None) -> tuple[ParkedKey, ...]:
         """
-        Return all parked keys, those parked first in front.
-
-        What crashed parkings left in the index, and would count towards the limit, is removed on the way.
+        Return all parked keys, those parked first in front; one that was parked a moment ago may be missing.
 
         Args:
             unreadable: told of each key whose document cannot be read, which is then left out. Defaults to None: raise.
@@ -104,24 +113,19 @@ class ParkedKeys:
         Raises:
             ParkingError: a document cannot be read.
         """
-        found: dict[str, ParkedKey | None] = {}
-        for name in await self._index.look():
+        documents = await repeated(
+            lambda: self._store.keys(processor=self._scope.processor, container=self._scope.container),
+            self._retry,
+        )
+        found = []
+        for document in documents:
             try:
-                found[name] = await self._key(name)
+                found.append(key_of(document))
             except ParkingError as error:
                 if unreadable is None:
                     raise
-                unreadable(name, error)
-        if absent := [name for name, key in found.items() if key is None]:
-            with suppress(StoreError):  # the next look tries again
-                await self._index.remove_abandoned(absent, now=self._utcnow())
-        return tuple(sorted(filter(None, found.values()), key=lambda key: key.parked_at))
-
-    async def names(self) -> frozenset[str]:
-        """
-        Return the partition keys that are parked, and perhaps some that are not; one read, whatever their number.
-        """
-        return await self._index.look()
+                unreadable(str(document.get("key", document["partitionKey"])), error)
+        return tuple(sorted(found, key=lambda key: key.parked_at))
 
     async def show(self, partition_key: str, *, unreadable: Unreadable | None = None) -> Parked:
         """
@@ -135,14 +139,41 @@ class ParkedKeys:
             KeyNotParked: it is not parked; `records` has what is kept of the times when it was.
             ParkingError: a document cannot be read.
         """
+        key = await self.find(partition_key)
+        events = [event async for event in self._all_events(key.partition, unreadable)]
+        held = [event for event in events if event.status is EventStatus.HELD]
+        return Parked(
+            key=key,
+            held=tuple(sorted(held, key=lambda event: (event.parked_at, event.position))),
+            records=_records(events),
+        )
 
-        async def step(deadline: Deadline) -> Parked:
-            key = await parked_key(self._store, partition_key, deadline)
-            events = await deadline.attempt(
-                lambda: events_in(self._store, partition_key, unreadable=unreadable)
-            )
-            held = [event for event in events if event.status is EventStatus.HELD]
-            return Parked(key=key, held=tuple(held), records=_records(events))
+    async def find(self, partition_key: str) -> ParkedKey:
+        """
+        Return a parked key.
+
+        Raises:
+            KeyNotParked: it is not parked.
+            ParkingError: its document cannot be read.
+        """
+
+        async def step(deadline: Deadline) -> ParkedKey:
+            return await parked_key(self._store, self._scope, partition_key, deadline)
+
+        return await until_applied(step, self._retry)
+
+    async def first_held(self, partition_key: str) -> ParkedEvent | None:
+        """
+        Return the event that a release would send first, or None where the key holds none.
+
+        Raises:
+            KeyNotParked: it is not parked.
+            ParkingError: a document cannot be read.
+        """
+
+        async def step(deadline: Deadline) -> ParkedEvent | None:
+            key = await parked_key(self._store, self._scope, partition_key, deadline)
+            return await first_held(self._store, key, deadline)
 
         return await until_applied(step, self._retry)
 
@@ -159,26 +190,64 @@ class ParkedKeys:
         Raises:
             ParkingError: a document cannot be read.
         """
+        return _records(
+            [
+                event
+                for partition in self._partitions(partition_key)
+                async for event in self._all_events(partition, unreadable)
+            ]
+        )
 
-        async def step(deadline: Deadline) -> tuple[ParkedEvent, ...]:
-            return _records(
-                await deadline.attempt(lambda: events_in(self._store, partition_key, unreadable=unreadable))
+    async def known(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
+        """
+        Return those of some events that are held, or of which there is a record, by their ids.
+
+        Raises:
+            ParkingError: a document cannot be read.
+        """
+        found: dict[str, ParkedEvent] = {}
+        for partition in self._partitions(partition_key):
+            names = await repeated(
+                lambda partition=partition: self._store.present(  # type: ignore[misc]
+                    partition, [held_id(event_id) for event_id in event_ids]
+                ),
+                self._retry,
             )
+            for name in names:
+                event = await self._event(partition, name)
+                if event is not None:
+                    found[event.event_id] = event
+        return found
+
+    async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
+        """
+        Set a key aside by hand: the relays hold its events as soon as they look, within half a minute.
+
+        Returns:
+            The key as it is parked now; one that was parked already stays as it is.
+        """
+        failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
+
+        async def step(deadline: Deadline) -> ParkedKey:
+            found = await deadline.attempt(find_key, self._store, self._scope, partition_key)
+            if found is not None:
+                return found
+            key = new_key(partition_key, self._scope, failure, now=self._utcnow())
+            await deadline.attempt(lambda: self._store.commit(key.partition, [key.write(WriteKind.CREATE)]))
+            return key
 
         return await until_applied(step, self._retry)
 
-    async def release(
-        self, partition_key: str, *, edited: Mapping[str, Any] | None = None, take_over: bool = False
-    ) -> Released:
+    async def release(self, partition_key: str, *, edited: Mapping[str, Any] | None = None) -> Released:
         """
         Send the held events of a key in order, and what comes meanwhile, and hand the key back to the relays.
+
+        Where another release of the key was killed, this one goes on in its place after half a minute.
 
         Args:
             partition_key: the key.
             edited: the payload (`data`) to send in place of that of the first held event. It keeps its id; what was
                 committed stays in the parked store beside it.
-            take_over: release although somebody else does, because they are gone. If they are not, events may be
-                sent twice, in order.
 
         Returns:
             What was sent. A key whose next event is rejected too stays parked, with the new failure.
@@ -186,60 +255,51 @@ class ParkedKeys:
         Raises:
             KeyNotParked: it is not parked.
             ParkingError: the document of the key or of a held event cannot be read.
-            ReleaseInProgress: somebody else releases it, or took this release over.
+            ReleaseInProgress: another release is under way, or took this one over.
             PublishError: the topic did not answer; what was not sent is still held.
         """
         if self._publisher is None:
             raise UsageError("A release needs the topic; give ParkedKeys a publisher.")
-        sent = rounds = 0
+        sent = 0
         async with claimed(
-            self._store,
-            partition_key,
-            edited=edited,
-            take_over=take_over,
-            retry=self._retry,
-            utcnow=self._utcnow,
+            self._store, self._scope, partition_key, edited=edited, retry=self._retry, utcnow=self._utcnow
         ) as claim:
+            rounds, behind = 0, (await self.find(partition_key)).next
             while True:
-                queue = await claim.due()
-                if not queue and await claim.hand_back():
-                    return Released(sent=sent)
-                rounds += 1
+                due = await claim.due()
+                if not due:
+                    if await claim.hand_back():
+                        return Released(sent=sent)
+                    continue
+                if due[0].position >= behind:  # all that was there at the beginning of the round is sent
+                    rounds, behind = rounds + 1, (await self.find(partition_key)).next
                 state = KeyState.CLOSING if rounds > _ROUNDS_BEFORE_CLOSING else KeyState.RELEASING
-                for start in range(0, len(queue), _CHUNK):
-                    due = queue[start : start + _CHUNK]
-                    passed, rejection = await self._send(self._publisher, due)
-                    await claim.take_off(due[:passed], state)
-                    sent += sum(event.status is EventStatus.HELD for event in due[:passed])
-                    if rejection is not None:
-                        return Released(sent=sent, failure=await claim.stop_at(due[passed], rejection))
+                passed, rejection = await self._send(self._publisher, due)
+                await claim.take_off(due[:passed], state)
+                sent += sum(event.status is EventStatus.HELD for event in due[:passed])
+                if rejection is not None:
+                    return Released(sent=sent, failure=await claim.stop_at(due[passed], rejection))
 
-    async def drop(
-        self, partition_key: str, event_id: str, *, reason: str, take_over: bool = False
-    ) -> ParkedEvent:
+    async def drop(self, partition_key: str, event_id: str, *, reason: str) -> ParkedEvent:
         """
         Give one held event up for good; return the record of it, which stays in the parked store.
 
         The key stays parked until it is released. Two things cannot be taken back. A worker that read the event before it
-        was parked, and lost its lease since without noticing, may still send it, if the broker takes it by now. And where
-        events are routed to several topics, one behind the event that parked the key may be in another topic already.
+        was parked may still send it, if the broker takes it by now. And where events are routed to several topics, one
+        behind the event that parked the key may be in another topic already.
 
         Raises:
             KeyNotParked: the key is not parked, or does not hold the event.
-            ReleaseInProgress: somebody releases the key.
+            ReleaseInProgress: a release of the key is under way.
             ParkingError: the document of the key or of the event cannot be read.
         """
+        await until_free(self._store, self._scope, partition_key, retry=self._retry)
 
         async def step(deadline: Deadline) -> ParkedEvent:
-            key = await parked_key(self._store, partition_key, deadline)
-            require_unclaimed(key, take_over=take_over)
-            damaged: dict[str, ParkingError] = {}
-            events = await deadline.attempt(
-                lambda: events_in(self._store, partition_key, unreadable=damaged.__setitem__)
-            )
-            if held_id(event_id) in damaged:
-                raise damaged[held_id(event_id)]
-            event = next((event for event in events if event.event_id == event_id), None)
+            key = await parked_key(self._store, self._scope, partition_key, deadline)
+            event: ParkedEvent | None = None
+            with suppress(NotFound):
+                event = event_of(await deadline.attempt(self._store.read, held_id(event_id), key.partition))
             # The answer to the first attempt was lost
             if event is not None and event.status is EventStatus.DROPPED:
                 return event
@@ -256,7 +316,7 @@ class ParkedKeys:
                 failure=None if failed else key.failure,
             )
             await deadline.attempt(
-                lambda: self._store.commit(partition_key, [changed.write(), dropped.write()])
+                lambda: self._store.commit(key.partition, [changed.write(), dropped.write()])
             )
             return dropped
 
@@ -265,14 +325,68 @@ class ParkedKeys:
     async def _send(
         self, publisher: Publisher, due: Sequence[ParkedEvent]
     ) -> tuple[int, MessageRejected | None]:
-        return await send_in_order(publisher, due, message_of=self._message_of, backoff=self._backoff)
+        """
+        Send events until one is rejected, or cannot be found; return how many places are done, and why no more.
+        """
+        whole: list[ParkedEvent] = []
+        missing: MessageRejected | None = None
+        for event in due:
+            found = await self._with_payload(event)
+            if found is None:
+                missing = MessageRejected(
+                    f"Event {event.event_id!r} was too large to be copied, and its container no longer has it: it was "
+                    "deleted, or its time to live is over. Drop it, or release it with a payload of your own."
+                )
+                break
+            whole.append(found)
+        passed, rejection = await send_in_order(
+            publisher, whole, message_of=self._message_of, backoff=self._backoff
+        )
+        return passed, rejection or missing
 
-    async def _key(self, partition_key: str) -> ParkedKey | None:
-        async def step(deadline: Deadline) -> ParkedKey | None:
-            return await deadline.attempt(lambda: key_in(self._store, partition_key))
+    async def _with_payload(self, event: ParkedEvent) -> ParkedEvent | None:
+        if not event.referenced or event.status is not EventStatus.HELD:
+            return event
+        if self._events is None:
+            raise UsageError(
+                f"Event {event.event_id!r} was too large to be copied; give ParkedKeys the container of the events."
+            )
+        events, partition_key = self._events, str(event.event["partitionKey"])
+        try:
+            document: Document = await repeated(
+                lambda: events.read(event.event_id, partition_key), self._retry
+            )
+        except NotFound:
+            return None
+        return replace(event, event={**document, "_lsn": event.event.get("_lsn", 0)})
 
-        return await until_applied(step, self._retry)
+    async def _all_events(self, partition: str, unreadable: Unreadable | None) -> AsyncIterator[ParkedEvent]:
+        after = ""
+        while documents := await repeated(
+            lambda after=after: self._store.page(partition, after=after),  # type: ignore[misc]
+            self._retry,
+        ):
+            for document in documents:
+                after = str(document["id"])
+                if document.get("type") != "parkedEvent":
+                    continue
+                try:
+                    yield event_of(document)
+                except ParkingError as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(after, error)
+
+    async def _event(self, partition: str, document_id: str) -> ParkedEvent | None:
+        try:
+            return event_of(await repeated(lambda: self._store.read(document_id, partition), self._retry))
+        except NotFound:
+            return None
+
+    def _partitions(self, partition_key: str) -> tuple[str, str]:
+        return self._scope.partition_of(partition_key), partition_key  # the second: parked before 0.1.0
 
 
 def _records(events: Sequence[ParkedEvent]) -> tuple[ParkedEvent, ...]:
-    return tuple([event for event in events if event.status is not EventStatus.HELD])
+    closed = [event for event in events if event.status is not EventStatus.HELD]
+    return tuple(sorted(closed, key=lambda event: (event.parked_at, event.position)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cosmos_outbox.errors import ConfigurationError, PublishError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
+from cosmos_outbox.relay.verdict import JudgedPublisher
 
 Topics = tuple[str, ...]
 
@@ -103,7 +104,9 @@ class RoutedPublisher:
         missing = [topic for topic in routes.topics if topic not in publishers]
         if missing:
             raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
-        self._routes, self._publishers = routes, publishers
+        # Each topic by itself: what one takes says nothing of another.
+        self._routes = routes
+        self._publishers = {topic: JudgedPublisher(publisher) for topic, publisher in publishers.items()}
 
     @property
     def lanes(self) -> int:

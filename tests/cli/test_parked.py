@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from cosmos_outbox.cli.events import Wanted, read_events
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Parking, Relay
-from cosmos_outbox.relay.parked import KeyState, key_in
 from tests.cli.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -38,10 +36,15 @@ def park(
         broker = MemoryBroker(rejects=rejects)
         parking = Parking(CosmosParked(database.get_container_client("parked")))
         feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
+        container_rid = (await feed.describe()).container_rid
         async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
             if found.documents:
                 handler = Relay(broker.publisher(lanes=1), parking=parking)
-                await handler(ChangeBatch(lease="l", documents=found.documents))
+                await handler(
+                    ChangeBatch(
+                        lease="l", documents=found.documents, processor="outbox", container_rid=container_rid
+                    )
+                )
 
     outbox.on_database(relay)
     return ids
@@ -212,15 +215,21 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
     assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=1, **PARKED).stderr
 
 
-def test_what_somebody_else_releases_is_dropped_only_by_taking_over(outbox: Local):
-    ids = park(outbox, "ada")
+def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
+    park_ada = ("parked", "park", "ada", "--reason", "its consumer is broken")
+    assert "--yes" in outbox.run(*park_ada, code=1, **PARKED).stderr
+    assert "'ada' is parked" in outbox.run(*park_ada, "--yes", **PARKED).stdout
+    (row,) = outbox.json("parked", "list", **PARKED)
+    assert ("ada", 0, "its consumer is broken") == (row["key"], row["held"], row["error"])
+    park(outbox, "ada", rejects=lambda message: False)
+    assert 2 == outbox.json("parked", "list", **PARKED)[0]["held"]
+    assert outbox.json(*park_ada, "--yes", **PARKED)["held"] == 2
 
-    async def claim(database):
-        store = CosmosParked(database.get_container_client("parked"))
-        key = await key_in(store, "ada")
-        await store.commit("ada", [replace(key, state=KeyState.RELEASING, claim="somebody").write()])
 
-    outbox.on_database(claim)
-    drop = ("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes")
-    assert "take over" in outbox.run(*drop, code=1, **PARKED).stderr
-    assert outbox.json(*drop, "--take-over", **PARKED)["dropped"]
+def test_keys_of_another_processor_are_not_seen(outbox: Local):
+    park(outbox, "ada")
+    assert [] == outbox.json("parked", "list", OUTBOX_PROCESSOR_NAME="audit", **PARKED)
+    assert "not parked" in outbox.run(
+        "parked", "release", "ada", "--yes", code=1, OUTBOX_PROCESSOR_NAME="audit", **PARKED
+    ).stderr  # fmt: skip
+    assert 1 == len(outbox.json("parked", "list", **PARKED))

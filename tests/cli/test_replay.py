@@ -28,7 +28,7 @@ async def pages(*all_documents: Sequence[Document]) -> AsyncIterator[Found]:
 
 
 async def replayed(
-    broker: MemoryBroker, *, parked: MemoryParked | None = None, per_second: float | None = None
+    broker: MemoryBroker, *, parked: ParkedKeys | None = None, per_second: float | None = None
 ) -> tuple[Replayed, list[tuple[int, Position | None]]]:
     told: list[tuple[int, Position | None]] = []
     result = await replay(
@@ -45,21 +45,21 @@ def taken(broker: MemoryBroker) -> list[str]:
     return [str(message.message_id).rpartition(":")[2] for message in broker.accepted]
 
 
-async def parked_ada() -> tuple[MemoryParked, ParkedKeys]:
+async def parked_ada() -> ParkedKeys:
     """
-    Return a store in which all three events of a key are held, and their keys to release them.
+    Return the keys of a store in which all three events of a key are held.
     """
     store, refusing = MemoryParked(), MemoryBroker(rejects=lambda message: True)
     await Relay(refusing.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS[:3]))
-    return store, ParkedKeys(store, MemoryBroker().publisher(lanes=1))
+    return ParkedKeys(store, MemoryBroker().publisher(lanes=1))
 
 
 async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edited():
-    store, keys = await parked_ada()
+    keys = await parked_ada()
     await keys.drop("ada", "ada/1", reason="a test")
     await keys.release("ada", edited={"action": "Mended"})
     broker = MemoryBroker()
-    result, _ = await replayed(broker, parked=store)
+    result, _ = await replayed(broker, parked=keys)
     assert (3, 1, ()) == (result.sent, result.left_out, result.refused)
     assert ["ada/2", "ada/3", "grace/1"] == sorted(taken(broker))
     (edited,) = [message for message in broker.accepted if str(message.message_id).endswith("ada/2")]
@@ -67,9 +67,9 @@ async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edi
 
 
 async def test_what_is_held_since_is_left_alone():
-    store, _ = await parked_ada()
+    keys = await parked_ada()
     broker = MemoryBroker()
-    result, _ = await replayed(broker, parked=store)
+    result, _ = await replayed(broker, parked=keys)
     assert (1, 3, ["grace/1"]) == (result.sent, result.left_out, taken(broker))
 
 
@@ -79,7 +79,7 @@ async def test_of_a_parked_key_what_was_sent_before_is_sent_again():
     await Relay(broker.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS))
     assert ["ada/1", "grace/1"] == sorted(taken(broker))
     elsewhere = MemoryBroker()
-    result, _ = await replayed(elsewhere, parked=store)
+    result, _ = await replayed(elsewhere, parked=ParkedKeys(store))
     assert (2, 2, ["ada/1", "grace/1"]) == (result.sent, result.left_out, sorted(taken(elsewhere)))
 
 

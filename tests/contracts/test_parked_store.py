@@ -21,7 +21,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import ConfigurationError, Conflict, KeyNotParked, NotFound, PreconditionFailed
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
 from cosmos_outbox.relay.parked import NO_ETAG
 from emulators.cosmos.server import CosmosServer
 from tests.contracts.backends import AZURE_VARIABLE, BACKENDS
@@ -81,6 +81,16 @@ def delete(document_id: str, etag: str | None = None) -> Write:
     return Write(kind=WriteKind.DELETE, id=document_id, etag=etag)
 
 
+async def everything(store: ParkedStore, key: str = "k") -> list[dict[str, Any]]:
+    """
+    Return all documents of a partition key, page by page.
+    """
+    found: list[dict[str, Any]] = []
+    while page := await store.page(key, after=found[-1]["id"] if found else ""):
+        found += page
+    return found
+
+
 async def etag_of(store: ParkedStore, document_id: str, key: str = "k") -> str:
     return str((await store.read(document_id, key))["_etag"])
 
@@ -89,20 +99,57 @@ async def test_a_document_is_read_and_listed_as_it_was_written(store: ParkedStor
     await store.commit("k", [create("a", nested={"x": [1, None]})])
     read = await store.read("a", "k")
     assert {"x": [1, None]} == read["nested"]
-    assert [read["_etag"]] == [document["_etag"] for document in await store.list("k")]
+    assert [read["_etag"]] == [document["_etag"] for document in await everything(store)]
 
 
-async def test_a_list_holds_all_documents_of_one_partition_key_and_no_other(store: ParkedStore) -> None:
+async def test_the_pages_hold_all_documents_of_one_partition_key_by_id_and_no_other(
+    store: ParkedStore,
+) -> None:
     for start in range(0, 250, 50):
         await store.commit("k", [create(f"{number:03d}") for number in range(start, start + 50)])
     await store.commit("l", [create("other", "l")])
-    assert {f"{number:03d}" for number in range(250)} == {
-        document["id"] for document in await store.list("k")
-    }
+    assert [f"{number:03d}" for number in range(250)] == [
+        document["id"] for document in await everything(store)
+    ]
+    assert ["003", "004"] == [document["id"] for document in await store.page("k", after="002", limit=2)]
 
 
-async def test_a_partition_key_without_documents_has_an_empty_list(store: ParkedStore) -> None:
-    assert () == await store.list("nobody")
+async def test_a_queue_is_read_by_position_from_any_place_and_knows_one_epoch(store: ParkedStore) -> None:
+    await store.commit("k", [create(f"e{9 - place}", epoch="now", position=place) for place in range(10)])
+    await store.commit("k", [create("earlier", epoch="before", position=3), create("key", epoch="now")])
+    assert [3, 4, 5] == [
+        document["position"] for document in await store.queue("k", epoch="now", first=3, limit=3)
+    ]
+    assert () == await store.queue("k", epoch="now", first=10, limit=3)
+    assert () == await store.queue("l", epoch="now", first=0, limit=3)
+
+
+async def test_a_store_tells_which_of_some_documents_are_there(store: ParkedStore) -> None:
+    await store.commit("k", [create("a"), create("b"), create('odd "c" \' d')])
+    assert {"a", 'odd "c" \' d'} == await store.present("k", ["a", "x", 'odd "c" \' d'])
+    assert frozenset() == await store.present("l", ["a"])
+    assert frozenset() == await store.present("k", [])
+
+
+async def test_a_store_lists_the_keys_of_one_processor_of_one_container_and_those_of_none(
+    store: ParkedStore,
+) -> None:
+    for name, fields in {
+        "ours": {"key": "k", "processor": "p", "container": "c"},
+        "another's": {"key": "k", "processor": "q", "container": "c"},
+        "of another container": {"key": "k", "processor": "p", "container": "d"},
+        "old": {},
+    }.items():
+        for document_id, kind in (("outbox.key", "parkedKey"), ("event", "parkedEvent")):
+            document = {"id": document_id, "partitionKey": name, "type": kind, **fields}
+            await store.commit(name, [Write(kind=WriteKind.CREATE, id=document_id, document=document)])
+    found = await store.keys(processor="p", container="c")
+    assert {"ours", "old"} == {document["partitionKey"] for document in found}
+    assert all(document["_etag"] for document in found)
+
+
+async def test_a_partition_key_without_documents_has_no_page(store: ParkedStore) -> None:
+    assert () == await store.page("nobody")
 
 
 async def test_a_batch_with_one_refused_write_changes_nothing(store: ParkedStore) -> None:
@@ -112,7 +159,7 @@ async def test_a_batch_with_one_refused_write_changes_nothing(store: ParkedStore
         await store.commit("k", [replace("key", etag, n=2), create("new"), create("taken")])
     assert "taken" == refused.value.document_id
     assert 1 == (await store.read("key", "k"))["n"]
-    assert {"key", "taken"} == {document["id"] for document in await store.list("k")}
+    assert {"key", "taken"} == {document["id"] for document in await everything(store)}
 
 
 async def test_a_batch_names_its_first_document_where_that_is_taken(store: ParkedStore) -> None:
@@ -143,7 +190,7 @@ async def test_an_append_to_a_key_that_was_handed_back_says_that_there_is_none(
 ) -> None:
     with pytest.raises(NotFound):
         await store.commit("k", writes)
-    assert () == await store.list("k")
+    assert [] == await everything(store)
 
 
 async def test_a_deletion_that_matches_nothing_tells_whether_there_is_a_document(store: ParkedStore) -> None:
@@ -160,7 +207,7 @@ async def test_a_batch_deletes_and_replaces_at_once(store: ParkedStore) -> None:
     etag = await etag_of(store, "key")
     await store.commit("k", [replace("key", etag, n=2), delete("a"), replace("b", None, status="sent")])
     assert {("key", 2, None), ("b", None, "sent")} == {
-        (document["id"], document.get("n"), document.get("status")) for document in await store.list("k")
+        (document["id"], document.get("n"), document.get("status")) for document in await everything(store)
     }
 
 
@@ -189,7 +236,9 @@ async def test_a_key_is_parked_released_and_handed_back_while_its_events_go_on(s
     assert [f"b.{number}" for number in range(1, 150) if number != 3] == [
         message.message_id for message in broker.accepted
     ]
-    assert ["event.b.3"] == [document["id"] for document in await store.list("b")]
+    assert ["event.b.3"] == [
+        document["id"] for document in await everything(store, Scope().partition_of("b"))
+    ]
     with pytest.raises(KeyNotParked):
         await operator.show("b")
 

@@ -1,9 +1,11 @@
 """
-Relays, zombies and operators on one topic and one parked store, under a script of crashes, faults and stale reads.
+Two processors, each with relays, zombies and operators on a topic of its own, and one parked store for both, under a
+script of crashes, faults, stale reads, and of topics that refuse everything for a while.
 
-Checked: at every checkpoint, each event behind it is in the topic or in the parked store (G2); at the end, once an
-operator released all that is parked, the topic has each event that was not dropped, first copies in commit order (G3),
-and nothing is held that no list of parked keys names.
+Checked of each processor: at every checkpoint, each event behind it is in its topic or in its part of the parked store
+(G2); at the end, once an operator released all that is parked, its topic has each event that was not dropped, first copies
+in commit order (G3), and nothing is held that no list of parked keys names. A topic that refuses everything parks no more
+than a handful of keys.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.adapters.memory.parked import MemoryParked, keys_of, page_of, present_in, queue_of
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
@@ -29,11 +31,14 @@ from cosmos_outbox.errors import (
     StoreError,
     StoreUnavailable,
 )
+from cosmos_outbox.instrumentation import KeyParked, Record
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import ChangeBatch, CommitResult, ParkedStore, Publisher, Write
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, ParkedStore, Publisher, Write
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
+from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import RetryOptions
 
+PROCESSORS = ("billing", "audit")
 MENDED = {"action": "Renamed", "state": "mended"}
 ResultT = TypeVar("ResultT")
 
@@ -59,6 +64,7 @@ class Act(StrEnum):
     EDIT = "edit"
     DROP_FIRST = "drop the first event"
     DROP_LAST = "drop the last event"
+    PARK = "park a key by hand"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,7 @@ class Owner:
     worker: int  # who has the lease: a worker may get it back
     faults: tuple[Fault | None, ...]
     link: Link
+    processor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +101,18 @@ class Operator:
     starts_at: float
     lives_for: float
     act: Act
-    take_over: bool
     link: Link
+    processor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """
-    What is committed and when, what the broker refuses and until when, and who acts.
+    What is committed and when, what the brokers refuse and until when, and who acts.
+
+    rejected: by the first topic; `rejected_too`: by the second.
+    chokes: events on which both topics fail with an unclear answer.
+    refuses_all: from when to when the first topic refuses everything.
     """
 
     pages: tuple[tuple[float, tuple[Document, ...]], ...]
@@ -110,8 +121,10 @@ class Script:
     latency: float
     owners: tuple[Owner, ...]
     operators: tuple[Operator, ...]
-    clock_speed: float = 360.0  # of the store's clock: what is abandoned after an hour, is after ten seconds
     committed: dict[str, list[str]] = field(default_factory=dict)
+    rejected_too: frozenset[str] = frozenset()
+    chokes: frozenset[str] = frozenset()
+    refuses_all: tuple[float, float] = (0.0, 0.0)
 
 
 class Service:
@@ -119,8 +132,8 @@ class Service:
     The parked store with all its versions: a read gets an older one, a write the newest.
     """
 
-    def __init__(self, *, clock_speed: float = 1.0) -> None:
-        self.newest = MemoryParked(now=lambda: asyncio.get_running_loop().time() * clock_speed)
+    def __init__(self) -> None:
+        self.newest = MemoryParked(now=lambda: asyncio.get_running_loop().time())
         self.versions: list[tuple[float, tuple[Document, ...]]] = [(0.0, ())]
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
@@ -147,11 +160,22 @@ class Session:
                 return dict(document)
         raise NotFound(document_id=document_id)
 
-    async def list(self, partition_key: str) -> tuple[Document, ...]:
+    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         await asyncio.sleep(self._link.seconds)
-        return tuple(
-            dict(document) for document in self._version(0) if document["partitionKey"] == partition_key
-        )
+        return page_of(self._version(0), partition_key, after=after, limit=limit)
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        await asyncio.sleep(self._link.seconds)
+        limit = min(limit, 3)  # as where events are large
+        return queue_of(self._version(0), partition_key, epoch=epoch, first=first, limit=limit)
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
+        await asyncio.sleep(self._link.seconds)
+        return present_in(self._version(0), partition_key, document_ids)
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        await asyncio.sleep(self._link.seconds)
+        return keys_of(self._version(0), processor=processor, container=container)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         # In a task of its own: a caller that is killed does not call its request back.
@@ -189,6 +213,27 @@ class Session:
         return versions[max(old_enough, at_least, 1) - 1][1]
 
 
+@dataclass(slots=True)
+class Processor:
+    """
+    One processor: its topic, and what its lease says.
+
+    newest: the tenure that may write the lease; those before it lost it, whether they know or not.
+    """
+
+    name: str
+    broker: MemoryBroker
+    checkpoint: int = 0
+    notes: str | None = None
+    newest: int = 0
+    relays: dict[int, Relay] = field(default_factory=dict)
+    parked_for: list[str] = field(default_factory=list)
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(processor=self.name, container="rid")
+
+
 class Simulation:
     """
     One run of a script; mutations replace single parts.
@@ -196,13 +241,23 @@ class Simulation:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.broker = MemoryBroker(clock=self._now, dedup_window_seconds=None, rejects=self._rejects)
-        self.broker.latency_seconds = script.latency
-        self.service = Service(clock_speed=script.clock_speed)
-        self.checkpoint = 0
+        self.processors = [
+            Processor(
+                name=name,
+                broker=MemoryBroker(
+                    clock=self._now,
+                    dedup_window_seconds=None,
+                    rejects=lambda message, number=number: self._rejects(number, message),  # type: ignore[misc]
+                ),
+            )
+            for number, name in enumerate(PROCESSORS)
+        ]
+        for processor in self.processors:
+            processor.broker.latency_seconds = script.latency
+            processor.broker.chokes = self._chokes
+        self.service = Service()
         self.violations: list[str] = []
         self._tenures = itertools.count(1)
-        self._relays: dict[int, Relay] = {}
 
     # the parts that a mutation may replace
 
@@ -212,11 +267,26 @@ class Simulation:
     def parking(self, store: ParkedStore) -> Parking:
         return Parking(store, retry=_RETRY)
 
-    def operator(self, store: ParkedStore) -> ParkedKeys:
-        return ParkedKeys(store, self.releases_to(), retry=_RETRY, backoff=_BACKOFF)
+    def operator(self, processor: Processor, store: ParkedStore) -> ParkedKeys:
+        return ParkedKeys(
+            store, self.releases_to(processor), scope=self.scope(processor), retry=_RETRY, backoff=_BACKOFF
+        )
 
-    def releases_to(self) -> Publisher:
-        return self.broker.publisher(lanes=1, batch_size=2)
+    def scope(self, processor: Processor) -> Scope:
+        return processor.scope
+
+    def publisher(self, processor: Processor, *, lanes: int, batch_size: int) -> Publisher:
+        return processor.broker.publisher(lanes=lanes, batch_size=batch_size)
+
+    def releases_to(self, processor: Processor) -> Publisher:
+        return self.publisher(processor, lanes=1, batch_size=2)
+
+    def save(self, processor: Processor, tenure: int, *, checkpoint: int, notes: Notes) -> None:
+        """
+        Write the lease: the checkpoint and the notes at once, by the owner that has it and no other.
+        """
+        if processor.newest == tenure:
+            processor.checkpoint, processor.notes = checkpoint, notes.text
 
     # the run
 
@@ -226,45 +296,62 @@ class Simulation:
         async with asyncio.timeout(3600):
             await asyncio.gather(*acts)
             await asyncio.sleep(60)  # what is late arrives
-            self.broker.faults.clear()
-            await self._work(self._relay(Link(), self.broker.publisher()))
-            await self._clear()
+            for processor in self.processors:
+                processor.broker.faults.clear()
+                await self._work(processor, self._relay(processor, Link(), lanes=8, batch_size=100))
+                await self._clear(processor)
         self._audit()
 
     async def _own(self, owner: Owner) -> None:
+        processor = self.processors[owner.processor]
         await asyncio.sleep(owner.starts_at)
-        self.broker.faults.extend(owner.faults)
-        relay = self._relays.pop(owner.worker, None) or self._relay(
-            owner.link, self.broker.publisher(lanes=2, batch_size=2)
+        processor.broker.faults.extend(owner.faults)
+        relay = processor.relays.pop(owner.worker, None) or self._relay(
+            processor, owner.link, lanes=2, batch_size=2
         )
         with suppress(TimeoutError):  # a crash, or the loss of the lease
             async with asyncio.timeout(owner.lives_for):
-                await self._work(relay)
-        self._relays[owner.worker] = relay
+                await self._work(processor, relay)
+        processor.relays[owner.worker] = relay
 
-    def _relay(self, link: Link, publisher: Publisher) -> Relay:
+    def _relay(self, processor: Processor, link: Link, *, lanes: int, batch_size: int) -> Relay:
+        def hear(record: Record) -> None:
+            if isinstance(record, KeyParked):
+                processor.parked_for.append(record.event_id)
+
         return Relay(
-            publisher,
+            self.publisher(processor, lanes=lanes, batch_size=batch_size),
             parking=self.parking(self.session(link)),
             backoff=_BACKOFF,
-            notify=lambda record: None,
+            notify=hear,
         )
 
-    async def _work(self, relay: Relay) -> None:
-        tenure = next(self._tenures)
-        for number in range(self.checkpoint, len(self.script.pages)):
+    async def _work(self, processor: Processor, relay: Relay) -> None:
+        tenure = processor.newest = next(self._tenures)
+        notes = Notes(processor.notes)
+        scope = self.scope(processor)
+        for number in range(processor.checkpoint, len(self.script.pages)):
             available_at, documents = self.script.pages[number]
             await asyncio.sleep(max(0.0, available_at - self._now()))
-            page = ChangeBatch(lease="0", documents=documents, tenure=tenure)
+            page = ChangeBatch(
+                lease="0",
+                documents=documents,
+                tenure=tenure,
+                processor=scope.processor,
+                container_rid=scope.container,
+                notes=notes,
+            )
             await _until_handled(relay, page)
-            self.checkpoint = max(self.checkpoint, number + 1)
-            self._check_that_nothing_is_missing(number)
+            self.save(processor, tenure, checkpoint=number + 1, notes=notes)
+            self._check_that_nothing_is_missing(processor)
 
     async def _operate(self, operator: Operator) -> None:
         await asyncio.sleep(operator.starts_at)
-        keys = self.operator(self.session(operator.link))
+        keys = self.operator(self.processors[operator.processor], self.session(operator.link))
         with suppress(TimeoutError, ParkingError, PublishError, StoreError):
             async with asyncio.timeout(operator.lives_for):
+                if operator.act is Act.PARK:
+                    await keys.park("b", reason="by hand")
                 for parked in await keys.list():
                     await self._act(keys, parked.partition_key, operator)
 
@@ -272,56 +359,81 @@ class Simulation:
         if operator.act is Act.LOOK:
             await keys.show(partition_key)
         elif operator.act is Act.RELEASE:
-            await keys.release(partition_key, take_over=operator.take_over)
+            await keys.release(partition_key)
         elif operator.act is Act.EDIT:
-            await keys.release(partition_key, edited=MENDED, take_over=operator.take_over)
-        elif held := (await keys.show(partition_key)).held:
+            await keys.release(partition_key, edited=MENDED)
+        elif operator.act is not Act.PARK and (held := (await keys.show(partition_key)).held):
             event = held[0 if operator.act is Act.DROP_FIRST else -1]
-            await keys.drop(partition_key, event.event_id, reason="of no use", take_over=operator.take_over)
+            await keys.drop(partition_key, event.event_id, reason="of no use")
 
-    async def _clear(self) -> None:
-        keys = self.operator(self.session(Link()))
+    async def _clear(self, processor: Processor) -> None:
+        keys = self.operator(processor, self.session(Link()))
         for parked in await keys.list():
-            released = await keys.release(parked.partition_key, take_over=True)
+            released = await keys.release(parked.partition_key)
             while not released.handed_back:
                 released = await keys.release(parked.partition_key, edited=MENDED)
 
     # the claims
 
-    def _check_that_nothing_is_missing(self, page: int) -> None:
-        known = {arrival.message.message_id for arrival in self.broker.arrivals}
-        known |= {document["event"]["id"] for document in self._stored("parkedEvent")}
-        passed = [document["id"] for _, documents in self.script.pages[: page + 1] for document in documents]
-        self.violations += [f"{event_id} is nowhere" for event_id in passed if event_id not in known]
+    def _check_that_nothing_is_missing(self, processor: Processor) -> None:
+        known = {arrival.message.message_id for arrival in processor.broker.arrivals}
+        known |= {document["event"]["id"] for document in self._stored("parkedEvent", processor)}
+        passed = [
+            document["id"]
+            for _, documents in self.script.pages[: processor.checkpoint]
+            for document in documents
+        ]
+        self.violations += [
+            f"{event_id} is nowhere for {processor.name}" for event_id in passed if event_id not in known
+        ]
 
     def _audit(self) -> None:
         assert [] == self.violations
-        records = self._stored("parkedEvent")
-        dropped = {document["event"]["id"] for document in records if document["status"] == "dropped"}
-        assert all(document["note"] for document in records if document["status"] == "dropped")
-        assert [] == [document["id"] for document in records if document["status"] == "held"]
         assert [] == self._stored("parkedKey")
-        first_copies: dict[str, list[str]] = defaultdict(list)
-        seen: set[str] = set()
-        for message in self.broker.accepted:
-            if message.message_id not in seen | dropped:
-                first_copies[message.session_id].append(message.message_id)
-            seen.add(message.message_id)
-        expected = {
-            key: [event_id for event_id in ids if event_id not in dropped]
-            for key, ids in self.script.committed.items()
-        }
-        assert {key: ids for key, ids in expected.items() if ids} == first_copies
+        for processor in self.processors:
+            records = self._stored("parkedEvent", processor)
+            dropped = {document["event"]["id"] for document in records if document["status"] == "dropped"}
+            assert all(document["note"] for document in records if document["status"] == "dropped")
+            assert [] == [document["id"] for document in records if document["status"] == "held"]
+            first_copies: dict[str, list[str]] = defaultdict(list)
+            seen: set[str] = set()
+            for message in processor.broker.accepted:
+                if message.message_id not in seen | dropped:
+                    first_copies[message.session_id].append(message.message_id)
+                seen.add(message.message_id)
+            expected = {
+                key: [event_id for event_id in ids if event_id not in dropped]
+                for key, ids in self.script.committed.items()
+            }
+            assert {key: ids for key, ids in expected.items() if ids} == first_copies
+            blameless = {
+                event_id
+                for event_id in processor.parked_for
+                if event_id not in self.script.rejected | self.script.rejected_too | self.script.chokes
+            }
+            workers = len({owner.worker for owner in self.script.owners}) + 1
+            assert len(blameless) <= BELIEVED_IN_A_ROW * workers, "a topic that refuses all parked many keys"
 
-    def _stored(self, kind: str) -> list[Document]:
-        return [document for document in self.service.newest.documents() if document["type"] == kind]
+    def _stored(self, kind: str, processor: Processor | None = None) -> list[Document]:
+        return [
+            document
+            for document in self.service.newest.documents()
+            if document["type"] == kind
+            and (processor is None or f'["{processor.name}"' in document["partitionKey"])
+        ]
 
-    def _rejects(self, message: OutboundMessage) -> bool:
-        return (
-            message.message_id in self.script.rejected
-            and b"mended" not in message.body
-            and self._now() < self.script.rejects_until
+    def _rejects(self, number: int, message: OutboundMessage) -> bool:
+        rejected = self.script.rejected_too if number else self.script.rejected
+        begins, ends = self.script.refuses_all
+        return (number == 0 and begins <= self._now() < ends) or (
+            message.message_id in rejected and self._is_at_fault(message)
         )
+
+    def _chokes(self, message: OutboundMessage) -> bool:
+        return message.message_id in self.script.chokes and self._is_at_fault(message)
+
+    def _is_at_fault(self, message: OutboundMessage) -> bool:
+        return b"mended" not in message.body and self._now() < self.script.rejects_until
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

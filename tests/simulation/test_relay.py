@@ -26,6 +26,7 @@ owners = st.builds(
     starts_at=times,
     lives_for=times,
     worker=st.integers(0, 1),
+    processor=st.sampled_from([0, 0, 1]),
     faults=st.lists(st.none() | st.sampled_from(Fault), max_size=3).map(tuple),
     link=links,
 )
@@ -34,7 +35,7 @@ operators = st.builds(
     starts_at=times,
     lives_for=times | st.just(1000.0),
     act=st.sampled_from(Act),
-    take_over=st.booleans(),
+    processor=st.sampled_from([0, 0, 1]),
     link=links,
 )
 
@@ -58,6 +59,9 @@ def scripts(draw: st.DrawFn) -> Script:
     return Script(
         pages=tuple(pages),
         rejected=draw(st.frozensets(st.sampled_from(ids), min_size=1, max_size=3)),
+        rejected_too=draw(st.frozensets(st.sampled_from(ids), max_size=2)),
+        chokes=draw(st.frozensets(st.sampled_from(ids), max_size=1)),
+        refuses_all=draw(st.sampled_from([(0.0, 0.0), (0.0, 3.0), (1.5, 9.0)])),
         rejects_until=draw(st.sampled_from([2.0, 6.0, 1e9])),
         latency=draw(st.sampled_from([0.0, 0.1, 0.5])),
         owners=tuple(draw(st.lists(owners, max_size=4))),

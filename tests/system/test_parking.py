@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusReceiveMode
 from cosmos_outbox.adapters.cosmos_parked import open_parked
 from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys
+from cosmos_outbox.relay import ParkedKeys, Scope
 from tests.unit.relay.factories import event
 from tests.worker.site import Site, opened_site
 
@@ -67,7 +67,10 @@ async def test_a_parked_key_survives_its_worker_and_is_handed_back_under_load() 
             open_service_bus_client(connection_string=site.bus.connection_string)
         )
         publisher = await stack.enter_async_context(ServiceBusPublisher(bus, "events", lanes=1))
-        keys = ParkedKeys(store, publisher)
+        rid = str(
+            (await site.client.get_database_client("contacts").get_container_client("data").read())["_rid"]
+        )
+        keys = ParkedKeys(store, publisher, scope=Scope(processor="outbox", container=rid))
         await holds(keys, 1)
         first.process.kill()
         await first.exit_code()

@@ -89,7 +89,7 @@ SPAN = "b7ad6b7169203331"
 
 async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_that_of_the_first():
     broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
-    broker.faults.extend([Fault.NO_TOPIC])
+    broker.faults.extend([Fault.NO_TOPIC] * 2)
     publisher = TracedPublisher(
         broker.publisher(), topic="t", tracer_provider=TracerProvider(shutdown_on_exit=False)
     )

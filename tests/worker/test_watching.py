@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,11 @@ from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError, StoreUnavailable
 from cosmos_outbox.instrumentation import Hook, LeasesListed, Record, WatchFailed
 from cosmos_outbox.ports import MonitoredContainer
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
-from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
+from cosmos_outbox.relay.parked import KEY_ID
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parked import tampered
+from tests.unit.relay.test_parking import place
 from worker.vitals import Identity, Snapshot, Vitals
 from worker.watching import look_at_parked, watch
 
@@ -36,22 +39,18 @@ async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
     )
     await relay(batch(event("a", 1), event("a", 2), event("b", 1)))
     before = store.documents()
-    seen = await look_at_parked(store, unreadable=pytest.fail)
+    seen = await look_at_parked(ParkedKeys(store), unreadable=pytest.fail)
     assert (2, 3) == (seen.count, seen.events)
     assert {"a", "b"} == {key.partition_key for key in seen.keys}
     assert before == store.documents()
 
 
-async def test_of_very_many_parked_keys_only_their_number_is_told() -> None:
-    store = MemoryParked()
-    relay = Relay(
-        MemoryBroker(rejects=lambda message: True).publisher(),
-        parking=Parking(store),
-        notify=lambda record: None,
-    )
-    await relay(batch(*(event(f"k{number}", 1) for number in range(101))))
-    seen = await look_at_parked(store, unreadable=pytest.fail)
-    assert (101, None, ()) == (seen.count, seen.events, seen.keys)
+async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_their_events() -> None:
+    keys = ParkedKeys(MemoryParked())
+    for number in range(101):
+        await keys.park(f"k{number}", reason="a test")
+    seen = await look_at_parked(keys, unreadable=pytest.fail)
+    assert (101, 0, ()) == (seen.count, seen.events, seen.keys)
 
 
 async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
@@ -62,9 +61,9 @@ async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
         notify=lambda record: None,
     )
     await relay(batch(event("a", 1), event("b", 1)))
-    await tampered(store, KEY_ID, "a", lambda document: document.update({"state": "quarantined"}))
+    await tampered(store, KEY_ID, place("a"), lambda document: document.update({"state": "quarantined"}))
     errors: list[ParkingError] = []
-    seen = await look_at_parked(store, unreadable=errors.append)
+    seen = await look_at_parked(ParkedKeys(store), unreadable=errors.append)
     assert (2, None) == (seen.count, seen.events)
     assert ["b"] == [key.partition_key for key in seen.keys]
     assert {"a": str(errors[0])} == seen.unreadable
@@ -73,24 +72,19 @@ async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document_id", "partition_key", "change", "count"),
-    [
-        (KEY_ID, "a", {"state": "quarantined"}, 2),
-        (KEY_ID, "a", {"held": None}, 2),
-        (INDEX_ID, INDEX_ID, {"keys": ["a"]}, None),
-    ],
+    "change", [{"state": "quarantined"}, {"held": None}], ids=["another state", "no number"]
 )
-async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(
-    document_id: str, partition_key: str, change: Document, count: int | None
-) -> None:
-    store = MemoryParked()
+async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(change: Document) -> None:
+    store, feed = MemoryParked(), MemoryContainer()
+    scope = Scope(processor="p", container=(await feed.describe()).container_rid)
     relay = Relay(
         MemoryBroker(rejects=lambda message: True).publisher(),
         parking=Parking(store),
         notify=lambda record: None,
     )
-    await relay(batch(event("a", 1), event("b", 1)))
-    await tampered(store, document_id, partition_key, lambda document: document.update(change))
+    page = batch(event("a", 1), event("b", 1))
+    await relay(replace(page, processor=scope.processor, container_rid=scope.container))
+    await tampered(store, KEY_ID, scope.partition_of("a"), lambda document: document.update(change))
     watched = vitals()
     failures = asyncio.Semaphore(0)
 
@@ -98,22 +92,22 @@ async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(
         watched(record)
         failures.release()
 
-    async with watching(watched, parked=store, notify=notify):
+    async with watching(watched, feed=feed, parked=store, notify=notify):
         for _ in range(3):
             await failures.acquire()
     seen = watched.snapshot()
     assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.troubles]
-    assert count == (seen.parked.count if seen.parked else None)
+    assert 2 == (seen.parked.count if seen.parked else None)
 
 
 @pytest.mark.parametrize("away", ["what waits", "what is parked"])
 async def test_one_look_that_fails_is_told_of_and_does_not_hide_what_the_other_sees(away: str) -> None:
     class AwayParked(MemoryParked):
-        async def read(self, document_id: str, partition_key: str) -> Document:
+        async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
             raise StoreUnavailable(applied=False)
 
     class AwayFeed(MemoryContainer):
-        async def describe(self) -> MonitoredContainer:
+        async def physical_ranges(self) -> Any:
             raise StoreUnavailable(applied=False)
 
     failures: list[Record] = []

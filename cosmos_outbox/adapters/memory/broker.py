@@ -52,6 +52,7 @@ class MemoryBroker:
         rejects: says which messages the broker will never take. Defaults to none.
 
     Attributes:
+        chokes: says on which messages the broker fails as if it had a fault of its own. Defaults to none.
         faults: what happens to the next batches, one entry a batch; None lets one through.
         down: whether the broker refuses everything.
         latency_seconds: how long a batch takes to arrive, and its acknowledgement to come back.
@@ -69,6 +70,7 @@ class MemoryBroker:
     ) -> None:
         self._clock, self._window, self._max_bytes = clock, dedup_window_seconds, max_message_bytes
         self.rejects = rejects
+        self.chokes: Callable[[OutboundMessage], bool] = lambda message: False
         self.faults: deque[Fault | None] = deque()
         self.down = False
         self.latency_seconds = 0.0
@@ -133,11 +135,13 @@ class MemoryBroker:
 
     def _check(self, batch: Sequence[OutboundMessage]) -> None:
         for message in batch:
+            if self.chokes(message):
+                raise BrokerUnavailable(condition="amqp:internal-error")
             if self.rejects(message) or _size(message) > self._max_bytes:
                 raise MessageRejected
 
     def _store_if_acceptable(self, batch: Sequence[OutboundMessage]) -> None:
-        if not any(self.rejects(message) for message in batch):
+        if not any(self.rejects(message) or self.chokes(message) for message in batch):
             self._store(batch)
 
     def _store(self, batch: Sequence[OutboundMessage]) -> None:

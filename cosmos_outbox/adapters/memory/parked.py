@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import CommitResult, Document, Write
@@ -26,9 +26,21 @@ class MemoryParked:
     async def read(self, document_id: str, partition_key: str) -> Document:
         return await self._container.read(document_id, partition_key)
 
-    async def list(self, partition_key: str) -> tuple[Document, ...]:
+    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         await asyncio.sleep(0)
-        return tuple(document for document in self.documents() if document["partitionKey"] == partition_key)
+        return page_of(self.documents(), partition_key, after=after, limit=limit)
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        await asyncio.sleep(0)
+        return queue_of(self.documents(), partition_key, epoch=epoch, first=first, limit=limit)
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
+        await asyncio.sleep(0)
+        return present_in(self.documents(), partition_key, document_ids)
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        await asyncio.sleep(0)
+        return keys_of(self.documents(), processor=processor, container=container)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self._container.commit(partition_key, writes)
@@ -38,3 +50,46 @@ class MemoryParked:
         Return all documents, for a test to look at.
         """
         return self._container.documents()
+
+
+# What each question finds among documents, so that a store which shows older versions of them answers alike.
+
+
+def page_of(
+    documents: Iterable[Document], partition_key: str, *, after: str, limit: int
+) -> tuple[Document, ...]:
+    found = [one for one in documents if one["partitionKey"] == partition_key and one["id"] > after]
+    return tuple(sorted(found, key=lambda one: str(one["id"]))[:limit])
+
+
+def queue_of(
+    documents: Iterable[Document], partition_key: str, *, epoch: str, first: int, limit: int
+) -> tuple[Document, ...]:
+    found = [
+        one
+        for one in documents
+        if one["partitionKey"] == partition_key
+        and one.get("epoch") == epoch
+        and isinstance(one.get("position"), int)
+        and one["position"] >= first
+    ]
+    return tuple(sorted(found, key=lambda one: int(one["position"]))[:limit])
+
+
+def present_in(
+    documents: Iterable[Document], partition_key: str, document_ids: Collection[str]
+) -> frozenset[str]:
+    return frozenset(
+        str(one["id"])
+        for one in documents
+        if one["partitionKey"] == partition_key and one["id"] in document_ids
+    )
+
+
+def keys_of(documents: Iterable[Document], *, processor: str, container: str) -> tuple[Document, ...]:
+    return tuple(
+        one
+        for one in documents
+        if one.get("type") == "parkedKey"
+        and ("key" not in one or (one.get("processor"), one.get("container")) == (processor, container))
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.ports import ChangeBatch, Notes
 
 
 def event(
@@ -55,5 +55,17 @@ def entity(key: str = "contact-1", *, lsn: int = 1) -> Document:
     return {"id": key, "partitionKey": key, "type": "contact", "data": {"id": key}, "ttl": -1, "_lsn": lsn}
 
 
-def batch(*documents: Document, lease: str = "0", tenure: int = 0) -> ChangeBatch:
-    return ChangeBatch(lease=lease, documents=documents, tenure=tenure)
+def batch(
+    *documents: Document,
+    lease: str = "0",
+    tenure: int = 0,
+    processor: str = "",
+    notes: Notes | None = None,
+) -> ChangeBatch:
+    return ChangeBatch(
+        lease=lease,
+        documents=documents,
+        tenure=tenure,
+        processor=processor,
+        notes=Notes() if notes is None else notes,
+    )

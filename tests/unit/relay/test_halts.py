@@ -21,11 +21,14 @@ def alarms(records: list[Record]) -> list[PublishHalted]:
     return [record for record in records if isinstance(record, PublishHalted)]
 
 
-async def test_a_missing_topic_is_an_alarm_with_every_attempt_until_it_is_there():
+async def test_a_missing_topic_is_an_alarm_with_every_attempt_after_the_first_until_it_is_there():
+    """
+    The first one may only have found an expired token.
+    """
     broker, records = MemoryBroker(clock=asyncio.get_running_loop().time), list[Record]()
     broker.faults.extend([Fault.NO_TOPIC] * 7)
     await relay_on(broker, records)(batch(event(number=1), event(number=2)))
-    assert 7 == len(alarms(records))
+    assert 6 == len(alarms(records))
     assert ["contact-1/1", "contact-1/2"] == [message.message_id for message in broker.accepted]
 
 

@@ -13,9 +13,9 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay.parked import INDEX_ID, KEY_ID, events_in, held_id, key_in
-from tests.unit.relay.factories import batch, event
-from tests.unit.relay.test_parking import parked
+from cosmos_outbox.relay.parked import KEY_ID, held_id, key_in
+from tests.unit.relay.factories import event
+from tests.unit.relay.test_parking import parked, place
 
 _KEY = ["epoch", "state", "claim", "first", "next", "held", "parkedAt", "failure"]
 _EVENT = ["event", "epoch", "position", "status", "parkedAt", "closedAt", "note", "failure", "original"]
@@ -44,9 +44,9 @@ async def tampered(
 @pytest.mark.parametrize("field", _KEY)
 async def test_a_key_without_a_field_is_told_of_by_its_name(field: str) -> None:
     world = await parked()
-    await tampered(world.store, KEY_ID, "b", lambda document: document.pop(field))
+    await tampered(world.store, KEY_ID, place("b"), lambda document: document.pop(field))
     with pytest.raises(ParkingError, match=f"'outbox.key' of partition key .* cannot be read .*{field}"):
-        await key_in(world.store, "b")
+        await key_in(world.store, place("b"))
 
 
 @pytest.mark.parametrize(("field", "value"), _WRONG)
@@ -54,35 +54,24 @@ async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name
     field: str, value: object
 ) -> None:
     world = await parked()
-    await tampered(world.store, KEY_ID, "b", lambda document: document.update({field: value}))
+    await tampered(world.store, KEY_ID, place("b"), lambda document: document.update({field: value}))
     with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
-        await key_in(world.store, "b")
+        await key_in(world.store, place("b"))
 
 
 @pytest.mark.parametrize("field", _EVENT)
 async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> None:
     world = await parked()
-    (event, *_) = await events_in(world.store, "b")
-    await tampered(world.store, held_id(event.event_id), "b", lambda document: document.pop(field))
-    with pytest.raises(ParkingError, match=f"'{held_id(event.event_id)}' of partition key 'b' .*{field}"):
-        await events_in(world.store, "b")
+    await tampered(world.store, held_id("b/2"), place("b"), lambda document: document.pop(field))
+    with pytest.raises(
+        ParkingError, match=f"'{held_id('b/2')}' of partition key .* cannot be read .*{field}"
+    ):
+        await world.operator.show("b")
 
 
 async def test_a_key_that_cannot_be_read_stands_still_while_others_go_on() -> None:
     world = await parked()
-    await tampered(world.store, KEY_ID, "b", lambda document: document.update(state="quarantined"))
+    await tampered(world.store, KEY_ID, place("b"), lambda document: document.update(state="quarantined"))
     with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
-        await world.worker()(batch(event("b", 9), event("c", 1)))
+        await world.worker()(world.page(event("b", 9), event("c", 1)))
     assert ["b/1", "c/1"] == world.ids
-
-
-@pytest.mark.parametrize(
-    "keys", [None, [], {"e": "b"}, {"e": {"since": 1}}, {"e": {"key": "b", "since": "now"}}]
-)
-async def test_an_index_that_cannot_be_read_is_told_of_by_its_name(keys: object) -> None:
-    world = await parked()
-    await tampered(world.store, INDEX_ID, INDEX_ID, lambda document: document.update(keys=keys))
-    with pytest.raises(ParkingError, match=r"'outbox\.keys' .* cannot be read"):
-        await world.operator.list()
-    with pytest.raises(ParkingError, match=r"'outbox\.keys' .* cannot be read"):
-        await world.worker()(batch(event("c", 1)))

@@ -5,8 +5,9 @@ The quarantine lane: what the relay holds, what an operator releases, and how th
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -33,47 +34,49 @@ from cosmos_outbox.instrumentation import (
     Record,
 )
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import CommitResult, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
 from cosmos_outbox.relay.parked import NO_ETAG, EventStatus, KeyState, held_id
 from tests.simulation.relay import Link, Service, Session
 from tests.unit.relay.factories import batch, entity, event
+from tests.unit.relay.stores import Passing
 
 ResultT = TypeVar("ResultT")
 
 
-class Counted:
+class Counted(Passing):
     """
-    A parked store that counts requests, and can fail them.
+    A parked store that counts requests, and can fail them; `before` and `after` get the partition key of the events.
     """
 
     def __init__(self, store: MemoryParked) -> None:
-        self._store = store
+        super().__init__(store)
         self.requests = 0
         self.commits = 0
         self.before: Callable[[str, str], Exception | None] = lambda operation, key: None
         self.after: Callable[[str, str], Exception | None] = lambda operation, key: None
         self.latency_seconds = 0.0
 
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        return await self._call("read", partition_key, lambda: self._store.read(document_id, partition_key))
-
-    async def list(self, partition_key: str) -> tuple[Document, ...]:
-        return await self._call("list", partition_key, lambda: self._store.list(partition_key))
-
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        self.commits += 1
-        return await self._call("commit", partition_key, lambda: self._store.commit(partition_key, writes))
-
-    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def call(
+        self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        key = json.loads(partition_key)[2] if partition_key.startswith("[") else partition_key
         self.requests += 1
+        self.commits += operation == "commit"
         await asyncio.sleep(self.latency_seconds)
         if (error := self.before(operation, key)) is not None:
             raise error
-        answer = await call()
+        answer = await request()
         if (error := self.after(operation, key)) is not None:
             raise error
         return answer
+
+
+def place(partition_key: str) -> str:
+    """
+    Where the documents of a key lie whose batches name no processor.
+    """
+    return Scope().partition_of(partition_key)
 
 
 class World:
@@ -85,10 +88,17 @@ class World:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
         self.store = MemoryParked()
         self.told: list[Record] = []
+        self.notes = Notes()  # of the lease, whoever owns it
         self.limits = (max_keys, max_events)
         self.counted = Counted(self.store)
         self.relay = self.worker()
         self.operator = ParkedKeys(self.counted, self.broker.publisher(lanes=1), backoff=Backoff())
+
+    def page(self, *documents: Document, tenure: int = 0) -> ChangeBatch:
+        """
+        A page of the lease, which knows its notes.
+        """
+        return batch(*documents, tenure=tenure, notes=self.notes)
 
     def worker(self) -> Relay:
         return Relay(
@@ -120,22 +130,22 @@ async def parked(*, later: int = 2, **limits: int) -> World:
     """
     world = World(**limits)
     world.reject("b/2")
-    await world.relay(batch(*(event("b", number) for number in range(1, 3 + later))))
+    await world.relay(world.page(*(event("b", number) for number in range(1, 3 + later))))
     return world
 
 
 async def test_a_rejected_event_parks_its_key_and_the_others_flow() -> None:
     world = World()
     world.reject("b/2")
-    await world.relay(batch(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
+    await world.relay(world.page(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
     assert ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2", "c/3"] == sorted(world.ids)
     assert ["b/2", "b/3"] == await world.held("b")
 
 
 async def test_later_events_of_a_parked_key_queue_behind_it() -> None:
     world = await parked(later=1)
-    await world.relay(batch(event("a", 1), event("b", 4), event("b", 5), entity("b")))
-    await world.relay(batch(event("b", 6)))
+    await world.relay(world.page(event("a", 1), event("b", 4), event("b", 5), entity("b")))
+    await world.relay(world.page(event("b", 6)))
     assert ["b/1", "a/1"] == world.ids
     assert ["b/2", "b/3", "b/4", "b/5", "b/6"] == await world.held("b")
 
@@ -143,7 +153,7 @@ async def test_later_events_of_a_parked_key_queue_behind_it() -> None:
 async def test_a_parked_key_tells_what_failed_and_how_often_it_was_tried() -> None:
     world = World()
     world.reject("b/2")
-    await world.relay(batch(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
+    await world.relay(world.page(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
     failure = (await world.operator.list())[0].failure
     assert failure is not None
     assert ("b/2", "MessageRejected") == (failure.event_id, failure.reason)
@@ -156,7 +166,7 @@ async def test_what_is_held_is_the_event_as_it_was_committed() -> None:
     world = World()
     world.reject("b/2")
     document = event("b", 2, correlationId="c-1")
-    await world.relay(batch(document))
+    await world.relay(world.page(document))
     held = (await world.operator.show("b")).held[0].event
     assert {**document, "_etag": None} == {**held, "_etag": None}
 
@@ -168,10 +178,10 @@ async def test_no_document_of_the_store_ever_expires() -> None:
 
 async def test_keys_that_are_not_parked_cost_no_request() -> None:
     world = World()
-    await world.relay(batch(event("a", 1)))
+    await world.relay(world.page(event("a", 1)))
     first = world.counted.requests
     for number in range(2, 30):
-        await world.relay(batch(event("a", number), event(f"k{number}", 1)))
+        await world.relay(world.page(event("a", number), event(f"k{number}", 1)))
     assert first == world.counted.requests
 
 
@@ -179,7 +189,7 @@ async def test_a_new_owner_asks_once_before_it_sends_anything() -> None:
     world = await parked()
     world.reject()
     successor = world.worker()
-    await successor(batch(event("b", 5), event("c", 1)))
+    await successor(world.page(event("b", 5), event("c", 1)))
     assert ["b/2", "b/3", "b/4", "b/5"] == await world.held("b")
     assert ["b/1", "c/1"] == world.ids
 
@@ -190,11 +200,11 @@ async def test_a_worker_that_gets_a_lease_back_asks_again() -> None:
     """
     world = World()
     away = world.worker()
-    await away(batch(event("b", 1), tenure=1))
+    await away(world.page(event("b", 1), tenure=1))
     world.reject("b/2")
-    await world.relay(batch(event("b", 2)))
+    await world.relay(world.page(event("b", 2)))
     world.reject()
-    await away(batch(event("b", 3), tenure=2))
+    await away(world.page(event("b", 3), tenure=2))
     assert ["b/1"] == world.ids
     assert ["b/2", "b/3"] == await world.held("b")
 
@@ -203,14 +213,14 @@ async def test_nothing_is_sent_while_the_parked_keys_cannot_be_read() -> None:
     world = World()
     world.counted.before = lambda operation, key: AccessDenied()
     with pytest.raises(AccessDenied):
-        await world.relay(batch(event("a", 1)))
+        await world.relay(world.page(event("a", 1)))
     assert [] == world.ids
 
 
 async def test_a_page_that_comes_again_holds_nothing_twice() -> None:
     world = await parked()
     for worker in (world.relay, world.worker()):
-        await worker(batch(*(event("b", number) for number in range(1, 5)), tenure=7))
+        await worker(world.page(*(event("b", number) for number in range(1, 5)), tenure=7))
     assert ["b/2", "b/3", "b/4"] == await world.held("b")
 
 
@@ -223,7 +233,7 @@ async def test_very_many_events_are_held_in_several_batches() -> None:
 async def test_events_too_large_for_one_batch_are_held_in_several() -> None:
     world = World()
     world.reject("b/0")
-    await world.relay(batch(*(event("b", number, size=200_000) for number in range(20))))
+    await world.relay(world.page(*(event("b", number, size=200_000) for number in range(20))))
     assert [f"b/{number}" for number in range(20)] == await world.held("b")
 
 
@@ -232,24 +242,24 @@ async def test_a_release_sends_what_is_held_in_order_and_hands_the_key_back() ->
     world.reject()
     released = await world.operator.release("b")
     assert (121, True) == (released.sent, released.handed_back)
-    await world.relay(batch(event("b", 123)))
-    await world.relay(batch(event("b", 124)))
+    await world.relay(world.page(event("b", 123)))
+    await world.relay(world.page(event("b", 124)))
     assert [f"b/{number}" for number in range(1, 125)] == world.ids
     assert () == await world.operator.list()
 
 
-async def test_after_a_release_only_the_empty_index_is_left() -> None:
+async def test_after_a_release_the_store_is_empty() -> None:
     world = await parked()
     world.reject()
     await world.operator.release("b")
-    assert [{}] == [document["keys"] for document in world.store.documents()]
+    assert () == world.store.documents()
 
 
 async def test_the_relay_tells_when_a_key_flows_again() -> None:
     world = await parked()
     world.reject()
     await world.operator.release("b")
-    await world.relay(batch(event("b", 5)))
+    await world.relay(world.page(event("b", 5)))
     assert [KeyResumed(lease="0", partition_key="b")] == world.told_of(KeyResumed)
 
 
@@ -326,7 +336,7 @@ async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its
     else:
         await world.operator.release("b", edited={"state": "mended"})
     before = world.ids
-    await world.worker()(batch(*(event("b", number) for number in range(1, 6))))
+    await world.worker()(world.page(*(event("b", number) for number in range(1, 6))))
     assert [*before, "b/5"] == world.ids
     assert () == await world.operator.list()
 
@@ -335,7 +345,7 @@ async def test_a_key_can_be_parked_again_after_it_was_released() -> None:
     world = await parked()
     world.reject("b/5")
     await world.operator.release("b")
-    await world.relay(batch(event("b", 5), event("b", 6)))
+    await world.relay(world.page(event("b", 5), event("b", 6)))
     assert ["b/5", "b/6"] == await world.held("b")
     world.reject()
     await world.operator.release("b")
@@ -353,7 +363,7 @@ async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder
 
     async def load() -> None:
         for number in range(5, 400):
-            await world.relay(batch(event("b", number)))
+            await world.relay(world.page(event("b", number)))
 
     loading = asyncio.create_task(load())
     async with asyncio.timeout(30):
@@ -365,7 +375,7 @@ async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder
 
 
 async def test_two_operators_do_not_release_the_same_key_at_once() -> None:
-    world = await parked()
+    world = await parked(later=200)
     world.broker.latency_seconds = 1
     world.reject()
     first = asyncio.create_task(world.operator.release("b"))
@@ -373,34 +383,69 @@ async def test_two_operators_do_not_release_the_same_key_at_once() -> None:
     with pytest.raises(ReleaseInProgress):
         await world.operator.release("b")
     with pytest.raises(ReleaseInProgress):
-        await world.operator.drop("b", "b/3", reason="late")
+        await world.operator.drop("b", "b/190", reason="late")
     await first
-    assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
+    assert [f"b/{number}" for number in range(1, 203)] == world.ids
+    assert 0 == world.broker.duplicates
 
 
-async def test_a_release_that_was_taken_over_stops_and_the_order_holds() -> None:
+async def test_a_release_that_moves_nothing_for_half_a_minute_is_taken_over_and_the_order_holds() -> None:
     world = await parked(later=200)
-    world.broker.latency_seconds = 1
+    world.broker.latency_seconds = 40
     world.reject()
     first = asyncio.create_task(world.operator.release("b"))
     await asyncio.sleep(5)
-    await world.operator.release("b", take_over=True)
+    world.broker.latency_seconds = 0
+    await world.operator.release("b")
     with pytest.raises((ReleaseInProgress, KeyNotParked)):
         await first
     assert [f"b/{number}" for number in range(1, 203)] == world.ids
 
 
-async def test_a_release_that_crashed_is_taken_over_where_it_stopped() -> None:
+async def test_a_release_that_was_killed_is_taken_over_where_it_stopped_with_the_same_payload() -> None:
     world = await parked(later=200)
-    world.broker.latency_seconds = 1
     world.reject()
-    first = asyncio.create_task(world.operator.release("b", edited={"state": "mended"}))
-    await asyncio.sleep(5)
+    dies = asyncio.Event()
+
+    class Dying(Counted):
+        """
+        What an operator has whose process is killed once the first events were taken off: it can give nothing up.
+        """
+
+        async def call(self, operation: str, partition_key: str, request: Any) -> Any:
+            if dies.is_set():
+                await asyncio.Event().wait()
+            answer = await super().call(operation, partition_key, request)
+            if operation == "commit" and self.commits == 2:
+                dies.set()
+            return answer
+
+    killed = ParkedKeys(Dying(world.store), world.broker.publisher(lanes=1))
+    first = asyncio.create_task(killed.release("b", edited={"state": "mended"}))
+    await dies.wait()
     first.cancel()
+    await asyncio.sleep(20)
     assert KeyState.RELEASING is (await world.operator.list())[0].state
-    await world.operator.release("b", take_over=True)
+    started = asyncio.get_running_loop().time()
+    await world.operator.release("b")
+    assert 30 <= asyncio.get_running_loop().time() - started < 35
     assert [f"b/{number}" for number in range(1, 203)] == world.ids
     assert b'{"state":"mended"}' == world.broker.accepted[1].body
+
+
+async def test_a_release_that_is_interrupted_gives_its_claim_up() -> None:
+    world = await parked()
+    world.reject()
+    world.broker.latency_seconds = 5
+    interrupted = asyncio.create_task(world.operator.release("b"))
+    await asyncio.sleep(0.2)
+    interrupted.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await interrupted
+    world.broker.latency_seconds = 0
+    started = asyncio.get_running_loop().time()
+    assert 3 == (await world.operator.release("b")).sent
+    assert 1 > asyncio.get_running_loop().time() - started
 
 
 async def test_a_release_without_a_topic_leaves_the_key_as_it_was() -> None:
@@ -443,40 +488,39 @@ async def test_looking_needs_no_topic_and_releasing_does() -> None:
         await viewer.release("b")
 
 
-async def test_a_worker_remembers_no_more_parked_keys_than_there_may_be() -> None:
+async def test_keys_that_were_handed_back_do_not_count_towards_the_limit_although_no_event_of_theirs_came() -> (
+    None
+):
     world = World(max_keys=2)
     for number in range(5):
         world.reject(f"k{number}/1")
-        await world.relay(batch(event(f"k{number}")))
-        await world.relay(batch(event(f"k{number}", 2)))
+        await world.relay(world.page(event(f"k{number}"), event(f"k{number}", 2)))
         assert [f"k{number}/1", f"k{number}/2"] == await world.held(f"k{number}")
         world.reject()
         await world.operator.release(f"k{number}")
-    parking = world.relay._parking
-    assert parking is not None
-    assert ["k4"] == list(parking._confirmed)
+    assert [] == world.told_of(ParkingFailed)
 
 
 async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_the_page_flow() -> None:
     world = World(max_keys=1)
     world.reject("a/1", "b/1")
-    await world.relay(batch(event("a", 1)))
+    await world.relay(world.page(event("a", 1)))
     for _ in range(3):
         with pytest.raises(ParkingFull, match="'b'"):
-            await world.relay(batch(event("b", 1), event("c", 1), event("a", 2)))
+            await world.relay(world.page(event("b", 1), event("c", 1), event("a", 2)))
     assert ["c/1"] == world.ids
     assert 0 == world.broker.duplicates
     assert ["a/1", "a/2"] == await world.held("a")
     assert 3 == len(world.told_of(ParkingFailed))
     world.reject("b/1")
     await world.operator.release("a")
-    await world.relay(batch(event("b", 1), event("c", 1), event("a", 2)))
+    await world.relay(world.page(event("b", 1), event("c", 1), event("a", 2)))
     assert ["b/1"] == await world.held("b")
 
 
 async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_released() -> None:
     world = await parked(later=1, max_events=3)
-    page = batch(event("b", 4), event("b", 5), event("c", 1))
+    page = world.page(event("b", 4), event("b", 5), event("c", 1))
     with pytest.raises(ParkingFull, match="3 events"):
         await world.relay(page)
     assert ["b/2", "b/3", "b/4"] == await world.held("b")
@@ -489,9 +533,9 @@ async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_release
 async def test_a_store_that_is_down_halts_the_lease_and_the_other_keys_flow() -> None:
     world = World()
     world.reject("b/1")
-    await world.relay(batch(event("a", 1)))
+    await world.relay(world.page(event("a", 1)))
     world.counted.before = lambda operation, key: StoreUnavailable()
-    page = batch(event("a", 2), event("b", 1), event("b", 2))
+    page = world.page(event("a", 2), event("b", 1), event("b", 2))
     with pytest.raises(StoreUnavailable):
         await world.relay(page)
     assert ["a/1", "a/2"] == world.ids
@@ -518,27 +562,13 @@ async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
         return StoreUnavailable() if answers == lost + 1 else None
 
     world.counted.after = lose
-    await world.relay(batch(*(event("b", number) for number in range(1, 4))))
-    await world.relay(batch(event("b", 4)))
+    await world.relay(world.page(*(event("b", number) for number in range(1, 4))))
+    await world.relay(world.page(event("b", 4)))
     assert ["b/2", "b/3", "b/4"] == await world.held("b")
     await world.operator.release("b", edited={"state": "mended"})
-    await world.relay(batch(event("b", 5)))
+    await world.relay(world.page(event("b", 5)))
     assert [f"b/{number}" for number in range(1, 6)] == world.ids
     assert () == await world.operator.list()
-
-
-async def test_a_parking_without_effect_leaves_no_entry() -> None:
-    world = World()
-    world.reject("b/1")
-    # the first commit asks whether the key is parked, the second would park it
-    outcomes = iter([None])
-    world.counted.before = lambda operation, key: (
-        next(outcomes, AccessDenied()) if (operation, key) == ("commit", "b") else None
-    )
-    parking = Parking(world.counted)
-    with pytest.raises(AccessDenied):
-        await world.relay(batch(event("b", 1)))
-    assert frozenset() == await parking.keys()
 
 
 async def test_messages_of_a_release_are_those_that_the_relay_would_have_sent() -> None:
@@ -567,7 +597,7 @@ async def test_a_key_whose_events_are_all_dropped_is_handed_back_by_a_release() 
         await world.operator.release("b", edited={})
     released = await world.operator.release("b")
     assert (0, True) == (released.sent, released.handed_back)
-    await world.relay(batch(event("b", 4)))
+    await world.relay(world.page(event("b", 4)))
     assert ["b/1", "b/4"] == world.ids
 
 
@@ -600,7 +630,7 @@ async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_ha
             hands_back = writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG
             if hands_back and not appending and (document := next(late, None)) is not None:
                 appending = True
-                await world.relay(batch(document))
+                await world.relay(world.page(document))
             return await world.store.commit(partition_key, writes)
 
     store = AtTheLastMoment()
@@ -608,7 +638,7 @@ async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_ha
     released = await ParkedKeys(store, world.broker.publisher(lanes=1)).release("b")
     assert appending
     assert 4 == released.sent
-    await world.relay(batch(event("b", 6)))
+    await world.relay(world.page(event("b", 6)))
     assert [f"b/{number}" for number in range(1, 7)] == world.ids
 
 
@@ -631,7 +661,7 @@ async def test_an_event_behind_a_hand_back_is_sent_by_the_relay() -> None:
     store = AtTheLastMoment()
     store._container = world.store._container
     relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
-    await relay(batch(event("b", 5), event("b", 6)))
+    await relay(world.page(event("b", 5), event("b", 6)))
     assert releasing
     assert [f"b/{number}" for number in range(1, 7)] == world.ids
     assert () == await world.operator.list()
@@ -641,7 +671,7 @@ async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
     world = await parked(later=0)
     document = next(document for document in world.store.documents() if document["id"] == "event.b/2")
     damaged = {**document, "event": {**document["event"], "type": "note"}}
-    await world.store.commit("b", [Write(kind=WriteKind.REPLACE, id="event.b/2", document=damaged)])
+    await world.store.commit(place("b"), [Write(kind=WriteKind.REPLACE, id="event.b/2", document=damaged)])
     with pytest.raises(UsageError, match="drop it"):
         await world.operator.release("b")
     await world.operator.drop("b", "b/2", reason="damaged")

@@ -1,0 +1,53 @@
+"""
+Parked stores around others, for tests that change single requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
+
+from cosmos_outbox.documents import Document
+from cosmos_outbox.ports import CommitResult, ParkedStore, Write
+
+ResultT = TypeVar("ResultT")
+
+
+class Passing:
+    """
+    A store that passes everything on, each request through `call`.
+    """
+
+    def __init__(self, store: ParkedStore) -> None:
+        self.store = store
+
+    async def call(
+        self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        return await request()
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        return await self.call("read", partition_key, lambda: self.store.read(document_id, partition_key))
+
+    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
+        return await self.call(
+            "page", partition_key, lambda: self.store.page(partition_key, after=after, limit=limit)
+        )
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        return await self.call(
+            "queue",
+            partition_key,
+            lambda: self.store.queue(partition_key, epoch=epoch, first=first, limit=limit),
+        )
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
+        return await self.call(
+            "present", partition_key, lambda: self.store.present(partition_key, document_ids)
+        )
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        return await self.call("keys", "", lambda: self.store.keys(processor=processor, container=container))
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        return await self.call("commit", partition_key, lambda: self.store.commit(partition_key, writes))
