@@ -1,0 +1,285 @@
+"""
+Whose parked keys are whose: processors, containers, leases, keys parked by hand, and those of before 0.1.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import KeyNotParked, NotFound, StoreUnavailable
+from cosmos_outbox.instrumentation import KeyResumed
+from cosmos_outbox.ports import Notes, Write, WriteKind
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
+from tests.unit.relay.factories import batch, event
+from tests.unit.relay.stores import Passing
+from tests.unit.relay.test_parking import World, parked
+
+names = st.text(max_size=40)
+scopes = st.builds(Scope, processor=names, container=names)
+
+
+@given(st.tuples(scopes, names), st.tuples(scopes, names))
+def test_two_keys_share_a_partition_only_where_all_their_names_are_equal(
+    one: tuple[Scope, str], other: tuple[Scope, str]
+) -> None:
+    assert (one == other) == (one[0].partition_of(one[1]) == other[0].partition_of(other[1]))
+
+
+def test_the_partition_of_a_key_as_long_as_can_be_is_one_that_cosmos_db_takes() -> None:
+    longest = Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 1000)
+    assert 2000 > len(longest.encode())
+    assert longest != Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 999 + "x")
+
+
+async def test_two_processors_that_share_a_store_hold_and_release_each_its_own_events() -> None:
+    store, brokers = MemoryParked(), {name: MemoryBroker() for name in ("billing", "audit")}
+    brokers["billing"].rejects = lambda message: message.message_id == "b/1"
+    pages = {name: Notes() for name in brokers}
+    for start in (1, 3):
+        for name, broker in brokers.items():
+            relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
+            documents = [event("b", number) for number in (start, start + 1)]
+            await relay(batch(*documents, processor=name, notes=pages[name], tenure=start))
+    keys = {
+        name: ParkedKeys(store, broker.publisher(), scope=Scope(processor=name))
+        for name, broker in brokers.items()
+    }
+    assert (1, 0) == (len(await keys["billing"].list()), len(await keys["audit"].list()))
+    with pytest.raises(KeyNotParked):
+        await keys["audit"].release("b")
+    brokers["billing"].rejects = lambda message: False
+    await keys["billing"].release("b")
+    for broker in brokers.values():
+        assert ["b/1", "b/2", "b/3", "b/4"] == [message.message_id for message in broker.accepted]
+
+
+async def test_the_notes_of_a_lease_name_its_parked_keys_until_they_are_handed_back() -> None:
+    world = await parked(later=0)
+    assert ["b"] == json.loads(world.notes.text or "")
+    world.reject()
+    await world.operator.release("b")
+    await world.relay(world.page(event("b", 3)))
+    assert [] == json.loads(world.notes.text or "")
+
+
+async def test_a_partition_key_of_any_length_takes_little_room_in_a_lease() -> None:
+    world = World()
+    key = "ж" * 900
+    world.broker.rejects = lambda message: b'"number":1' in message.body
+    await world.relay(world.page(event(key, 1)))
+    assert 100 > len(world.notes.text or "")
+    await world.worker()(world.page(event(key, 2), tenure=2))
+    assert 2 == len((await world.operator.show(key)).held)
+
+
+async def test_names_of_keys_that_no_event_comes_for_any_more_leave_the_lease_by_and_by() -> None:
+    world = World()
+    for number in range(4):
+        world.reject(f"k{number}/1")
+        await world.relay(world.page(event(f"k{number}")))
+        world.reject()
+        await world.operator.release(f"k{number}")
+    world.reject("b/1")
+    await world.relay(world.page(event("b")))
+    await asyncio.sleep(20)
+    await world.relay(world.page(event("c")))
+    assert ["b"] == json.loads(world.notes.text or "")
+
+
+# Keys that no lease names
+
+
+async def test_a_key_that_is_parked_by_hand_is_held_from_the_next_look_on_and_released_in_order() -> None:
+    world = World()
+    await world.relay(world.page(event("b", 1)))
+    await world.operator.park("b", reason="its consumer is broken")
+    await asyncio.sleep(20)
+    await world.relay(world.page(event("b", 2), event("a", 1)))
+    await world.worker()(world.page(event("b", 3), tenure=2))
+    assert ["b/2", "b/3"] == await world.held("b")
+    await world.operator.release("b")
+    await world.relay(world.page(event("b", 4)))
+    assert ["b/1", "a/1", "b/2", "b/3", "b/4"] == world.ids
+
+
+async def test_parking_a_key_by_hand_that_is_parked_changes_nothing() -> None:
+    world = await parked()
+    (before,) = await world.operator.list()
+    assert before == await world.operator.park("b", reason="to be sure")
+
+
+async def test_a_key_that_was_parked_by_hand_and_released_before_an_event_came_flows() -> None:
+    world = World()
+    await world.operator.park("b", reason="to be sure")
+    await world.relay(world.page(event("a", 1)))
+    await world.operator.release("b")
+    await world.relay(world.page(event("b", 1)))
+    assert ["a/1", "b/1"] == world.ids
+    assert 1 == len(world.told_of(KeyResumed))
+
+
+async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_in() -> None:
+    world = World()
+    await world.relay(world.page(event("a", 1)))
+    world.counted.before = lambda operation, key: StoreUnavailable()
+    await world.worker()(world.page(event("a", 2), tenure=2))
+    assert ["a/1", "a/2"] == world.ids
+
+
+# Keys parked before 0.1.0
+
+
+async def old(world: World) -> None:
+    """
+    Write what a relay wrote before 0.1.0 that parked "b" at b/2, with an event of it: no scope, and an index.
+    """
+    key: Document = {
+        "id": "outbox.key", "partitionKey": "b", "type": "parkedKey", "epoch": "e1", "state": "parked",
+        "claim": None, "first": 0, "next": 2, "held": 2, "parkedAt": "2026-01-01T00:00:00+00:00",
+        "failure": {"eventId": "b/2", "reason": "MessageRejected", "error": "no", "attempts": 1},
+    }  # fmt: skip
+    held = [
+        {
+            "id": f"event.b/{number}", "partitionKey": "b", "type": "parkedEvent", "epoch": "e1",
+            "position": number - 2, "status": "held", "parkedAt": "2026-01-01T00:00:00+00:00", "closedAt": None,
+            "note": None, "failure": None, "original": None, "event": event("b", number),
+        }
+        for number in (2, 3)
+    ]  # fmt: skip
+    index: Document = {
+        "id": "outbox.keys",
+        "partitionKey": "outbox.keys",
+        "type": "parkedKeys",
+        "keys": {"e1": {"key": "b"}},
+    }
+    for document in (key, *held, index):
+        write = Write(kind=WriteKind.CREATE, id=str(document["id"]), document=document)
+        await world.store.commit(str(document["partitionKey"]), [write])
+
+
+async def test_a_key_that_was_parked_before_is_listed_shown_held_and_released() -> None:
+    world = World()
+    await old(world)
+    assert ["b"] == [key.partition_key for key in await world.operator.list()]
+    await world.relay(world.page(event("b", 4), event("a", 1)))
+    await world.worker()(world.page(event("b", 5), tenure=2))
+    assert ["b/2", "b/3", "b/4", "b/5"] == await world.held("b")
+    await world.operator.drop("b", "b/3", reason="of no use")
+    await world.operator.release("b")
+    await world.relay(world.page(event("b", 6)))
+    assert ["a/1", "b/2", "b/4", "b/5", "b/6"] == world.ids
+    assert ["b/3"] == [record.event_id for record in await world.operator.records("b")]
+    assert {"b/3"} == (await world.operator.known("b", ["b/2", "b/3"])).keys()
+
+
+async def test_a_key_that_was_parked_before_is_held_by_every_processor_until_it_is_released() -> None:
+    """
+    No document says whose it is. Who runs two processors releases such keys first.
+    """
+    world = World()
+    await old(world)
+    other = batch(event("b", 4), processor="audit")
+    await world.worker()(other)
+    assert [] == world.ids
+
+
+async def test_nothing_is_sent_until_a_lease_of_before_has_been_told_which_keys_are_parked() -> None:
+    world = World()
+    await old(world)
+
+    class Away(Passing):
+        away = True
+
+        async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+            if self.away:
+                raise StoreUnavailable(applied=False)
+            return await super().keys(processor=processor, container=container)
+
+    store = Away(world.store)
+    relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
+    with pytest.raises(StoreUnavailable):
+        await relay(world.page(event("b", 4)))
+    store.away = False
+    await relay(world.page(event("b", 4)))
+    assert [] == world.ids
+    assert ["b/2", "b/3", "b/4"] == await world.held("b")
+
+
+# Events that are too large to be copied
+
+
+async def test_an_event_too_large_to_be_copied_is_parked_as_a_reference_and_sent_from_its_container() -> None:
+    world = World()
+    large = event("b", 2, size=2_050_000)
+    world.reject("b/2")
+    await world.relay(world.page(event("b", 1), large, event("b", 3), event("a", 1)))
+    (reference, later) = (await world.operator.show("b")).held
+    assert (True, {}, False) == (reference.referenced, reference.data, later.referenced)
+    assert large["_etag"] == reference.event["_etag"]
+    assert {"a/1", "b/1"} == set(world.ids)
+    world.reject()
+
+    class Events:
+        async def read(self, document_id: str, partition_key: str) -> Document:
+            assert ("b/2", "b") == (document_id, partition_key)
+            return {name: value for name, value in large.items() if name != "_lsn"}
+
+    world.broker._max_bytes = 10_000_000
+    events = Events()
+    operator = ParkedKeys(world.store, world.broker.publisher(), events=events)  # type: ignore[arg-type]
+    assert 2 == (await operator.release("b")).sent
+    direct = MemoryBroker(max_message_bytes=10_000_000)
+    await Relay(direct.publisher())(batch(large))
+    assert direct.accepted == [message for message in world.broker.accepted if message.message_id == "b/2"]
+    assert "b/3" == world.ids[-1]
+
+
+async def test_a_reference_to_an_event_that_is_gone_ends_a_release_by_its_name_and_can_be_dropped() -> None:
+    world = World()
+    world.reject("b/2")
+    await world.relay(world.page(event("b", 1), event("b", 2, size=2_050_000), event("b", 3)))
+    world.reject()
+    operator = ParkedKeys(world.store, world.broker.publisher(), events=Nothing())  # type: ignore[arg-type]
+    released = await operator.release("b")
+    assert "no longer has it" in str(released.failure and released.failure.error)
+    assert ["b/1"] == world.ids
+    await operator.drop("b", "b/2", reason="too late")
+    await operator.release("b")
+    assert ["b/1", "b/3"] == world.ids
+
+
+async def test_a_reference_is_sent_with_the_payload_that_an_operator_gives_it() -> None:
+    world = World()
+    world.reject("b/2")
+    await world.relay(world.page(event("b", 2, size=2_050_000)))
+    assert (await world.operator.release("b", edited={"state": "mended"})).handed_back
+    assert b'{"state":"mended"}' == world.broker.accepted[-1].body
+    (record,) = await world.operator.records("b")
+    assert "b/2" == record.event_id
+
+
+async def test_an_event_with_letters_that_take_more_room_when_escaped_is_parked_all_the_same() -> None:
+    world = World()
+    document = event("b", 1)
+    document["data"]["text"] = "ж" * 360_000
+    world.reject("b/1")
+    await world.relay(world.page(document, event("a", 1)))
+    assert ["a/1"] == world.ids
+    assert [True] == [held.referenced for held in (await world.operator.show("b")).held]
+
+
+class Nothing:
+    """
+    A container whose events are all gone.
+    """
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        raise NotFound(document_id=document_id)

@@ -1,0 +1,175 @@
+"""
+Whose fault a refusal is: a message that the topic will never take, or a topic that takes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.errors import TopicRefusesAll
+from cosmos_outbox.instrumentation import KeyParked, PublishHalted, Record
+from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
+from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from tests.unit.relay.factories import batch, event
+
+
+class World:
+    """
+    A topic, a worker and an operator.
+    """
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker(clock=asyncio.get_running_loop().time)
+        self.store = MemoryParked()
+        self.told: list[Record] = []
+        self.relay = Relay(
+            self.broker.publisher(lanes=2),
+            parking=Parking(self.store),
+            backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
+            notify=self.told.append,
+        )
+        self.operator = ParkedKeys(self.store, self.broker.publisher(lanes=1))
+
+    @property
+    def ids(self) -> set[str]:
+        return {message.message_id for message in self.broker.accepted}
+
+    async def parked(self) -> set[str]:
+        return {key.partition_key for key in await self.operator.list()}
+
+    def told_of(self, kind: type[Record]) -> list[Record]:
+        return [record for record in self.told if isinstance(record, kind)]
+
+
+def crowd(number: int = 1, *, keys: int = 30, page: int = 0) -> ChangeBatch:
+    """
+    A page with one event of each of many keys.
+    """
+    return batch(*(event(f"p{page}k{key}", number, lsn=key) for key in range(keys)))
+
+
+@pytest.mark.parametrize("taken_before", [True, False])
+async def test_a_topic_that_refuses_everything_parks_a_handful_of_keys_and_halts_its_lease(
+    taken_before: bool,
+) -> None:
+    world = World()
+    if taken_before:
+        await world.relay(batch(event("calm")))
+    world.broker.rejects = lambda message: True
+    for _ in range(3):
+        with pytest.raises(TopicRefusesAll, match="at fault"):
+            await world.relay(crowd())
+    assert BELIEVED_IN_A_ROW >= len(await world.parked())
+    assert world.told_of(PublishHalted)
+    world.broker.rejects = lambda message: False
+    await world.relay(crowd())
+    parked = await world.parked()
+    assert {f"p0k{key}/1" for key in range(30)} - world.ids == {f"{key}/1" for key in parked}
+
+
+async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_once_more() -> None:
+    world = World()
+    await world.relay(batch(event("calm")))
+    asked = 0
+
+    def refuse(message: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    world.broker.rejects = refuse
+    with pytest.raises(TopicRefusesAll):
+        await world.relay(crowd())
+    asked = 0
+    with pytest.raises(TopicRefusesAll):
+        await world.relay(crowd())
+    assert asked <= 6, "a batch, and what was taken before, on each lane"
+
+
+async def test_messages_that_are_to_blame_are_parked_however_many_while_the_topic_takes_others() -> None:
+    world = World()
+    await world.relay(batch(event("calm")))
+    world.broker.rejects = lambda message: message.message_id.endswith(("3/1", "7/1", "8/1"))
+    await world.relay(crowd())
+    await world.relay(crowd(page=1))
+    to_blame = {f"p{page}k{key}" for page in (0, 1) for key in range(30) if key % 10 in (3, 7, 8)}
+    assert to_blame == await world.parked()
+    assert 30 + 30 + 1 - len(to_blame) == len(world.ids)
+
+
+async def test_many_messages_that_are_to_blame_one_after_another_are_parked_after_a_look_at_the_topic() -> (
+    None
+):
+    world = World()
+    await world.relay(batch(event("calm")))
+    world.broker.rejects = lambda message: not message.message_id.startswith("calm")
+    await world.relay(crowd(keys=3 * BELIEVED_IN_A_ROW))
+    assert 3 * BELIEVED_IN_A_ROW == len(await world.parked())
+    assert world.broker.duplicates, "what the topic took before was sent again, and dropped by its id"
+
+
+async def test_a_poisoned_event_that_is_the_first_a_worker_sees_is_parked() -> None:
+    world = World()
+    world.broker.rejects = lambda message: message.message_id == "b/1"
+    await world.relay(batch(event("b"), event("b", 2)))
+    assert {"b"} == await world.parked()
+
+
+async def test_a_message_on_which_the_broker_fails_for_no_stated_reason_is_parked_while_others_pass() -> None:
+    world = World()
+    world.broker.chokes = lambda message: message.message_id == "p0k17/1"
+    await world.relay(crowd())
+    assert {"p0k17"} == await world.parked()
+    assert 29 == len(world.ids)
+    (parked,) = world.told_of(KeyParked)
+    assert isinstance(parked, KeyParked)
+    assert "amqp:internal-error" in parked.error
+
+
+async def test_a_broker_that_fails_at_everything_for_no_stated_reason_parks_nothing() -> None:
+    world = World()
+    await world.relay(batch(event("calm")))
+    world.broker.chokes = lambda message: True
+    relaying = asyncio.create_task(world.relay(crowd()))
+    await asyncio.sleep(300)
+    assert not relaying.done()
+    world.broker.chokes = lambda message: False
+    await relaying
+    assert set() == await world.parked()
+    assert 31 == len(world.ids)
+
+
+async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_the_broker_fails_at_it() -> (
+    None
+):
+    world = World()
+    world.broker.chokes = lambda message: True
+    page = batch(event("b"))
+    for _ in range(20):
+        with suppress(TopicRefusesAll):
+            await world.relay(page)
+    assert {"b"} == await world.parked()
+
+
+async def test_what_one_topic_takes_says_nothing_of_another() -> None:
+    brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
+    publisher = RoutedPublisher(
+        parse_routes("action:Moved=b", default="a"),
+        {topic: broker.publisher(lanes=1) for topic, broker in brokers.items()},
+    )
+    store = MemoryParked()
+    documents = [event(f"k{number}", lsn=number) for number in range(40)]
+    for document in documents[::2]:
+        document["data"]["action"] = "Moved"
+    relay = Relay(publisher, parking=Parking(store), notify=lambda record: None)
+    with pytest.raises(TopicRefusesAll):
+        await relay(batch(*documents))
+    assert BELIEVED_IN_A_ROW >= len(await ParkedKeys(store).list())
