@@ -391,6 +391,22 @@ def unheard(record: Record) -> None:
     """
 
 
+def guarded(notify: Hook) -> Hook:
+    """
+    Return a hook that logs what another one raises, and goes on: what it was told of has happened, and stays so.
+
+    Whoever calls a hook calls it so: raised on the way, its mistake would fail work that is done.
+    """
+
+    def told(record: Record) -> None:
+        try:
+            notify(record)
+        except Exception:  # a hook may raise anything
+            _logger.exception("hook.failed %s", type(record).__name__)
+
+    return told
+
+
 def log_hook(record: Record) -> None:
     """
     Log a record: its class name is the event key, its fields are the structured extra.
