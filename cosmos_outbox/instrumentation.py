@@ -28,7 +28,7 @@ class LeaseAcquired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseClosed:
     """
-    This owner stopped working on a lease; `reason` is a CloseReason.
+    This owner stopped working on a lease; `reason` is a CloseReason, and a WARNING where it is that the lease was lost.
     """
 
     lease: str
@@ -371,18 +371,28 @@ _LEVELS: dict[type, int] = {
 }
 
 
+_LOST = "lost"  # the one way in which a lease ends that is trouble
+
+
 def level_of(record: Record) -> int:
     """
     Return how severe a record is, as a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
     """
+    if isinstance(record, LeaseClosed) and record.reason == _LOST:
+        return logging.WARNING
     return _LEVELS.get(type(record), logging.WARNING)
 
 
 def names_of(level: int) -> tuple[str, ...]:
     """
-    Return the names of all records of a level.
+    Return the names of all records that may have a level.
     """
-    return tuple(kind.__name__ for kind in get_args(Record) if _LEVELS.get(kind, logging.WARNING) == level)
+    sometimes = [LeaseClosed] if level == logging.WARNING else []
+    return tuple(
+        kind.__name__
+        for kind in get_args(Record)
+        if kind in sometimes or _LEVELS.get(kind, logging.WARNING) == level
+    )
 
 
 def unheard(record: Record) -> None:

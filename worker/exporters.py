@@ -89,7 +89,8 @@ def opened_telemetry(
             for span_exporter in span_exporters:
                 tracers.add_span_processor(BatchSpanProcessor(span_exporter))
             readers = [
-                PrometheusMetricReader(registry=registry),
+                # All of one scope, which would only be three more labels on each series.
+                PrometheusMetricReader(registry=registry, scope_info_enabled=False),
                 *(
                     PeriodicExportingMetricReader(exporter, export_interval_millis=every)
                     for exporter in metric_exporters

@@ -175,7 +175,8 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[_Attributes, ...], Mapping[type, _Co
         "outbox.lease.moves",
         "{move}",
         "Leases that came to this worker or left it.",
-        tuple({"outbox.lease.move": move} for move in ("acquired", *CloseReason)),
+        # As text: the SDK tells a member of an enumeration from the same text, and the exposition would have both.
+        tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
         {
             LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
             LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from opentelemetry.sdk.metrics.export import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from cosmos_outbox import instrumentation
-from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
 from tests.worker.leases import status
 from worker.__main__ import EXIT_CODES
 from worker.exporters import opened_telemetry
@@ -104,6 +105,17 @@ def used(telemetry: Telemetry) -> None:
         telemetry(record)
 
 
+async def test_no_scrape_has_a_series_twice():
+    with opened_telemetry(topic="events", instance="w", environ={}) as telemetry:
+        used(telemetry.instruments)
+        for reason in CloseReason:
+            telemetry.instruments(instrumentation.LeaseClosed(lease="l", owner="o", reason=reason))
+        text = telemetry.exposition()[0].decode()
+    series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
+    assert series
+    assert [] == [name for name, times in series.items() if times > 1]
+
+
 async def test_the_page_on_metrics_names_them_all():
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
@@ -163,6 +175,22 @@ def record_rows() -> Iterator[str]:
 def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
     rows = ["| Record | Severity | Counted by | Meaning |", "|---|---|---|---|", *record_rows()]
     is_generated("metrics.md", "\n".join(rows), part="records")
+
+
+def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.LogCaptureFixture):
+    def closed(reason: CloseReason) -> instrumentation.LeaseClosed:
+        return instrumentation.LeaseClosed(lease="l", owner="o", reason=reason)
+
+    lost, stopped = closed(CloseReason.LOST), closed(CloseReason.STOPPED)
+    assert (logging.WARNING, logging.INFO) == (
+        instrumentation.level_of(lost),
+        instrumentation.level_of(stopped),
+    )
+    assert ["outbox.lease.moves", "outbox.warnings"] == counted_by(lost)
+    assert ["outbox.lease.moves"] == counted_by(stopped)
+    assert "LeaseClosed" in instrumentation.names_of(logging.WARNING)  # there at 0 from the start
+    instrumentation.log_hook(lost)
+    assert ["WARNING"] == [line.levelname for line in caplog.records]
 
 
 def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
