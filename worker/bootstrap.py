@@ -21,7 +21,7 @@ from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.instrumentation import Hook, Record, log_hook
+from cosmos_outbox.instrumentation import Hook, Record, guarded, log_hook
 from cosmos_outbox.ports import ParkedStore, StartFrom
 from cosmos_outbox.relay import Parking, Relay
 from cosmos_outbox.relay.retention import Retention
@@ -113,8 +113,10 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
 
+        hooks = tuple(map(guarded, (log_hook, vitals, telemetry.instruments)))
+
         def notify(record: Record) -> None:
-            for hook in (log_hook, vitals, telemetry.instruments):
+            for hook in hooks:
                 hook(record)
 
         def observe() -> None:

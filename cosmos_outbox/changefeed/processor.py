@@ -5,7 +5,6 @@ ChangeFeedProcessor: one worker of the group that shares the ranges of a contain
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -33,13 +32,13 @@ from cosmos_outbox.instrumentation import (
     LeasesListed,
     MonitoredContainerReplaced,
     Record,
+    guarded,
     log_hook,
 )
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable, with_properties
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
 
 _Error = TypeVar("_Error", bound=BaseException)
-_logger = logging.getLogger(__name__)
 
 
 def _utcnow() -> datetime:
@@ -101,7 +100,7 @@ class ChangeFeedProcessor:
         utcnow: Callable[[], datetime] = _utcnow,
     ) -> None:
         self._feed, self._store, self._options = feed, leases, options
-        self._hooks = tuple(hooks)
+        self._hooks = tuple(map(guarded, hooks))
         self._utcnow = utcnow
         self._start = options.start
         self._stopping = asyncio.Event()
@@ -298,10 +297,7 @@ class ChangeFeedProcessor:
 
     def _notify(self, record: Record) -> None:
         for hook in self._hooks:
-            try:
-                hook(record)
-            except Exception:  # a hook may raise anything; no lease may be lost over it
-                _logger.exception("hook.failed %s", type(record).__name__)
+            hook(record)
 
     async def _pause(self, seconds: float) -> None:
         jittered = seconds * random.uniform(0.9, 1.1)

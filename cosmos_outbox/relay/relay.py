@@ -35,6 +35,7 @@ from cosmos_outbox.instrumentation import (
     PublishFailed,
     PublishHalted,
     Record,
+    guarded,
     log_hook,
 )
 from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
@@ -174,7 +175,7 @@ class Relay:
         notify: Hook = log_hook,
     ) -> None:
         self._publisher, self._parking, self._lane_bytes = JudgedPublisher(publisher), parking, lane_bytes
-        self._backoff, self._notify = backoff or Backoff(), notify
+        self._backoff, self._notify = backoff or Backoff(), guarded(notify)
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)

@@ -8,7 +8,6 @@ is for events that must not lie around; each deletion is an ordinary, paid write
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -26,11 +25,10 @@ from cosmos_outbox.instrumentation import (
     LeaseCheckpointed,
     LeaseClosed,
     Record,
+    guarded,
     log_hook,
 )
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ChangeBatch, ChangeHandler, Store, Write, WriteKind
-
-_logger = logging.getLogger(__name__)
 
 ALL_ACTIONS = "*"
 # A commit whose answer was lost proves itself by its events (decision 5), and by their absence for a minute.
@@ -71,7 +69,7 @@ class Retention:
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
-        self._handler, self._store, self._notify = handler, store, notify
+        self._handler, self._store, self._notify = handler, store, guarded(notify)
         self._actions = frozenset(delete)
         self._keep_seconds = keep.total_seconds()
         self._backoff = backoff or Backoff()
@@ -129,7 +127,7 @@ class Retention:
             _, ids = handled.popleft()
             events = sum(map(len, ids.values()))
             if self._waiting + events > _MOST_WAITING:  # memory is bounded; their time to live ends too
-                self._tell(DeletionsSkipped(lease=lease, events=events, waiting=self._waiting))
+                self._notify(DeletionsSkipped(lease=lease, events=events, waiting=self._waiting))
                 continue
             self._waiting += events
             self._due.append((due_at, ids))
@@ -162,23 +160,17 @@ class Retention:
                 )
             except NotFound as gone:
                 if gone.document_id not in left:
-                    self._tell(DeletionFailed(partition_key=partition_key, events=len(left), error=gone))
+                    self._notify(DeletionFailed(partition_key=partition_key, events=len(left), error=gone))
                     return
                 left.remove(gone.document_id)
             except Exception as error:  # noqa: BLE001 - all other deletions wait behind this one
                 attempt += 1
                 if not getattr(error, "retriable", False) or attempt == _MOST_ATTEMPTS:
-                    self._tell(DeletionFailed(partition_key=partition_key, events=len(left), error=error))
+                    self._notify(DeletionFailed(partition_key=partition_key, events=len(left), error=error))
                     return
                 await asyncio.sleep(
                     self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 )
             else:
-                self._tell(EventsDeleted(partition_key=partition_key, events=len(left)))
+                self._notify(EventsDeleted(partition_key=partition_key, events=len(left)))
                 return
-
-    def _tell(self, record: Record) -> None:
-        try:
-            self._notify(record)
-        except Exception:  # a hook may raise anything; no event may stay over it
-            _logger.exception("hook.failed %s", type(record).__name__)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.instrumentation import EventAgeing, EventExpiring, EventTtlShort, Hook, log_hook
+from cosmos_outbox.instrumentation import EventAgeing, EventExpiring, EventTtlShort, Hook, guarded, log_hook
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 
 DEFAULT_TOLERATED_OUTAGE = timedelta(days=2)
@@ -64,7 +64,7 @@ class TtlGuard:
         notify: Hook = log_hook,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._handler, self._notify, self._now = handler, notify, now
+        self._handler, self._notify, self._now = handler, guarded(notify), now
         self._tolerated_seconds = tolerated_outage.total_seconds()
         self._oldest: dict[str, int] = {}
         self._short: set[str] = set()
