@@ -113,7 +113,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
 
-        hooks = tuple(map(guarded, (log_hook, vitals, telemetry.instruments)))
+        hooks = [guarded(log_hook), guarded(vitals), guarded(telemetry.instruments)]
 
         def notify(record: Record) -> None:
             for hook in hooks:

@@ -4,12 +4,18 @@ Opening a Cosmos DB client with the settings that correctness depends on.
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from azure.core.credentials_async import AsyncTokenCredential
+from azure.core.pipeline import PipelineResponse
 from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 from azure.identity.aio import DefaultAzureCredential
@@ -60,27 +66,119 @@ async def open_cosmos_client(
             default = DefaultAzureCredential()
             stack.push_async_callback(default.close)
             credential = default
-        client = _client(url, credential, read_timeout_seconds)
+        reading = _AccountReading()
+        client = _client(url, credential, read_timeout_seconds, reading)
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
         async with translated():
             await client.__aenter__()
+        _ACCOUNTS[client] = reading.account(url)
         yield client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Account:
+    host: str
+    several_write_regions: bool
+
+
+_ACCOUNTS: WeakKeyDictionary[CosmosClient, _Account] = WeakKeyDictionary()
 
 
 def account_host(client: CosmosClient) -> str:
     """
-    Return the host name of the client's account, as .NET puts it into lease ids.
+    Return the host of the account's global endpoint, as .NET puts it into lease ids, whichever of its names the client uses.
+
+    Args:
+        client: that `open_cosmos_client` opened.
     """
-    return urlsplit(client.client_connection.url_connection).hostname or ""
+    return _ACCOUNTS[client].host
 
 
-def _client(url: str, credential: AsyncTokenCredential | str, read_timeout_seconds: float) -> CosmosClient:
+def has_several_write_regions(client: CosmosClient) -> bool:
+    """
+    Say whether the account takes writes in several regions at once.
+
+    Args:
+        client: that `open_cosmos_client` opened.
+    """
+    return _ACCOUNTS[client].several_write_regions
+
+
+def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
+    """
+    Return the host of an account's global endpoint: its id alone where no endpoint is named after it, as on an emulator.
+
+    Args:
+        endpoints: URLs of the account, such as https://NAME-westeurope.documents.azure.com:443/.
+    """
+    account = account_id.lower()
+    for endpoint in endpoints:
+        first, _, suffix = (urlsplit(endpoint).hostname or "").partition(".")
+        if suffix and (first == account or first.startswith(f"{account}-")):
+            return f"{account}.{suffix}"
+    return account
+
+
+class _AccountReading:
+    """
+    A hook for all answers, which keeps the first description of the account: the SDK reads it at start, and drops the id.
+    """
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+
+    def __call__(self, response: PipelineResponse[Any, Any]) -> None:
+        request, answer = response.http_request, response.http_response
+        if (
+            self._text is None
+            and request.method == "GET"
+            and urlsplit(request.url).path.strip("/") == ""
+            and answer.status_code == HTTPStatus.OK
+        ):
+            self._text = answer.text()
+
+    def account(self, url: str) -> _Account:
+        """
+        Return what the account said of itself.
+
+        Raises:
+            ConfigurationError: nothing, or no id: leases could not be named.
+        """
+        try:
+            said = json.loads(self._text or "null")
+            account_id, regions = said["id"], said.get("writableLocations") or ()
+            endpoints = [region["databaseAccountEndpoint"] for region in regions]
+            named = isinstance(account_id, str) and account_id != ""
+        except (ValueError, TypeError, KeyError):
+            named = False
+        if not named:
+            raise ConfigurationError(
+                f"What answers at {url!r} does not say which Cosmos DB account it is, so its leases cannot be named; "
+                "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
+            )
+        return _Account(
+            host=global_host(account_id, endpoints=(*endpoints, url)),
+            several_write_regions=said.get("enableMultipleWriteLocations") is True,
+        )
+
+
+def _client(
+    url: str,
+    credential: AsyncTokenCredential | str,
+    read_timeout_seconds: float,
+    reading: _AccountReading,
+) -> CosmosClient:
     policy = ConnectionPolicy()
     # `retry_throttle_total=0` is taken for "not given" by the SDK; an attempt count of 0 only gets in this way.
     policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
     return CosmosClient(
-        url, credential, connection_policy=policy, retry_total=0, read_timeout=read_timeout_seconds
+        url,
+        credential,
+        connection_policy=policy,
+        retry_total=0,
+        read_timeout=read_timeout_seconds,
+        raw_response_hook=reading,
     )
 
 

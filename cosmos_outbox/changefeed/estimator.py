@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.changefeed.bootstrap import start_of
+from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.errors import RangeGone
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
@@ -80,6 +81,10 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
         processor_name, container.account_host, container.database_rid, container.container_rid
     )
     listing = await leases.list(f"{prefix}..")
+    if not listing.documents:
+        for host in await hosts_of_leases(container, processor_name=processor_name, leases=leases):
+            named = lease_prefix(processor_name, host, container.database_rid, container.container_rid)
+            listing = await leases.list(f"{named}..")
     found, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)

@@ -15,6 +15,7 @@ from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap, gaps_between, pinned
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.holdings import Holdings
+from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import LeaseStatus
 from cosmos_outbox.changefeed.watchdog import watched
@@ -187,7 +188,11 @@ class ChangeFeedProcessor:
         attempt = 0
         while True:
             try:
-                container = await self._feed.describe()
+                container = await in_use(
+                    await self._feed.describe(),
+                    processor_name=self._options.processor_name,
+                    leases=self._store,
+                )
                 await self._bootstrap(container)
             except (StoreError, RangeGone, ContainerReplaced) as error:
                 if isinstance(error, StoreError) and not error.retriable:

@@ -20,6 +20,7 @@ from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos_parked import open_parked
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import BatchScope, open_service_bus_client
+from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import lease_prefix
 from cosmos_outbox.ports import Publisher
@@ -150,11 +151,12 @@ class Opened:
         Return what the ids of the processor's leases start with.
 
         Raises:
-            ConfigurationError: the container of the leases, or that of the events, is missing.
+            ConfigurationError: the container of the leases, or that of the events, is missing; or there are leases under
+                several names of the account.
         """
-        # A listing of a container that is missing would fail as a document that does not exist.
-        await self.leases.partitioned_by_id()
-        named = await self.feed.describe()
+        named = await in_use(
+            await self.feed.describe(), processor_name=self.target.processor, leases=self.leases
+        )
         return lease_prefix(
             self.target.processor, named.account_host, named.database_rid, named.container_rid
         )

@@ -44,7 +44,11 @@ class Database:
 class Account:
     """
     Everything that one emulator stores. Defaults to the well-known key of Microsoft's emulators and one partition a container.
+
+    It may say of itself that it takes writes in several regions; it has but one.
     """
+
+    name: str = "localhost"  # of the account, as it says itself; that of Microsoft's emulators
 
     def __init__(
         self,
@@ -52,12 +56,14 @@ class Account:
         key: str = WELL_KNOWN_KEY,
         partitions: int = 1,
         clock: Callable[[], float] = time.time,
+        several_write_regions: bool = False,
     ) -> None:
         if not 1 <= partitions <= _MOST_PARTITIONS:
             raise ValueError(f"partitions must be from 1 to {_MOST_PARTITIONS}, not {partitions}")
         base64.b64decode(key, validate=True)
         self.key = key
         self.partitions = partitions
+        self.several_write_regions = several_write_regions
         self.clock = clock
         self.databases: dict[str, Database] = {}
         # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.

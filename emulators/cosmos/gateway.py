@@ -96,7 +96,7 @@ class Gateway:
     def _execute(self, request: Request, route: Route, fault: FaultRule | None) -> Reply:
         match route.kind:
             case RequestKind.ACCOUNT:
-                return resources.account_reply(request)
+                return resources.account_reply(self.account, request)
             case RequestKind.METADATA:
                 return resources.metadata_reply(self.account, request, route.segments)
             case _:

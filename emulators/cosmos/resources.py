@@ -17,7 +17,7 @@ _CHARGE = {"x-ms-request-charge": "1.00"}
 _NEVER_MORE_THROUGHPUT = 1_000_000_000
 
 
-def account_reply(request: Request) -> Reply:
+def account_reply(account: Account, request: Request) -> Reply:
     """
     Describe the account with the address the client used: any other would send the SDK past a mapped port.
     """
@@ -26,14 +26,14 @@ def account_reply(request: Request) -> Reply:
     return _json(
         {
             "_self": "",
-            "id": "emulator",
-            "_rid": "emulator",
+            "id": account.name,
+            "_rid": account.name,
             "media": "//media/",
             "addresses": "//addresses/",
             "_dbs": "//dbs/",
             "writableLocations": location,
             "readableLocations": location,
-            "enableMultipleWriteLocations": False,
+            "enableMultipleWriteLocations": account.several_write_regions,
             "userReplicationPolicy": {"asyncReplication": False, **replicas},
             "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
             "systemReplicationPolicy": replicas,

@@ -24,7 +24,7 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import DatabaseProxy
 
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_client import global_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
@@ -35,6 +35,7 @@ from emulators.cosmos.server import CosmosServer
 pytestmark = pytest.mark.looptime(False)
 
 NAME = "billing"
+GLOBAL_ENDPOINT = "https://acct.documents.azure.com:443/"
 
 
 class Scaler:
@@ -115,7 +116,7 @@ class World:
         self._data = data
         self.feed = CosmosChangeFeed(data, account_host=host)
         self.leases = CosmosLeases(database.get_container_client("leases"))
-        # KEDA itself takes the first label of the account's host, which an address does not have: here, all of it.
+        # KEDA takes the first label of the endpoint's host.
         self.keda_prefix = f"{NAME}{host.partition('.')[0]}."
 
     async def dotnet_prefix(self) -> str:
@@ -163,8 +164,11 @@ async def a_world(*, ranges: int) -> AsyncIterator[World]:
         database = await client.create_database("db")
         await database.create_container("data", PartitionKey("/partitionKey"))
         await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
-        host = account_host(client)
-        assert urlsplit(server.url).hostname == host
+        # What .NET takes, `Uri.Host`; an account's own regions name others, and an emulator is no account with a domain.
+        host = urlsplit(GLOBAL_ENDPOINT).hostname
+        assert host == global_host(
+            "acct", endpoints=["https://acct-westeurope.documents.azure.com:443/", GLOBAL_ENDPOINT]
+        )
         yield World(server, database, host, Scaler(http, server.url, server.key))
 
 

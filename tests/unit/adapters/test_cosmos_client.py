@@ -8,9 +8,15 @@ import pytest
 from azure.cosmos import PartitionKey
 
 from cosmos_outbox import AccessDenied, ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_client import (
+    account_host,
+    global_host,
+    has_several_write_regions,
+    open_cosmos_client,
+)
 from cosmos_outbox.adapters.cosmos_store import open_store
 from cosmos_outbox.ports import Write, WriteKind
+from emulators.cosmos.account import Account
 from emulators.cosmos.faults import FaultRule, When
 from emulators.cosmos.protocol import RequestKind
 from emulators.cosmos.server import CosmosServer
@@ -64,7 +70,65 @@ async def test_a_wrong_key_is_access_denied_and_an_endpoint_with_the_right_one_o
             async with open_cosmos_client(endpoint=server.url, credential="d3Jvbmc="):
                 pass
         async with open_cosmos_client(endpoint=server.url, credential=server.key) as client:
-            assert "127.0.0.1" == account_host(client)
+            assert "localhost" == account_host(client)
+
+
+async def test_whichever_name_of_an_account_a_client_uses_its_leases_have_one_name():
+    async with CosmosServer() as server:
+        by_name = server.connection_string.replace("127.0.0.1", "localhost")
+        async with (
+            open_cosmos_client(connection_string=server.connection_string) as one,
+            open_cosmos_client(connection_string=by_name) as other,
+        ):
+            assert account_host(one) == account_host(other)
+
+
+async def test_an_account_that_does_not_say_its_name_is_refused():
+    account = Account()
+    account.name = ""
+    async with CosmosServer(account) as server:
+        with pytest.raises(ConfigurationError, match="does not say which Cosmos DB account"):
+            async with open_cosmos_client(connection_string=server.connection_string):
+                pass
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_whether_an_account_takes_writes_in_several_regions_is_known(several: bool):
+    async with (
+        CosmosServer(Account(several_write_regions=several)) as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        assert several is has_several_write_regions(client)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "expected"),
+    [
+        (["https://acct.documents.azure.com:443/"], "acct.documents.azure.com"),
+        (["https://ACCT.documents.azure.com/"], "acct.documents.azure.com"),
+        (["https://acct-westeurope.documents.azure.com:443/"], "acct.documents.azure.com"),
+        (["https://acct-chinaeast2.documents.azure.cn:443/"], "acct.documents.azure.cn"),
+        # What the account says of its regions counts before the name in the setting.
+        (
+            ["https://acct-westeurope.documents.azure.com:443/", "https://acct.sqlx.cosmos.azure.com/"],
+            "acct.documents.azure.com",
+        ),
+        (
+            ["https://acct-westeurope.documents.azure.com:443/", "https://db.corp.example/"],
+            "acct.documents.azure.com",
+        ),
+        (["http://127.0.0.1:8081/"], "acct"),
+        (["http://[::1]:8081/"], "acct"),
+        (["http://localhost:8081/"], "acct"),
+        (["http://cosmos:8081/"], "acct"),
+        (["http://cosmos.default.svc.cluster.local:8081/"], "acct"),
+        ([], "acct"),
+    ],
+)
+def test_the_name_of_an_account_is_its_id_and_the_domain_of_its_endpoints(
+    endpoints: list[str], expected: str
+):
+    assert expected == global_host("acct", endpoints=endpoints)
 
 
 @pytest.mark.parametrize("operation", list(WRITES))
