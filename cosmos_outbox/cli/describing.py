@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from azure.core.exceptions import AzureError
@@ -17,9 +18,11 @@ from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
+from cosmos_outbox.adapters.cosmos_client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
 from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.cli.findings import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases import seen_in
@@ -65,6 +68,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
     lease_container = await _container(opened.lease_container, failures)
     usable = data.seen and lease_container.seen
     leases: _Leases | None = None
+    names = _Names()
     if usable:
         feed = opened.feed
 
@@ -79,7 +83,9 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
             )
 
         if await _tried("read the change feed", lambda: repeated(read_feed, _LOOK), failures):
-            leases = await _leases(opened, expiration, failures)
+            names = await _names(opened, failures)
+            if names.known and len(names.hosts) <= 1:  # two sets of leases are no set to look at
+                leases = await _leases(opened, expiration, failures)
     if lease_container.partition_key in (("/id",), ("/partitionKey",)):
         await _try_documents("leases", opened.lease_container, OF_LEASES, failures)
     if opened.target.delete_after_publish and data.seen:
@@ -107,6 +113,11 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         unanswered=tuple(failures.unanswered),
         topics=topics,
         clock_skew=leases.skew if leases else None,
+        account_host=names.account_host,
+        old_hosts=tuple(host for host in names.hosts if host != names.account_host),
+        other_processors=names.others,
+        several_write_regions=has_several_write_regions(opened.client),
+        deletes=opened.target.delete_after_publish is not None,
     )
 
 
@@ -118,7 +129,12 @@ async def describe_for_application(opened: Opened) -> Resources:
     data = await _container(opened.data, failures)
     if data.partition_key == ("/partitionKey",):
         await _try_documents("entities and events", opened.data, OF_APPLICATIONS, failures)
-    return Resources(data=data, denied=tuple(failures.denied), unanswered=tuple(failures.unanswered))
+    return Resources(
+        data=data,
+        denied=tuple(failures.denied),
+        unanswered=tuple(failures.unanswered),
+        several_write_regions=has_several_write_regions(opened.client),
+    )
 
 
 async def _container(container: ContainerProxy, failures: _Failures) -> ContainerDescription:
@@ -149,6 +165,31 @@ class _Leases:
     overlaps: tuple[Overlap, ...]
     uncovered: tuple[str, ...]
     skew: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    known: bool = False
+    account_host: str = ""
+    hosts: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+async def _names(opened: Opened, failures: _Failures) -> _Names:
+    """
+    Return under which names the processor has leases of the container, and who else has.
+    """
+    processor = opened.target.processor
+    try:
+        container = await repeated(opened.feed.describe, _LOOK)
+        hosts, others = [
+            await repeated(partial(look, container, processor_name=processor, leases=opened.leases), _LOOK)
+            for look in (hosts_of_leases, others_on)
+        ]
+    except OutboxError as error:
+        failures.note("list leases", error)
+        return _Names()
+    return _Names(known=True, account_host=container.account_host, hosts=hosts, others=others)
 
 
 async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) -> _Leases | None:

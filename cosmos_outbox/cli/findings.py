@@ -22,7 +22,7 @@ class Severity(StrEnum):
 
     ERROR = "error"  # events are lost, disordered or not sent
     WARNING = "warning"  # works, with less safety than it could
-    NOTE = "note"  # could not be looked at
+    NOTE = "note"  # could not be looked at, or is good to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,8 @@ class Resources:
     busy for, or silent about. What was not looked at is left out.
 
     leases has those that can be read, and is None where they could not be listed; damaged_leases and damaged_keys say
-    what is wrong with each of the others.
+    what is wrong with each of the others. old_hosts are those under which the processor has leases beside the account's
+    own, account_host; other_processors have leases of the same container. deletes is whether sent events are to be deleted.
     """
 
     data: ContainerDescription
@@ -91,6 +92,11 @@ class Resources:
     unanswered: tuple[tuple[str, str], ...] = ()
     topics: Inspection = field(default_factory=Inspection)
     clock_skew: timedelta | None = None
+    account_host: str = ""
+    old_hosts: tuple[str, ...] = ()
+    other_processors: tuple[str, ...] = ()
+    several_write_regions: bool = False
+    deletes: bool = False
 
 
 def findings_in(resources: Resources) -> tuple[Finding, ...]:
@@ -257,6 +263,41 @@ def _damage(resources: Resources) -> Iterator[Finding]:
             )
 
 
+def _names(resources: Resources) -> Iterator[Finding]:
+    if resources.old_hosts:
+        yield _error(
+            "lease-names",
+            f"The processor has leases under {', '.join(resources.old_hosts)}, which is not the account's own name "
+            f"{resources.account_host}: workers refuse to start where there are leases under two names.",
+            "Stop all workers, and run `cosmos-outbox leases rename-host`.",
+        )
+    others = ", ".join(resources.other_processors)
+    if others and resources.deletes:
+        yield _error(
+            "other-processors",
+            f"OUTBOX_DELETE_AFTER_PUBLISH is set, and other processors read the same container: {others}. What one has "
+            "sent would be deleted before another reads it, so workers refuse to start, and delete nothing.",
+            "Unset OUTBOX_DELETE_AFTER_PUBLISH; or, where a processor is no longer in use, delete its leases.",
+        )
+    elif others:
+        yield Finding(
+            severity=Severity.NOTE,
+            check="other-processors",
+            message=f"Other processors have leases of the same container: {others}.",
+            fix="Nothing, where they are meant to be there; each gets every event.",
+        )
+
+
+def _regions(resources: Resources) -> Iterator[Finding]:
+    if resources.several_write_regions:
+        yield _warning(
+            "write-regions",
+            "The account takes writes in several regions: order, leases and the batch of entity and event hold inside "
+            "one region only.",
+            "Have all programs that commit events write to one region, or give the account a single write region.",
+        )
+
+
 def _topics(resources: Resources) -> Iterator[Finding]:
     for miss in resources.topics.misses:
         yield Finding(
@@ -293,6 +334,8 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
     _silence,
     _damage,
     _coverage,
+    _names,
+    _regions,
     _topics,
     _clock,
 )

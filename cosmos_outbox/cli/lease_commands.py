@@ -23,6 +23,7 @@ from cosmos_outbox.cli.leases import (
     start_named,
 )
 from cosmos_outbox.cli.output import confirm, print_json, print_mistakes, print_rows, readable_time
+from cosmos_outbox.cli.renaming import rename_host
 from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, seconds
 from cosmos_outbox.cli.target import opened, target_of
 from cosmos_outbox.errors import ConfigurationError
@@ -140,6 +141,35 @@ async def reset(
             expiration=seconds(expiration),
         )
         question = f"Reset all leases of {outbox.target.processor!r} to {to}?"
+        await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command("rename-host")
+@command
+async def rename_host_command(
+    *,
+    expiration: Expiration = 60,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Move leases to the account's own name, while no worker runs.
+
+    Workers of other programs, and of this one before it asked the account, named leases after the endpoint they were given,
+    such as a regional one. Each range goes on where it was; of two leases of one range the earlier position counts, and
+    what was sent since is sent again. Can be repeated wherever it was interrupted.
+    """
+    async with opened(target_of(os.environ)) as outbox:
+        container = await outbox.feed.describe()
+        act = partial(
+            rename_host,
+            container,
+            processor_name=outbox.target.processor,
+            store=outbox.leases,
+            expiration=seconds(expiration),
+        )
+        question = f"Rename the leases of {outbox.target.processor!r} to {container.account_host}?"
         await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
 
 

@@ -154,6 +154,8 @@ class Opened:
             ConfigurationError: the container of the leases, or that of the events, is missing; or there are leases under
                 several names of the account.
         """
+        # First, to name the container of leases where the database of both is missing.
+        await self.leases.partitioned_by_id()
         named = await in_use(
             await self.feed.describe(), processor_name=self.target.processor, leases=self.leases
         )

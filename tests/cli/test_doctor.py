@@ -279,3 +279,38 @@ def test_a_clock_that_is_wrong_is_found(alone: Local):
     alone.run("bootstrap")
     alone.steer("/cosmos/clock", advance_s=120)
     assert ("warning", "clock") in found(alone, code=1)
+
+
+def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
+    """
+    Have the leases also be there, or only, with another beginning of their ids.
+    """
+
+    async def write(leases):
+        async for item in leases.read_all_items():
+            await leases.create_item({**item, "id": item["id"].replace(old, new, 1)})
+            if move:
+                await leases.delete_item(item["id"], item["id"])
+
+    outbox.on_leases(write)
+
+
+def test_other_processors_are_told_of_and_are_an_error_where_sent_events_are_to_be_deleted(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    plant(outbox, "outbox", "audit")
+    assert ("note", "other-processors") in found(outbox, code=0)
+    assert "audit" in outbox.run("doctor").stdout
+    assert ("error", "other-processors") in found(outbox, code=2, OUTBOX_DELETE_AFTER_PUBLISH="*")
+
+
+def test_leases_under_another_name_of_the_account_are_an_error_and_those_under_two_are_no_set_to_look_at(
+    outbox: Local,
+):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    plant(outbox, "localhost", "127.0.0.1", move=True)
+    assert {("error", "lease-names"), ("note", "topic")} == found(outbox, code=2)
+    plant(outbox, "127.0.0.1", "localhost")
+    assert {("error", "lease-names"), ("note", "topic")} == found(outbox, code=2)
+    assert "rename-host" in outbox.run("status", code=2).stderr

@@ -92,6 +92,18 @@ PLANTED = {
         "overlapping-leases",
         "error",
     ),
+    "leases under an old name": (
+        {"account_host": "a.example.com", "old_hosts": ("localhost",)},
+        "lease-names",
+        "error",
+    ),
+    "another processor": ({"other_processors": ("audit",)}, "other-processors", "note"),
+    "another processor where sent events are deleted": (
+        {"other_processors": ("audit",), "deletes": True},
+        "other-processors",
+        "error",
+    ),
+    "several write regions": ({"several_write_regions": True}, "write-regions", "warning"),
     "a range without lease": ({"uncovered_ranges": ("05-07",)}, "leases", "error"),
     "a lease without worker": ({"leases": (lease("0"), lease("1", worked_on=False))}, "owners", "warning"),
     "events without worker": ({"leases": (lease("1", worked_on=False, transactions=3),)}, "owners", "error"),

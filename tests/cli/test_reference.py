@@ -77,6 +77,7 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
     }
     assert {
         "cosmos-outbox leases import",
+        "cosmos-outbox leases rename-host",
         "cosmos-outbox leases reset",
         "cosmos-outbox parked release",
         "cosmos-outbox parked drop",
