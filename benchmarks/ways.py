@@ -95,7 +95,7 @@ async def relay(
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         retention = await stack.enter_async_context(
-            Retention(relaying, CosmosStore(container), delete=(), notify=notify)
+            Retention(relaying, CosmosStore(container), delete=(), others=_nobody, notify=notify)
         )
         processor = ChangeFeedProcessor(
             WatchedFeed(feed, charged=telemetry.instruments.charged),
@@ -132,6 +132,13 @@ async def relay(
         await running
         if not watching.cancelled() and watching.done():
             watching.result()  # it never returns: a run that it ended early is no measurement
+
+
+async def _nobody() -> tuple[str, ...]:
+    """
+    Say that no other processor reads the container.
+    """
+    return ()
 
 
 def _gated(handler: ChangeHandler, gate: asyncio.Event | None) -> ChangeHandler:

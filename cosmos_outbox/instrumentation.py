@@ -310,6 +310,17 @@ class DeletionsSkipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionsStopped:
+    """
+    Nothing that was sent is deleted, for another processor may not have read it; told again every minute until it is known
+    that there is none.
+    """
+
+    reason: str
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchFailed:
     """
     The worker could not look at what waits or at what is parked; the next look tries again, figures become unknown.
@@ -346,6 +357,7 @@ Record = (
     | EventsDeleted
     | DeletionFailed
     | DeletionsSkipped
+    | DeletionsStopped
     | WatchFailed
 )
 Hook = Callable[[Record], None]

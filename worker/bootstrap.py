@@ -4,6 +4,7 @@ Bootstrap: the composition root; clients, adapters, relay and processor are put 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,7 +14,7 @@ from datetime import datetime, timedelta
 from azure.cosmos.aio import CosmosClient
 from azure.identity.aio import DefaultAzureCredential
 
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos_client import account_host, has_several_write_regions, open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos_parked import open_parked
@@ -21,10 +22,12 @@ from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed.naming import others_on
+from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.instrumentation import Hook, Record, guarded, log_hook
 from cosmos_outbox.ports import ParkedStore, StartFrom
 from cosmos_outbox.relay import Parking, Relay
-from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.retries import RetryOptions, repeated
 from worker.exporters import opened_telemetry
@@ -33,6 +36,8 @@ from worker.outbound import opened_publisher, warn_of_misses
 from worker.settings import Settings
 from worker.vitals import Identity, Vitals
 from worker.watching import WatchedFeed, watch
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,8 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
     Open everything the settings name, yield the worker, close everything again.
 
     Raises:
-        ConfigurationError: a container is missing or cannot be used, or the health server cannot listen.
+        ConfigurationError: a container is missing or cannot be used, sent events are to be deleted that other processors
+            may not have read, or the health server cannot listen.
     """
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
@@ -82,6 +88,11 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 credential=credential,
             )
         )
+        if has_several_write_regions(cosmos):
+            _logger.warning(
+                "account.several-write-regions order, leases and the batch of entity and event hold inside one region only; "
+                "have all programs that commit events write to one region"
+            )
         database = cosmos.get_database_client(settings.cosmos_database)
         await warn_of_misses(settings, credential)
         publisher = await stack.enter_async_context(
@@ -128,7 +139,14 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
 
         parked = await _parked(settings, cosmos)
         relay = Relay(publisher, parking=_parking(settings, parked), notify=notify)
-        retention = await stack.enter_async_context(_retention(settings, relay, cosmos, notify))
+
+        async def others() -> tuple[str, ...]:
+            container = await feed.describe()
+            return await others_on(container, processor_name=settings.processor_name, leases=leases)
+
+        if settings.delete_after_publish:
+            await _refuse_to_delete_what_others_read(others)
+        retention = await stack.enter_async_context(_retention(settings, relay, cosmos, others, notify))
         guard = TtlGuard(
             retention, tolerated_outage=timedelta(seconds=settings.tolerated_outage_seconds), notify=notify
         )
@@ -159,12 +177,28 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         )
 
 
-def _retention(settings: Settings, relay: Relay, cosmos: CosmosClient, notify: Hook) -> Retention:
+async def _refuse_to_delete_what_others_read(others: Others) -> None:
+    try:
+        found = await repeated(others, RetryOptions())
+    except StoreError:  # the processor waits out what may pass, and retention deletes nothing until then
+        return
+    if found:
+        raise ConfigurationError(
+            f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. What this "
+            "one has sent would be deleted before they read it. Unset it; or, where one is no longer in use, delete its "
+            "leases."
+        )
+
+
+def _retention(
+    settings: Settings, relay: Relay, cosmos: CosmosClient, others: Others, notify: Hook
+) -> Retention:
     database = cosmos.get_database_client(settings.cosmos_database)
     return Retention(
         relay,
         CosmosStore(database.get_container_client(settings.cosmos_container)),
         delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
+        others=others,
         keep=timedelta(seconds=settings.delete_keep_seconds),
         notify=notify,
     )

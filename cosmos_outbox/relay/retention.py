@@ -2,14 +2,15 @@
 Retention: events of the types that ask for it are deleted once they were sent and no worker can read them again.
 
 An event normally stays until its time to live ends, which costs nothing that other work could use. `delete_after_publish`
-is for events that must not lie around; each deletion is an ordinary, paid write.
+is for events that must not lie around; each deletion is an ordinary, paid write. What one processor has sent another one of
+the same container may not have read, so nothing is deleted where there is another.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,7 @@ from cosmos_outbox.errors import NotFound
 from cosmos_outbox.instrumentation import (
     DeletionFailed,
     DeletionsSkipped,
+    DeletionsStopped,
     EventsDeleted,
     Hook,
     LeaseCheckpointed,
@@ -35,7 +37,12 @@ ALL_ACTIONS = "*"
 DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
+_ASKED_AGAIN_SECONDS = (
+    30.0  # less than an event is kept: no event of after another one's first lease is ever deleted
+)
+_TOLD_AGAIN_SECONDS = 60.0
 
+Others = Callable[[], Awaitable[Sequence[str]]]
 _Ids = dict[str, list[str]]  # of events to delete, by partition key
 
 
@@ -43,7 +50,7 @@ class Retention:
     """
     A handler around another one, and a hook that hears of checkpoints: deletes what both say is done.
 
-        async with Retention(relay, store, delete={"ContactDeletedEvent"}) as retention:
+        async with Retention(relay, store, delete={"ContactDeletedEvent"}, others=others) as retention:
             processor = ChangeFeedProcessor(feed, leases, retention, options, hooks=(log_hook, retention.hear))
 
     Deleting is an effort, not a promise: what a crash, a lost lease or a store that keeps failing leaves behind stays
@@ -53,6 +60,8 @@ class Retention:
         handler: what sends the events; returning means that all of the batch is sent or held elsewhere.
         store: the container of the events.
         delete: actions of the events to delete; `*` stands for all, and without any this does nothing.
+        others: returns the names of other processors of the container; nothing is deleted while there are any, or where
+            it fails. Asked before deletions, every 30 s at most.
         keep: how long an event stays at least after its checkpoint; no less than a minute, for which a commit in doubt
             takes its absence for a proof. Defaults to 2 minutes.
         backoff: between attempts to delete.
@@ -65,12 +74,15 @@ class Retention:
         store: Store,
         *,
         delete: Iterable[str],
+        others: Others,
         keep: timedelta = DEFAULT_KEEP,
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
         self._handler, self._store, self._notify = handler, store, guarded(notify)
         self._actions = frozenset(delete)
+        self._others = others
+        self._alone_until = float("-inf")  # on the loop's clock
         self._keep_seconds = keep.total_seconds()
         self._backoff = backoff or Backoff()
         self._handled: dict[str, deque[tuple[int, _Ids]]] = {}  # by lease, not checkpointed yet, oldest first
@@ -154,6 +166,7 @@ class Retention:
         left = list(event_ids)
         attempt = 0
         while left:
+            await self._until_alone()
             try:
                 await self._store.commit(
                     partition_key, [Write(kind=WriteKind.DELETE, id=name) for name in left]
@@ -174,3 +187,24 @@ class Retention:
             else:
                 self._notify(EventsDeleted(partition_key=partition_key, events=len(left)))
                 return
+
+    async def _until_alone(self) -> None:
+        """
+        Return once no other processor reads the container; told of every minute until then.
+        """
+        loop = asyncio.get_running_loop()
+        told_at: float | None = None
+        while loop.time() >= self._alone_until:
+            asked_at = loop.time()
+            try:
+                others = await self._others()
+                reason = f"Other processors read the container: {', '.join(others)}." if others else None
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows
+                reason = f"Whether other processors read the container is not known: {error}"
+            if reason is None:
+                self._alone_until = asked_at + _ASKED_AGAIN_SECONDS
+                return
+            if told_at is None or asked_at >= told_at + _TOLD_AGAIN_SECONDS:
+                told_at = asked_at
+                self._notify(DeletionsStopped(reason=reason, waiting=self._waiting))
+            await asyncio.sleep(_ASKED_AGAIN_SECONDS)

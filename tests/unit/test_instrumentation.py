@@ -67,6 +67,13 @@ async def nothing(_: ChangeBatch) -> None:
     """
 
 
+async def alone() -> tuple[str, ...]:
+    """
+    Say that no other processor reads the container.
+    """
+    return ()
+
+
 @pytest.mark.usefixtures("a_hook_fails")
 async def test_a_hook_of_the_relay_that_raises_has_nothing_sent_again():
     broker = MemoryBroker()
@@ -88,7 +95,7 @@ async def test_a_hook_of_retention_that_raises_keeps_no_event():
         document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
         await container.commit("k", [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
     async with Retention(
-        nothing, container, delete={"*"}, keep=timedelta(seconds=60), notify=broken
+        nothing, container, delete={"*"}, others=alone, keep=timedelta(seconds=60), notify=broken
     ) as retention:
         for number in (1, 2):
             await retention(ChangeBatch(lease="0", documents=(event("k", number),), page=number))

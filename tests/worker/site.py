@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
@@ -126,9 +127,12 @@ class Site:
 
 
 @asynccontextmanager
-async def opened_site(*, partitions: int = 1) -> AsyncIterator[Site]:
+async def opened_site(
+    *, partitions: int = 1, clock: Callable[[], float] = time.time, several_write_regions: bool = False
+) -> AsyncIterator[Site]:
+    account = Account(partitions=partitions, clock=clock, several_write_regions=several_write_regions)
     async with (
-        CosmosServer(Account(partitions=partitions)) as cosmos,
+        CosmosServer(account) as cosmos,
         ServiceBusServer(Broker.default(), port=0) as bus,
         open_cosmos_client(connection_string=cosmos.connection_string) as client,
     ):

@@ -13,16 +13,18 @@ import pytest
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.errors import InvalidRequest, StoreUnavailable, TooManyRequests
+from cosmos_outbox.changefeed.naming import others_on
+from cosmos_outbox.errors import InvalidRequest, NotFound, StoreUnavailable, TooManyRequests
 from cosmos_outbox.instrumentation import (
     DeletionFailed,
     DeletionsSkipped,
+    DeletionsStopped,
     EventsDeleted,
     LeaseCheckpointed,
     LeaseClosed,
     Record,
 )
-from cosmos_outbox.ports import ChangeBatch, CommitResult, Document, Write, WriteKind
+from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.relay.retention import Retention
 from tests.unit.relay.factories import entity, event
 
@@ -60,6 +62,13 @@ async def handled(_: ChangeBatch) -> None:
     """
 
 
+async def alone() -> tuple[str, ...]:
+    """
+    Say that no other processor reads the container.
+    """
+    return ()
+
+
 def page(*documents: Document, number: int = 1, lease: str = "0") -> ChangeBatch:
     return ChangeBatch(lease=lease, documents=documents, page=number)
 
@@ -79,7 +88,7 @@ async def settled() -> None:
 async def test_nothing_is_deleted_before_the_checkpoint():
     container = Container()
     await container.add(renamed(1))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         await retention(page(renamed(1)))
         await asyncio.sleep(86_400)
         assert [] == container.deletions
@@ -91,7 +100,7 @@ async def test_nothing_is_deleted_before_the_checkpoint():
 async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(1, "b"))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         await retention(page(renamed(1), number=1))
         await retention(page(renamed(2), number=2))
         await retention(page(renamed(1, "b"), lease="1"))
@@ -103,7 +112,7 @@ async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
 async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proof():
     container = Container()
     await container.add(renamed(1))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         await retention(page(renamed(1)))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await asyncio.sleep(KEEP.total_seconds() - 1)
@@ -115,7 +124,7 @@ async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proo
 async def test_a_page_that_was_not_checkpointed_when_its_lease_ended_is_left_alone():
     container = Container()
     await container.add(renamed(1), renamed(2))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         await retention(page(renamed(1)))
         retention.hear(closed())
         # The same lease again, whose pages count from 1 anew.
@@ -131,7 +140,7 @@ async def test_a_page_that_could_not_be_sent_is_left_alone():
 
     container = Container()
     await container.add(renamed(1))
-    async with Retention(fail, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(fail, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         with pytest.raises(ValueError, match="no"):
             await retention(page(renamed(1)))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
@@ -144,7 +153,7 @@ async def test_only_events_of_the_types_that_ask_for_it_are_deleted():
     other["data"]["action"] = "Moved"
     container = Container()
     await container.add(renamed(1), other, entity("a"))
-    async with Retention(handled, container, delete={"Renamed"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"Renamed"}, others=alone, keep=KEEP) as retention:
         await retention(page(renamed(1), other, entity("a")))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
@@ -155,7 +164,7 @@ async def test_a_partition_key_takes_one_batch_for_every_hundred_events():
     documents = [renamed(number) for number in range(1, 251)]
     container = Container()
     await container.add(*documents, renamed(1, "b"))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         await retention(page(*documents, renamed(1, "b")))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
@@ -167,7 +176,7 @@ async def test_a_partition_key_takes_one_batch_for_every_hundred_events():
 async def test_events_that_are_gone_already_do_not_keep_the_others():
     container = Container()
     await container.add(renamed(2))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         await retention(page(renamed(1), renamed(2), renamed(3)))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
@@ -178,7 +187,9 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
     container.failures = [TooManyRequests(retry_after=1.0), StoreUnavailable(), InvalidRequest()]
-    async with Retention(handled, container, delete={"*"}, keep=KEEP, notify=records.append) as retention:
+    async with Retention(
+        handled, container, delete={"*"}, others=alone, keep=KEEP, notify=records.append
+    ) as retention:
         await retention(page(renamed(1), renamed(1, "b")))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
@@ -198,7 +209,7 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
         if getattr(record, "partition_key", None) == "b":
             raise ValueError("a hook that fails")
 
-    async with Retention(handled, container, delete={"*"}, keep=KEEP, notify=tell) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP, notify=tell) as retention:
         await retention(page(renamed(1), renamed(1, "b"), renamed(1, "c")))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
@@ -209,7 +220,7 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
 async def test_deleting_goes_on_after_there_was_nothing_to_delete():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(3))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         for number in (1, 2, 3):
             await retention(page(renamed(number), number=number))
             retention.hear(LeaseCheckpointed(lease="0", pages=number))
@@ -221,7 +232,9 @@ async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_the
     monkeypatch.setattr("cosmos_outbox.relay.retention._MOST_WAITING", 3)
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
-    async with Retention(handled, container, delete={"*"}, keep=KEEP, notify=records.append) as retention:
+    async with Retention(
+        handled, container, delete={"*"}, others=alone, keep=KEEP, notify=records.append
+    ) as retention:
         await retention(page(*(renamed(number) for number in range(1, 4)), number=1))
         await retention(page(renamed(1, "b"), number=2))
         retention.hear(LeaseCheckpointed(lease="0", pages=2))
@@ -247,7 +260,7 @@ async def test_behind_a_processor_everything_is_sent_and_then_deleted():
         sent.extend(document["id"] for document in batch.documents)
 
     documents = [event(f"k{number % 3}", number) for number in range(1, 31)]
-    async with Retention(send, container, delete={"*"}, keep=KEEP) as retention:
+    async with Retention(send, container, delete={"*"}, others=alone, keep=KEEP) as retention:
         processor = ChangeFeedProcessor(
             container,
             MemoryLeases(),
@@ -264,3 +277,131 @@ async def test_behind_a_processor_everything_is_sent_and_then_deleted():
         await running
     assert sorted(sent) == sorted(document["id"] for document in documents)
     assert sorted(sent) == sorted(name for _, ids in container.deletions for name in ids)
+
+
+class Others:
+    """
+    What other processors there are said to be, or an error; when it was asked, on the loop's clock.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.error, self.asked_at = names, None, list[float]()
+
+    async def __call__(self) -> Sequence[str]:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        if self.error:
+            raise self.error
+        return self.names
+
+
+async def deleting(retention: Retention, *numbers: int) -> None:
+    """
+    Have events sent and checkpointed.
+    """
+    for number in numbers:
+        await retention(page(renamed(number), number=number))
+        retention.hear(LeaseCheckpointed(lease="0", pages=number))
+
+
+async def test_nothing_is_deleted_while_another_processor_reads_the_container_and_that_is_told_each_minute():
+    container, others, records = Container(), Others("audit"), list[Record]()
+    await container.add(renamed(1))
+    async with Retention(
+        handled, container, delete={"*"}, others=others, keep=KEEP, notify=records.append
+    ) as retention:
+        await deleting(retention, 1)
+        await asyncio.sleep(KEEP.total_seconds() + 181)
+        assert [] == container.deletions
+        assert 4 == len(records)
+        assert {DeletionsStopped(reason="Other processors read the container: audit.", waiting=1)} == set(
+            records
+        )
+        others.names = ()
+        await asyncio.sleep(31)
+    assert [("a", ["a/1"])] == container.deletions
+
+
+async def test_nothing_is_deleted_where_nobody_knows_whether_another_processor_reads_the_container():
+    container, others, records = Container(), Others(), list[Record]()
+    others.error = StoreUnavailable("away")
+    await container.add(renamed(1))
+    async with Retention(
+        handled, container, delete={"*"}, others=others, keep=KEEP, notify=records.append
+    ) as retention:
+        await deleting(retention, 1)
+        await asyncio.sleep(KEEP.total_seconds() + 1)
+        assert [] == container.deletions
+        (told,) = records
+        assert isinstance(told, DeletionsStopped)
+        assert "not known: away" in told.reason
+        others.error = None
+        await asyncio.sleep(31)
+    assert [("a", ["a/1"])] == container.deletions
+
+
+async def test_whether_another_processor_came_is_asked_every_30_s_at_most_and_noticed_between_two_batches():
+    container, others = Container(), Others()
+    await container.add(*map(renamed, range(1, 101)))
+    async with Retention(
+        handled, container, delete={"*"}, others=others, keep=KEEP, notify=lambda _: None
+    ) as retention:
+        for number in range(1, 101):
+            await deleting(retention, number)
+            await asyncio.sleep(1)
+            if number == 70:
+                others.names = ("audit",)
+        await settled()
+    assert [30, 60, 90] == [round(at - others.asked_at[0] + 30) for at in others.asked_at[:3]]
+    deleted = [int(event_id.partition("/")[2]) for _, ids in container.deletions for event_id in ids]
+    # Events are deleted 30 s after they were sent, and the next time to ask was 90 s after the first event.
+    assert list(range(1, len(deleted) + 1)) == deleted
+    assert len(deleted) <= 61
+
+
+async def test_what_one_processor_has_sent_stays_for_another_that_is_behind():
+    """
+    The one that deletes began first; the other one's leases are seen before any event is deleted that came after them.
+    """
+    feed, leases = MemoryContainer(), MemoryLeases()
+    got: dict[str, list[str]] = {"billing": [], "audit": []}
+
+    def handler(name: str, *, after: float = 0) -> ChangeHandler:
+        async def handle(batch: ChangeBatch) -> None:
+            await asyncio.sleep(after)
+            got[name] += [document["id"] for document in batch.documents]
+
+        return handle
+
+    async def others() -> tuple[str, ...]:
+        return await others_on(await feed.describe(), processor_name="billing", leases=leases)
+
+    async def write(*numbers: int) -> None:
+        for number in numbers:
+            document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
+            await feed.commit("k", [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
+
+    async with Retention(
+        handler("billing"),
+        feed,
+        delete={"*"},
+        others=others,
+        keep=timedelta(seconds=60),
+        notify=lambda _: None,
+    ) as retention:
+        options = [ProcessorOptions(processor_name=name, max_items=1) for name in got]
+        billing = ChangeFeedProcessor(feed, leases, retention, options[0], hooks=(retention.hear,))
+        audit = ChangeFeedProcessor(feed, leases, handler("audit", after=45), options[1], hooks=())
+        running = [asyncio.create_task(billing.run())]
+        await write(1)
+        await asyncio.sleep(120)
+        with pytest.raises(NotFound):  # it deletes, while it is alone
+            await feed.read("k/1", "k")
+        running.append(asyncio.create_task(audit.run()))
+        await asyncio.sleep(1)
+        await write(*range(2, 12))
+        await asyncio.sleep(1000)
+        assert [f"k/{number}" for number in range(2, 12)] == got["audit"]
+        assert [f"k/{number}" for number in range(1, 12)] == got["billing"]
+        billing.stop()
+        audit.stop()
+        await asyncio.gather(*running)
