@@ -9,11 +9,11 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from cosmos_outbox.changefeed import Lag, LeaseStatus
+from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.instrumentation import LeaseClosed, LeasesListed, MessagesPublished, Record, level_of
 from cosmos_outbox.relay.parked import ParkedKey
 from worker.troubles import Trouble, Troubles, about, told
@@ -123,6 +123,9 @@ class Vitals:
         self._begun_at = self._loop.time()
         self._draining = False
         self._lag: tuple[Lag, datetime, float] | None = None
+        self._seen: dict[
+            str, tuple[timedelta, float]
+        ] = {}  # the oldest age by lease, when it was last looked at
         self._parked: tuple[ParkedSeen, datetime, float] | None = None
         self._sent = 0
         self._sendings: deque[tuple[float, int]] = deque()
@@ -153,7 +156,15 @@ class Vitals:
         """
         Take note of what waits.
         """
-        self._lag = (lag, self._utcnow(), self._loop.time())
+        now = self._loop.time()
+        self._lag = (lag, self._utcnow(), now)
+        listed = {lease.lease: lease for lease in lag.leases}
+        before = {name: seen for name, seen in self._seen.items() if name in listed}
+        self._seen = before | {
+            name: (lease.oldest_age or timedelta(0), now)
+            for name, lease in listed.items()
+            if lease.unseen is None or name not in before
+        }
 
     def seen_parked(self, parked: ParkedSeen) -> None:
         """
@@ -183,7 +194,7 @@ class Vitals:
             **{one.name: getattr(self._identity, one.name) for one in fields(self._identity)},
             phase=phase,
             mine=mine,
-            lag=self._lag[0] if self._lag else None,
+            lag=self._aged(*self._lag) if self._lag else None,
             lag_at=self._lag[1] if self._lag else None,
             unseen=self._unseen(self._lag[2], now) if self._lag else timedelta(0),
             event_ttl=self._event_ttl,
@@ -200,6 +211,23 @@ class Vitals:
                 last_trouble=self._troubles.last_since(self._utcnow() - self._stalled_after),
             ),
         )
+
+    def _aged(self, lag: Lag, _: datetime, looked_at: float) -> Lag:
+        """
+        Return what waits with the ages of what was not seen: what waited, or may have begun to, got older since.
+        """
+        return replace(
+            lag,
+            leases=tuple(
+                lease
+                if lease.unseen is None
+                else replace(lease, oldest_age=self._seen[lease.lease][0] + self._since(lease, looked_at))
+                for lease in lag.leases
+            ),
+        )
+
+    def _since(self, lease: LeaseLag, looked_at: float) -> timedelta:
+        return timedelta(seconds=looked_at - self._seen[lease.lease][1])
 
     def _unseen(self, seen_at: float, now: float) -> timedelta:
         since = timedelta(seconds=now - seen_at)

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.errors import ParkingError, StoreUnavailable
 from cosmos_outbox.instrumentation import Hook, WatchFailed
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import (
@@ -18,7 +18,6 @@ from cosmos_outbox.ports import (
     LeaseStore,
     MonitoredContainer,
     ParkedStore,
-    PhysicalRange,
     StartFrom,
 )
 from cosmos_outbox.relay import ParkedKeys, Scope
@@ -40,8 +39,11 @@ class WatchedFeed:
     async def describe(self) -> MonitoredContainer:
         return await self._feed.describe()
 
-    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
         return await self._feed.physical_ranges()
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        return await self._feed.partition_id(feed_range)
 
     async def read_page(
         self,
@@ -91,7 +93,9 @@ async def watch(
     """
 
     async def look_at_waiting() -> None:
-        vitals.measured(await estimate_lag(processor_name, feed=feed, leases=leases))
+        waiting = await estimate_lag(processor_name, feed=feed, leases=leases)
+        vitals.measured(waiting)
+        tell_unseen(waiting, lambda error: failed(_WAITING, error))
 
     async def look_at_keys(store: ParkedStore) -> None:
         # Each time, for a container that replaces another has another resource id.
@@ -122,6 +126,14 @@ async def watch(
         while True:
             observe()
             await asyncio.sleep(_OBSERVED_EVERY_SECONDS)
+
+
+def tell_unseen(lag: Lag, tell: Callable[[StoreUnavailable], None]) -> None:
+    """
+    Tell of each lease that could not be looked at, though the others could.
+    """
+    for lease, reason in lag.unseen.items():
+        tell(StoreUnavailable(f"Lease {lease} could not be looked at: {reason}"))
 
 
 async def look_at_parked(keys: ParkedKeys, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:

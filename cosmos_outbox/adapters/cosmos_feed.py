@@ -28,7 +28,7 @@ from cosmos_outbox.errors import (
     RangeGone,
 )
 from cosmos_outbox.leases import FeedRange
-from cosmos_outbox.ports import ChangePage, MonitoredContainer, PhysicalRange, StartFrom
+from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 
 _GONE = 410
 _RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
@@ -60,16 +60,32 @@ class CosmosChangeFeed:
             account_host=self._account_host, database_rid=database_rid, container_rid=rid
         )
 
-    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
         async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-            feed_ranges = [
-                feed_range async for feed_range in self._container.read_feed_ranges(force_refresh=True)
-            ]
-        found = []
-        for feed_range in feed_ranges:
-            bounds = FeedRange(min=feed_range["Range"]["min"], max=feed_range["Range"]["max"])
-            found.append(PhysicalRange(id=await self._range_id(bounds), range=bounds))
-        return tuple(found)
+            return tuple(
+                [
+                    FeedRange(min=feed_range["Range"]["min"], max=feed_range["Range"]["max"])
+                    async for feed_range in self._container.read_feed_ranges(force_refresh=True)
+                ]
+            )
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        # No public call of the SDK tells it, but every session token starts with it.
+        response = _Read()
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+            pages = self._container.query_items_change_feed(
+                feed_range={"Range": _sdk_range(feed_range)},
+                start_time="Now",
+                max_item_count=1,
+                response_hook=response.note,
+                raw_response_hook=response.note_status,
+            ).by_page()
+            async for _ in pages:
+                break
+        range_id = response.range_id()
+        if response.sub_ranges() != 1 or range_id is None:
+            raise RangeGone  # split since the ranges were listed
+        return range_id
 
     async def read_page(
         self,
@@ -109,11 +125,12 @@ class CosmosChangeFeed:
         if response.container_rid not in (None, container_rid) and await self._current_rid() != container_rid:
             # The SDK refreshes its cache and asks the new container, with the old one's position: not our page.
             raise ContainerReplaced
-        if response.sub_ranges() > 1:
-            # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours.
+        if response.sub_ranges() != 1:
+            # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours. Nor
+            # is one of which nobody can tell.
             raise RangeGone
-        if response.etag is None:
-            raise InvalidRequest("The change feed answered without an etag.")
+        if response.etag is None or not response.etag.startswith('"'):
+            raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
         if documents and (continuation is not None or not isinstance(start, datetime)):
             # The next page costs less through the SDK's own iterator. Not after a start at a time: it would send that
             # time again beside the continuation.
@@ -138,26 +155,6 @@ class CosmosChangeFeed:
                 f"The container {self._container.id!r} does not exist (workers never create containers)."
             ) from None
         return str(properties["_rid"])
-
-    async def _range_id(self, feed_range: FeedRange) -> str:
-        """
-        Return the id of a physical partition: no public call of the SDK tells it, but every session token starts with it.
-        """
-        response = _Read()
-        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-            pages = self._container.query_items_change_feed(
-                feed_range={"Range": _sdk_range(feed_range)},
-                start_time="Now",
-                max_item_count=1,
-                response_hook=response.note,
-                raw_response_hook=response.note_status,
-            ).by_page()
-            async for _ in pages:
-                break
-        range_id = response.range_id()
-        if response.sub_ranges() > 1 or range_id is None:
-            raise RangeGone  # split again since the ranges were listed
-        return range_id
 
 
 class _Read:
@@ -207,12 +204,15 @@ class _Read:
 
     def sub_ranges(self) -> int:
         """
-        Return over how many ranges the SDK spread the call, read from the token it left behind.
+        Return over how many ranges the SDK spread the call, read from the token it left behind; 0 where that cannot be read.
         """
-        token = self._headers.get("etag")
-        if token is None or token.startswith('"'):
-            return 1
-        return base64.b64decode(token).count(b'"token"')
+        try:
+            ranges = json.loads(base64.b64decode(self._headers["etag"], validate=True))["continuation"][
+                "continuation"
+            ]
+        except (KeyError, TypeError, ValueError):
+            return 0
+        return len(ranges) if isinstance(ranges, list) else 0
 
 
 def _composite_token(rid: str, feed_range: FeedRange, etag: str) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.changefeed.partitions import ASK_AGAIN, asked_to_wait, identified, located
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed, StoreError
 from cosmos_outbox.leases import (
     BEGINNING,
     START,
@@ -25,14 +26,25 @@ from cosmos_outbox.leases import (
     new_lease,
     parse_timestamp,
 )
-from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, PhysicalRange, StartFrom
+from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, StartFrom
 
 LOCK_SECONDS = 30
 UNLOCK_SECONDS = 5
 STALE_LOCK = timedelta(seconds=2 * LOCK_SECONDS)
+PATIENCE_SECONDS = 5
 EVERY_KEY = FeedRange(min="", max="FF")
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """
+    The leases that were created here, and the ranges that have none yet because their partitions do not answer now.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    left: Mapping[FeedRange, OutboxError] = field(default_factory=dict)
 
 
 async def bootstrap(
@@ -41,11 +53,14 @@ async def bootstrap(
     feed: ChangeFeed,
     store: LeaseStore,
     start: StartFrom | datetime,
-    utcnow: Callable[[], datetime],
     look_again: timedelta = timedelta(seconds=1),
-) -> None:
+) -> Mapping[FeedRange, OutboxError]:
     """
     Return when every range has a lease, created here or by another worker.
+
+    Returns:
+        The ranges that have none yet, with the reason: their partitions are throttled, or silent, and were asked for a
+        few seconds in vain. `create_missing` is to be called for them until they answer.
     """
     by_id = await store.partitioned_by_id()
     marker = _document(f"{prefix}.info", by_id=by_id)
@@ -58,22 +73,67 @@ async def bootstrap(
             await asyncio.sleep(look_again.total_seconds())
             continue
         try:
-            await create_missing(prefix, feed=feed, store=store, start=start, now=utcnow())
+            created = await _patiently(prefix, feed=feed, store=store, start=start, now=_written_at(held))
             with suppress(Conflict):
                 await store.create(marker)
         finally:  # also after a fault: whoever tries again need not wait until the lock expires
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
-        return
+        return created.left
     # "Now" is still when the first leases were created: what came since may not have been handled.
-    now = datetime.fromtimestamp(found["_ts"], UTC)
-    repaired = await create_missing(prefix, feed=feed, store=store, start=start, now=now)
-    for lease in repaired:
+    repaired = await _patiently(prefix, feed=feed, store=store, start=start, now=_written_at(found))
+    tell_repaired(repaired.leases)
+    return repaired.left
+
+
+async def bootstrap_later(
+    prefix: str,
+    ranges: Collection[FeedRange],
+    *,
+    feed: ChangeFeed,
+    store: LeaseStore,
+    start: StartFrom | datetime,
+) -> Creation:
+    """
+    Try once more to create the leases of ranges that `bootstrap` left, and of no others.
+    """
+    marker = _document(f"{prefix}.info", by_id=await store.partitioned_by_id())
+    found = await store.read(marker["id"], _routing(marker))
+    return await create_missing(
+        prefix, feed=feed, store=store, start=start, now=_written_at(found), only=ranges
+    )
+
+
+def tell_repaired(leases: Sequence[Lease]) -> None:
+    """
+    Log that ranges had no lease.
+    """
+    for lease in leases:
         _logger.warning(
             "lease.repaired no lease covered the range of %s; it begins where the first leases began",
             lease.id,
         )
+
+
+async def _patiently(
+    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: StartFrom | datetime, now: datetime
+) -> Creation:
+    """
+    Create what is missing, and ask partitions that are throttled again, for a few seconds.
+    """
+    loop = asyncio.get_running_loop()
+    until, attempt, created = loop.time() + PATIENCE_SECONDS, 0, list[Lease]()
+    while True:
+        found = await create_missing(prefix, feed=feed, store=store, start=start, now=now)
+        created += found.leases
+        if found.left:
+            attempt += 1
+            delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(found.left.values()))
+            if loop.time() + delay <= until:
+                await asyncio.sleep(delay)
+                continue
+        return Creation(leases=tuple(created), left=found.left)
 
 
 async def create_missing(
@@ -83,9 +143,18 @@ async def create_missing(
     store: LeaseStore,
     start: StartFrom | datetime,
     now: datetime,
-) -> tuple[Lease, ...]:
+    only: Collection[FeedRange] | None = None,
+) -> Creation:
     """
-    Create a lease for every physical range that none covers; return those created here.
+    Create a lease for every physical range that none covers, each partition being asked for its id once.
+
+    Args:
+        prefix: of the leases.
+        feed: of the container.
+        store: where the leases are.
+        start: where they begin.
+        now: what `StartFrom.NOW` means, on the service's clock.
+        only: ranges to be given a lease; the others are left as they are. Defaults to all.
     """
     loop = asyncio.get_running_loop()
     by_id = await store.partitioned_by_id()
@@ -96,14 +165,22 @@ async def create_missing(
         physical = await feed.physical_ranges()
         listed_at = loop.time()
         leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
-        for gap in uncovered(physical, leases):
+        placed, left = await located(leases, physical, feed)
+        left = dict(left)
+        for gap in uncovered(physical, placed):
+            if only is not None and not any(wanted.contains(gap) for wanted in only):
+                continue
+            token, version = f"{gap.min}-{gap.max}", 1
+            if gap in physical:  # else it can only be named by its bounds, as after a merge
+                found = await identified([gap], feed)
+                if found.silent:
+                    left |= found.silent
+                    continue
+                token, version = found.ids[gap], 0
             if loop.time() - listed_at > LOCK_SECONDS:
                 # This process may have been frozen. Others have broken the lock then, and a lease of a range that they
                 # have split since would have all of it handled once more, from its start.
                 break
-            whole = next((p for p in physical if p.range == gap), None)
-            # A gap inside a partition can only be named by its bounds (version 1), as after a merge.
-            token, version = (whole.id, 0) if whole else (f"{gap.min}-{gap.max}", 1)
             lease = new_lease(
                 prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id
             )
@@ -111,22 +188,17 @@ async def create_missing(
                 await store.create(lease.raw)
                 created.append(lease)
         else:
-            return tuple(created)
+            return Creation(leases=tuple(created), left=left)
 
 
-def uncovered(physical: Sequence[PhysicalRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
+def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
-    Return what no lease covers of each physical range.
-
-    A lease without a range (written by an old .NET SDK) covers the physical range of its token; where there is none,
-    it may cover anything, so nothing counts as uncovered.
+    Return what no lease covers of each physical range; nothing where a lease has no range, for it may cover anything.
     """
-    by_id = {candidate.id: candidate.range for candidate in physical}
-    covered = [lease.range or by_id.get(lease.token) for lease in leases]
-    known = [feed_range for feed_range in covered if feed_range is not None]
-    if len(known) < len(covered):
+    known = [lease.range for lease in leases if lease.range is not None]
+    if len(known) < len(leases):
         return ()
-    return tuple(gap for candidate in physical for gap in candidate.range.without(known))
+    return tuple(gap for candidate in physical for gap in candidate.without(known))
 
 
 def gaps_between(leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
@@ -150,7 +222,7 @@ def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lea
     Return the lease with its start chosen for good, where another program created it and nothing was saved yet.
 
     Chosen anew by each owner, "now" would skip what the owner before read and could not handle. It counts from
-    `since`, when this worker started, as in .NET; or from the last write of the lease where that is earlier.
+    `since`, when this worker first saw the leases; or from the last write of the lease where that is earlier.
     """
     if lease.continuation is not None or START in lease.properties:
         return lease
@@ -161,8 +233,7 @@ def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lea
 def _start_property(start: StartFrom | datetime, now: datetime) -> str:
     if start is StartFrom.BEGINNING:
         return BEGINNING
-    # "Now" is fixed here: a lease first read a minute later must not skip that minute. One second earlier, as .NET, for
-    # a clock that is a little ahead of the service's.
+    # "Now" is fixed here: a lease first read a minute later must not skip that minute. One second earlier, as .NET.
     moment = start if isinstance(start, datetime) else now - timedelta(seconds=1)
     return format_timestamp(moment)
 
@@ -177,10 +248,14 @@ async def _found(document: Document, store: LeaseStore) -> Document | None:
 async def _break_if_stale(prefix: str, store: LeaseStore) -> None:
     listing = await store.list(f"{prefix}.lock")
     for lock in listing.documents:
-        if datetime.fromtimestamp(lock["_ts"], UTC) + STALE_LOCK < listing.read_at:
+        if _written_at(lock) + STALE_LOCK < listing.read_at:
             _logger.warning("lease.lock-broken %s was left behind by a worker that died", lock["id"])
             with suppress(NotFound, PreconditionFailed):
                 await store.delete(lock["id"], _routing(lock), etag=lock["_etag"])
+
+
+def _written_at(document: Document) -> datetime:
+    return datetime.fromtimestamp(document["_ts"], UTC)
 
 
 def _document(document_id: str, *, by_id: bool) -> Document:

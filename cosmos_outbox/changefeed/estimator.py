@@ -15,10 +15,11 @@ from functools import partial
 
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.changefeed.naming import hosts_of_leases
+from cosmos_outbox.changefeed.partitions import located
 from cosmos_outbox.changefeed.splits import descends
-from cosmos_outbox.errors import RangeGone
+from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
-from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, PhysicalRange
+from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
 _LONGEST_LOOK = 300  # pages without a document, some seconds; a worker saves how far it came behind them
 
@@ -27,6 +28,8 @@ _LONGEST_LOOK = 300  # pages without a document, some seconds; a worker saves ho
 class LeaseLag:
     """
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
+
+    unseen: why the range, or a part of it, could not be looked at; what may wait there counts as one transaction.
     """
 
     lease: str
@@ -34,6 +37,7 @@ class LeaseLag:
     owner: str | None
     transactions: int
     oldest_age: timedelta | None
+    unseen: str | None = None
 
     @property
     def age_known(self) -> bool:
@@ -69,12 +73,19 @@ class Lag:
         """
         return self.oldest_age is not None or not self.transactions
 
+    @property
+    def unseen(self) -> Mapping[str, str]:
+        """
+        Return why leases could not be looked at, by id: more may wait there, and longer.
+        """
+        return {lease.lease: lease.unseen for lease in self.leases if lease.unseen is not None}
+
 
 async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseStore) -> Lag:
     """
     Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
 
-    Ages are told on the service's clock. A processor that never ran has no leases, hence no lag to tell.
+    A lease whose range is throttled, or does not answer, is told of as not seen. Ages are told on the service's clock. A processor that never ran has no leases, hence no lag to tell.
     """
     container = await feed.describe()
     prefix = lease_prefix(
@@ -85,8 +96,9 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
         for host in await hosts_of_leases(container, processor_name=processor_name, leases=leases):
             named = lease_prefix(processor_name, host, container.database_rid, container.container_rid)
             listing = await leases.list(f"{named}..")
-    found, damaged = readable(listing.documents)
+    readable_ones, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
+    found, _ = await located(readable_ones, physical, feed)
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     return Lag(
         leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found]),
@@ -97,16 +109,22 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
 async def _lag_of(
     lease: Lease,
     leases: Sequence[Lease],
-    physical: Sequence[PhysicalRange],
+    physical: Sequence[FeedRange],
     read: Callable[..., Awaitable[ChangePage]],
     now: datetime,
 ) -> LeaseLag:
-    transactions, ages = 0, []
+    transactions, ages, unseen = 0, [], None
+    if lease.range is None:
+        transactions, unseen = 1, f"The partition {lease.token!r} is gone, or does not answer."
     for part in _parts(lease, leases, physical):
         try:
             page = await _first_change(read, part, lease)
         except RangeGone:  # split this very moment
             page = None
+        except StoreError as error:
+            if not error.retriable:
+                raise
+            page, unseen = None, str(error)
         if page is None:  # there may be work, how much nobody knows
             transactions += 1
         elif page.documents:
@@ -120,6 +138,7 @@ async def _lag_of(
         owner=lease.owner,
         transactions=transactions,
         oldest_age=max(ages, default=None),
+        unseen=unseen,
     )
 
 
@@ -138,17 +157,17 @@ async def _first_change(
     return None
 
 
-def _parts(lease: Lease, leases: Sequence[Lease], physical: Sequence[PhysicalRange]) -> list[FeedRange]:
+def _parts(lease: Lease, leases: Sequence[Lease], physical: Sequence[FeedRange]) -> list[FeedRange]:
     """
     Return what to read for a lease: its range, cut where it was split since; without what child leases cover already.
     """
-    own = lease.range or next((p.range for p in physical if p.id == lease.token), None)
+    own = lease.range
     if own is None:
         return []
     descendants = [other.range for other in leases if other.range and descends(other, lease, own)]
     cut = [
-        FeedRange(min=max(own.min, p.range.min), max=min(own.max, p.range.max))
-        for p in physical
-        if p.range.overlaps(own)
+        FeedRange(min=max(own.min, candidate.min), max=min(own.max, candidate.max))
+        for candidate in physical
+        if candidate.overlaps(own)
     ]
     return [left for part in cut for left in part.without(descendants)]

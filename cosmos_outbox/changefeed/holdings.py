@@ -11,11 +11,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.partitions import identified
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.splits import half_replaced
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
-from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed
+from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired
 from cosmos_outbox.leases import FeedRange, Lease
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
@@ -126,7 +127,7 @@ class Holdings:
         """
         if self._draining or lease.id in self._held:
             return
-        feed_range = lease.range or await self._range_of(lease)
+        feed_range = lease.range or await self._range_of(lease, others)
         if feed_range is None:
             return
         with suppress(PreconditionFailed, NotFound):
@@ -187,15 +188,22 @@ class Holdings:
                 self._failing[tenure.lease.id] = progress
                 self.failed(tenure.lease.id, closed.error)
 
-    async def _range_of(self, lease: Lease) -> FeedRange | None:
-        for physical in await self._feed.physical_ranges():
-            if physical.id == lease.token:
-                return physical.range
-        self.failed(
-            lease.id,
-            ConfigurationError(
-                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
-                "delete the lease, its changes are then read again from the start of the new ranges."
-            ),
+    async def _range_of(self, lease: Lease, others: Sequence[Lease]) -> FeedRange | None:
+        """
+        Return the range of the partition that a lease names by its token alone.
+        """
+        taken = {other.range for other in others}
+        silent: OutboxError | None = None
+        for candidate in await self._feed.physical_ranges():
+            if candidate in taken:
+                continue
+            found = await identified([candidate], self._feed)
+            if found.ids.get(candidate) == lease.token:
+                return candidate
+            silent = found.silent.get(candidate, silent)
+        gone = ConfigurationError(
+            f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
+            "delete the lease, its changes are then read again from the start of the new ranges."
         )
+        self.failed(lease.id, silent or gone)
         return None

@@ -6,23 +6,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from cosmos_outbox.changefeed.balancing import plan, wished
-from cosmos_outbox.changefeed.bootstrap import bootstrap, gaps_between, pinned
+from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later, gaps_between, pinned
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.holdings import Holdings
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.partitions import asked_to_wait
 from cosmos_outbox.changefeed.progress import LeaseStatus
 from cosmos_outbox.changefeed.watchdog import watched
 from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerReplaced,
     NotFound,
+    OutboxError,
     PreconditionFailed,
     RangeGone,
     StoreError,
@@ -104,6 +107,7 @@ class ChangeFeedProcessor:
         self._hooks = tuple(map(guarded, hooks))
         self._utcnow = utcnow
         self._start = options.start
+        self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         self._holdings = Holdings(
@@ -111,6 +115,9 @@ class ChangeFeedProcessor:
         )
         self._gaps: tuple[FeedRange, ...] = ()
         self._gaps_since = 0.0
+        self._left: tuple[
+            FeedRange, ...
+        ] = ()  # never had a lease since this worker looked, for their partitions are silent
 
     def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:
         """
@@ -158,7 +165,7 @@ class ChangeFeedProcessor:
         """
         Process the container that is there now until `stop` is called or it is replaced by another.
         """
-        started = self._utcnow()
+        self._seen_at = None
         try:
             container = await within_grace(self._prepare(), asked=self._stopping, seconds=0)
         except TimeoutError:
@@ -170,7 +177,7 @@ class ChangeFeedProcessor:
                     waiting = False
                     with suppress(TimeoutError):
                         waiting = await within_grace(
-                            self._balance(container, started, group),
+                            self._balance(container, group),
                             asked=self._stopping,
                             seconds=self._options.grace_period.total_seconds(),
                         )
@@ -183,7 +190,7 @@ class ChangeFeedProcessor:
 
     async def _prepare(self) -> MonitoredContainer:
         """
-        Return what names the container, once every range of it has a lease.
+        Return what names the container, once every range of it has a lease, but for those whose partitions are silent.
         """
         attempt = 0
         while True:
@@ -199,7 +206,8 @@ class ChangeFeedProcessor:
                     raise
                 attempt += 1
                 self._failed(error)
-                await asyncio.sleep(self._options.backoff.delay(attempt))
+                delay = self._options.backoff.delay(attempt, at_least=asked_to_wait([error]))
+                await asyncio.sleep(delay)
             else:
                 return container
 
@@ -211,14 +219,13 @@ class ChangeFeedProcessor:
             container.container_rid,
         )
 
-    async def _balance(
-        self, container: MonitoredContainer, started: datetime, group: asyncio.TaskGroup
-    ) -> bool:
+    async def _balance(self, container: MonitoredContainer, group: asyncio.TaskGroup) -> bool:
         """
         Do one balancing pass; return True where the next should come soon: leases asked for, or throttled, are to come.
         """
         try:
             listing = await self._store.list(f"{self._prefix(container)}..")
+            since = self._seen_at = self._seen_at or listing.read_at
             self._notify(LeasesListed(owner=self._options.instance_name))
             leases, damaged = readable(listing.documents)
             for lease_id, error in damaged.items():  # must not end the work on the others
@@ -229,7 +236,9 @@ class ChangeFeedProcessor:
                 if lease.owner == self._options.instance_name
                 or lease.expired(listing.read_at, self._options.expiration)
             }
-            self._holdings.forget_failing_except({*to_be_had, *damaged})
+            self._forget_left_except(gaps_between(leases))
+            without_lease = map(partial(self._name_of, container), self._left)
+            self._holdings.forget_failing_except({*to_be_had, *damaged, *without_lease})
             decided = plan(
                 leases,
                 me=self._options.instance_name,
@@ -246,13 +255,14 @@ class ChangeFeedProcessor:
             for lease in decided.ask:
                 waiting |= await self._is_to_be_repeated(lease, self._ask(lease))
             for lease in decided.take:
-                chosen = pinned(lease, self._start, since=started)
+                chosen = pinned(lease, self._start, since=since)
                 taking = self._holdings.take(
                     chosen, others=leases, container_rid=container.container_rid, group=group
                 )
                 waiting |= await self._is_to_be_repeated(lease, taking)
             if not damaged:  # what cannot be read may cover anything
                 await self._repair(container, leases)
+                waiting |= await self._create_left(container)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._failed(error)
             return False
@@ -283,14 +293,37 @@ class ChangeFeedProcessor:
             self._gaps_since = now  # where it does not help, it is not tried at every pass
             await self._bootstrap(container)
 
-    async def _bootstrap(self, container: MonitoredContainer) -> None:
-        await bootstrap(
-            self._prefix(container),
-            feed=self._feed,
-            store=self._store,
-            start=self._start,
-            utcnow=self._utcnow,
+    async def _create_left(self, container: MonitoredContainer) -> bool:
+        """
+        Try again to create the leases that `_bootstrap` left; return True where some can be taken, or are still to come.
+
+        They never had an owner who may still trust them, so that nobody has to be waited for.
+        """
+        if not self._left:
+            return False
+        created = await bootstrap_later(
+            self._prefix(container), self._left, feed=self._feed, store=self._store, start=self._start
         )
+        self._leave(container, created.left)
+        return True
+
+    async def _bootstrap(self, container: MonitoredContainer) -> None:
+        left = await bootstrap(self._prefix(container), feed=self._feed, store=self._store, start=self._start)
+        self._leave(container, left)
+
+    def _leave(self, container: MonitoredContainer, left: Mapping[FeedRange, OutboxError]) -> None:
+        self._left = tuple(left)
+        for feed_range, error in left.items():
+            self._holdings.failed(self._name_of(container, feed_range), error)
+
+    def _forget_left_except(self, gaps: Sequence[FeedRange]) -> None:
+        """
+        Forget that a range never had a lease once it has one: where that goes, it had an owner.
+        """
+        self._left = tuple(left for left in self._left if any(gap.contains(left) for gap in gaps))
+
+    def _name_of(self, container: MonitoredContainer, feed_range: FeedRange) -> str:
+        return f"{self._prefix(container)}..{feed_range.min}-{feed_range.max}"
 
     async def _ask(self, lease: Lease) -> None:
         with suppress(PreconditionFailed, NotFound):

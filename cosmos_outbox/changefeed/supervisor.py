@@ -10,14 +10,17 @@ from enum import StrEnum
 
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.partitions import ASK_AGAIN, asked_to_wait, identified
 from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.pump import Pump
-from cosmos_outbox.changefeed.splits import children_of, replace_lease
+from cosmos_outbox.changefeed.splits import children_of, replace_lease, to_identify
 from cosmos_outbox.changefeed.tenure import Tenure
-from cosmos_outbox.errors import ConfigurationError, LeaseLost, RangeGone, StoreError
+from cosmos_outbox.errors import ConfigurationError, LeaseLost, OutboxError, RangeGone, StoreError
 from cosmos_outbox.instrumentation import Hook, LeaseClosed
 from cosmos_outbox.leases import FeedRange, from_document, range_of
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+
+_TO_RELEASE_SECONDS = 5  # left of the trust, to release a lease that cannot be replaced now
 
 
 class CloseReason(StrEnum):
@@ -122,7 +125,34 @@ async def _replace(
 
 
 async def _put_children(tenure: Tenure, feed_range: FeedRange, feed: ChangeFeed, store: LeaseStore) -> None:
+    """
+    Create all children and delete the parent; asked again, as soon as the service allows, while there is time for it.
+    """
+    loop = asyncio.get_running_loop()
+    attempt = 0
     await tenure.save()
+    while True:
+        try:
+            silent = await _put_those_that_answer(tenure, feed_range, feed, store)
+        except StoreError as error:
+            if not error.retriable:
+                raise
+            silent = [error]
+        if not silent:
+            return
+        attempt += 1
+        delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(silent))
+        if loop.time() + delay > tenure.trusted_until - _TO_RELEASE_SECONDS:
+            raise silent[0]
+        await asyncio.sleep(delay)
+
+
+async def _put_those_that_answer(
+    tenure: Tenure, feed_range: FeedRange, feed: ChangeFeed, store: LeaseStore
+) -> list[OutboxError]:
+    """
+    Create the children whose partitions tell their ids, and delete the parent when that is all; return what the others say.
+    """
     physical = await feed.physical_ranges()
     by_id = await store.partitioned_by_id()
     listing = await store.list(tenure.lease.id.removesuffix(tenure.lease.token))
@@ -132,7 +162,15 @@ async def _put_children(tenure: Tenure, feed_range: FeedRange, feed: ChangeFeed,
         for document in listing.documents
         if (found := range_of(document)) and found.overlaps(feed_range)
     ]
-    children = children_of(tenure.lease, feed_range, physical, others=others, partitioned_by_id=by_id)
+    asked = await identified(to_identify(tenure.lease, feed_range, physical, others), feed)
+    children = children_of(
+        tenure.lease, feed_range, physical, ids=asked.ids, others=others, partitioned_by_id=by_id
+    )
     if children is None:
         raise RangeGone(f"The range of {tenure.lease.id} cannot be read, but one partition serves it.")
-    await replace_lease(tenure.lease, children, store, ensure_trusted=tenure.ensure_trusted)
+    if asked.silent and [feed_range] == list(asked.silent):
+        return list(asked.silent.values())  # whether the lease is to be replaced at all is not known yet
+    await replace_lease(
+        tenure.lease, children, store, ensure_trusted=tenure.ensure_trusted, complete=not asked.silent
+    )
+    return list(asked.silent.values())

@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -59,7 +58,7 @@ async def status(
     """
     Show leases, owners, and what waits. With --json, every look is one line.
 
-    Exit code 1 where a lease or a parked key is damaged; the others are shown.
+    Exit code 1 where a lease or a parked key is damaged, or a range does not answer; the others are shown.
     With --watch, a look that fails is told, with --json on standard error, and the next one comes all the same.
     """
     async with opened(target_of(os.environ)) as outbox:
@@ -122,15 +121,20 @@ async def bootstrap(
         listing = await outbox.leases.list(f"{prefix}..")
         require_come(chosen, listing.read_at)
         before = {lease.id for lease in leases_in(listing)}
-        await create_leases(
-            prefix, feed=outbox.feed, store=outbox.leases, start=chosen, utcnow=lambda: datetime.now(UTC)
-        )
+        left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
         leases = leases_in(await outbox.leases.list(f"{prefix}.."))
     rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
     if as_json:
         print_json(rows)
     else:
         print_rows(rows, empty="The container has no ranges.")
+    for one, error in left.items():
+        sys.stderr.write(
+            f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: {error} Run this "
+            "again, or start a worker: both create what is missing.\n"
+        )
+    if left:
+        raise typer.Exit(FAILED)
 
 
 async def _watch(outbox: Opened, expiration: float, every: float, *, as_json: bool) -> None:

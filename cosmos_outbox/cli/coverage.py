@@ -13,7 +13,6 @@ from cosmos_outbox.changefeed.bootstrap import uncovered
 from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.cli.leases import SeenLease
 from cosmos_outbox.leases import FeedRange, Lease
-from cosmos_outbox.ports import PhysicalRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class Overlap:
     unfinished: bool
 
 
-def gaps(physical: Sequence[PhysicalRange], seen: Sequence[SeenLease]) -> tuple[FeedRange, ...]:
+def gaps(physical: Sequence[FeedRange], seen: Sequence[SeenLease]) -> tuple[FeedRange, ...]:
     """
     Return what no lease covers; not what a damaged one does, nor anything where that cannot be told.
     """
@@ -40,16 +39,13 @@ def gaps(physical: Sequence[PhysicalRange], seen: Sequence[SeenLease]) -> tuple[
     return tuple(left for gap in missing for left in gap.without(known))
 
 
-def overlaps(
-    physical: Sequence[PhysicalRange], leases: Sequence[Lease], *, now: datetime, expiration: timedelta
-) -> tuple[Overlap, ...]:
+def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
     """
     Return which leases have keys in common, but for those that a worker is about to replace by others.
     """
-    by_id = {candidate.id: candidate.range for candidate in physical}
     found = []
     for one, other in combinations(leases, 2):
-        first, second = (lease.range or by_id.get(lease.token) for lease in (one, other))
+        first, second = one.range, other.range
         if first is None or second is None or not first.overlaps(second):
             continue
         if descends(one, other, second):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from cosmos_outbox.adapters.cosmos_errors import translated
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
+from cosmos_outbox.changefeed.partitions import located
 from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.cli.findings import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases import seen_in
@@ -75,7 +76,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         async def read_feed() -> None:
             ranges = await feed.physical_ranges()
             await feed.read_page(
-                ranges[0].range,
+                ranges[0],
                 container_rid=(await feed.describe()).container_rid,
                 continuation=None,
                 start=StartFrom.NOW,
@@ -199,13 +200,17 @@ async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) ->
         now = listing.read_at
         skew = datetime.now(UTC) - now
         physical = await repeated(opened.feed.physical_ranges, _LOOK)
+        listed = seen_in(listing)
+        placed, _ = await located([one.lease for one in listed], physical, opened.feed)
+        seen = [replace(one, lease=lease) for one, lease in zip(listed, placed, strict=True)]
         lag = await repeated(
             lambda: estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases), _LOOK
         )
     except OutboxError as error:
         failures.note("list leases", error)
         return None
-    seen = seen_in(listing)
+    for name, reason in lag.unseen.items():
+        failures.unanswered.append((f"see what waits for lease {name}", reason))
     whole = [one.lease for one in seen if not one.mistake]
     waiting = {lease.lease: lease.transactions for lease in lag.leases}
     return _Leases(
@@ -218,7 +223,7 @@ async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) ->
             for lease in whole
         ),
         damaged=tuple(one.mistake for one in seen if one.mistake),
-        overlaps=overlaps(physical, whole, now=now, expiration=expiration),
+        overlaps=overlaps(whole, now=now, expiration=expiration),
         uncovered=tuple(f"{gap.min or '0'}-{gap.max}" for gap in gaps(physical, seen)) if seen else (),
         skew=skew,
     )

@@ -77,7 +77,7 @@ async def read_events(
     container_rid = (await feed.describe()).container_rid
     at = {_range_named(name): continuation for name, continuation in (position or {}).items()}
     if not at:
-        at = {physical.range: None for physical in await feed.physical_ranges()}
+        at = dict.fromkeys(await feed.physical_ranges())
     while True:
         due = deque(at)
         while due:
@@ -144,9 +144,9 @@ async def _split(at: dict[FeedRange, str | None], gone: FeedRange, feed: ChangeF
     """
     continuation = at.pop(gone)
     parts = [
-        FeedRange(min=max(gone.min, physical.range.min), max=min(gone.max, physical.range.max))
+        FeedRange(min=max(gone.min, physical.min), max=min(gone.max, physical.max))
         for physical in await feed.physical_ranges()
-        if physical.range.overlaps(gone)
+        if physical.overlaps(gone)
     ]
     at.update(dict.fromkeys(parts, continuation))
     return parts

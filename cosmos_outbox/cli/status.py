@@ -25,7 +25,7 @@ class Status:
 
     parked_keys: None where there is no parked container, or it was not looked at.
     parked_events: None also where a parked key cannot be read.
-    mistakes: what is wrong with leases and parked keys that cannot be read.
+    mistakes: what is wrong with leases and parked keys that cannot be read, and with ranges that cannot be looked at.
     """
 
     processor: str
@@ -109,7 +109,11 @@ async def look(
         oldest_age=lag.oldest_age,
         parked_keys=None if parked is None else len(parked) + len(unreadable),
         parked_events=None if parked is None or unreadable else sum(parked),
-        mistakes=(*(seen.mistake for seen in found if seen.mistake), *unreadable),
+        mistakes=(
+            *(seen.mistake for seen in found if seen.mistake),
+            *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
+            *unreadable,
+        ),
     )
 
 
@@ -119,7 +123,7 @@ def _with_lag(row: Mapping[str, Any], lag: Lag) -> dict[str, Any]:
         "range": row["range"],
         "owner": row["owner"],
         "state": row["state"],
-        "waiting": measured.transactions if measured else None,
+        "waiting": measured.transactions if measured and measured.unseen is None else None,
         "oldest_age": measured.oldest_age if measured else None,
         "written_ago": row["written_ago"],
         "id": row["id"],

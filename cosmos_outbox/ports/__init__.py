@@ -14,7 +14,6 @@ from cosmos_outbox.ports.change_feed import (
     ChangePage,
     MonitoredContainer,
     Notes,
-    PhysicalRange,
     StartFrom,
 )
 from cosmos_outbox.ports.lease_store import LeaseStore, Listing
@@ -45,7 +44,6 @@ __all__ = [
     "Notes",
     "Page",
     "ParkedStore",
-    "PhysicalRange",
     "Publisher",
     "StartFrom",
     "Store",

@@ -24,16 +24,6 @@ class MonitoredContainer:
     container_rid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhysicalRange:
-    """
-    A physical partition: its id (`LeaseToken` of a version 0 lease) and the range of keys it holds.
-    """
-
-    id: str
-    range: FeedRange
-
-
 class StartFrom(StrEnum):
     """
     Where a range without continuation begins.
@@ -74,9 +64,21 @@ class ChangeFeed(Protocol):
         """
         ...
 
-    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
         """
-        Return the ranges as they are now, never from a cache; together they cover every key once.
+        Return the ranges of the physical partitions as they are now, never from a cache; together they cover every key once.
+        """
+        ...
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        """
+        Return the id of the physical partition that serves a range: the `LeaseToken` of a version 0 lease.
+
+        To be asked anew each time: after a split and a merge the same bounds have another id.
+
+        Raises:
+            RangeGone: the range is not served by one physical partition.
+            StoreError: the partition refused or failed, the others may do well.
         """
         ...
 

@@ -4,7 +4,6 @@ Coverage: every way in which leases miss keys, or have some in common.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,12 +11,11 @@ import pytest
 from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.cli.leases import SeenLease
 from cosmos_outbox.leases import FeedRange, Lease, new_lease
-from cosmos_outbox.ports import PhysicalRange
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 PHYSICAL = (
-    PhysicalRange(id="0", range=FeedRange(min="", max="40")),
-    PhysicalRange(id="1", range=FeedRange(min="40", max="FF")),
+    FeedRange(min="", max="40"),
+    FeedRange(min="40", max="FF"),
 )
 
 
@@ -31,7 +29,7 @@ OTHER = lease("1", "40", "FF")
 
 
 def found(*leases: Lease) -> tuple[Overlap, ...]:
-    return overlaps(PHYSICAL, leases, now=NOW, expiration=timedelta(seconds=60))
+    return overlaps(leases, now=NOW, expiration=timedelta(seconds=60))
 
 
 def unfinished(*tokens: str) -> Overlap:
@@ -56,12 +54,6 @@ def test_leases_with_keys_in_common_are_told_apart_from_a_split_in_progress(
     leases: tuple[Lease, ...], expected: tuple[Overlap, ...]
 ) -> None:
     assert expected == found(*leases)
-
-
-def test_a_lease_without_a_range_has_that_of_its_partition() -> None:
-    old = replace(WHOLE, range=None)
-    assert () == found(old, OTHER)
-    assert (unfinished("0", "2"),) == found(old, LEFT)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ async def write(container: Container, key: str, *ids: str, **fields: object) -> 
 
 async def the_range(container: Container) -> FeedRange:
     (physical,) = await container.feed.physical_ranges()
-    return physical.range
+    return physical
 
 
 async def rid(container: Container) -> str:
@@ -72,8 +72,8 @@ async def drained(
 async def test_ranges_cover_every_key_once_and_have_different_ids(wide: Container):
     ranges = await wide.feed.physical_ranges()
 
-    assert 4 == len({r.id for r in ranges})
-    bounds = sorted((r.range.min, r.range.max) for r in ranges)
+    assert 4 == len({await wide.feed.partition_id(one) for one in ranges})
+    bounds = sorted((one.min, one.max) for one in ranges)
     assert ("", "FF") == (bounds[0][0], bounds[-1][1])
     assert all(left[1] == right[0] for left, right in itertools.pairwise(bounds))
 
@@ -82,7 +82,7 @@ async def test_every_range_delivers_its_own_documents_and_all_of_them_once(wide:
     for number in range(40):
         await write(wide, f"key-{number}", f"doc-{number}")
 
-    found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await drained(wide, r.range))[0]]
+    found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await drained(wide, r))[0]]
 
     assert sorted(f"doc-{number}" for number in range(40)) == sorted(found)
 
@@ -208,18 +208,20 @@ async def test_a_range_that_was_split_is_gone_and_its_children_go_on_from_its_co
     for number in range(20):
         await write(container, f"key-{number}", f"before-{number}")
     _, continuation = await drained(container, parent)
-    (physical,) = await container.feed.physical_ranges()
-    container.split(physical.id)
+    partition = await container.feed.partition_id(parent)
+    container.split(partition)
     for number in range(20):
         await write(container, f"key-{number}", f"after-{number}")
 
     with pytest.raises(RangeGone):
         await read(container, parent, continuation)
+    with pytest.raises(RangeGone):
+        await container.feed.partition_id(parent)
     children = await container.feed.physical_ranges()
-    found = [d["id"] for child in children for d in (await drained(container, child.range, continuation))[0]]
+    found = [d["id"] for child in children for d in (await drained(container, child, continuation))[0]]
 
     assert sorted(f"after-{number}" for number in range(20)) == sorted(found)
-    assert physical.id not in {child.id for child in children}
+    assert partition not in {await container.feed.partition_id(child) for child in children}
 
 
 async def test_a_part_of_a_physical_range_can_be_read_alone(container: Container):

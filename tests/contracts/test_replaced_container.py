@@ -59,7 +59,7 @@ async def test_reading_on_from_an_old_position_says_that_the_container_was_repla
         feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
         before = await feed.describe()
         (physical,) = await feed.physical_ranges()
-        read = partial(feed.read_page, physical.range, start=StartFrom.BEGINNING, max_items=10)
+        read = partial(feed.read_page, physical, start=StartFrom.BEGINNING, max_items=10)
         await write(database, "a", "b")
         page = await read(container_rid=before.container_rid, continuation=None)
         await replace(server)

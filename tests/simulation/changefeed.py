@@ -171,10 +171,10 @@ class Simulation:
             case "split-again":  # as soon as a child of the split before exists
                 self._splits_again += 1
             case "merge":
-                ranges = await self.container.physical_ranges()
-                if len(ranges) > 1:
-                    first = step.b % (len(ranges) - 1)
-                    self.container.merge(ranges[first].id, ranges[first + 1].id)
+                partitions = await self._partitions()
+                if len(partitions) > 1:
+                    first = step.b % (len(partitions) - 1)
+                    self.container.merge(partitions[first], partitions[first + 1])
             case "neighbour" if self._neighbour is None:
                 self._start_neighbour(skew=(0, 30, -30)[step.b % 3])
             case "neighbour-gone":
@@ -197,15 +197,19 @@ class Simulation:
         )
 
     async def _split(self, number: int) -> None:
-        ranges = await self.container.physical_ranges()
-        if len(ranges) < self._most_ranges:
-            self.container.split(ranges[number % len(ranges)].id)
+        partitions = await self._partitions()
+        if len(partitions) < self._most_ranges:
+            self.container.split(partitions[number % len(partitions)])
+
+    async def _partitions(self) -> list[str]:
+        return [await self.container.partition_id(one) for one in await self.container.physical_ranges()]
 
     async def _split_again(self, child: Lease) -> None:
         ranges = await self.container.physical_ranges()
         if self._splits_again and child.range and len(ranges) < self._most_ranges:
             self._splits_again -= 1
-            self.container.split(next(r.id for r in ranges if r.range.overlaps(child.range)))
+            overlapping = next(one for one in ranges if one.overlaps(child.range))
+            self.container.split(await self.container.partition_id(overlapping))
 
     async def _touch(self, number: int) -> None:
         """
@@ -331,7 +335,7 @@ class Simulation:
         Return what is not yet as it has to be: changes that did not arrive, leases that overlap or name what is gone.
         """
         late = [key for key, count in self._written.items() if self.witness.arrived[key] < count]
-        partitions = {partition.id for partition in await self.container.physical_ranges()}
+        partitions = set(await self._partitions())
         return [*late, *self.witness.overlapping(), *self.witness.misnamed(partitions)]
 
     async def _end(self) -> None:

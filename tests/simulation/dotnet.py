@@ -124,12 +124,12 @@ class DotNetNeighbour:
         As PartitionSynchronizerCore: children of a version 0 lease are whole ranges, even where they are wider than it.
         """
         assert lease.range
-        overlapping = [r for r in await self._container.physical_ranges() if r.range.overlaps(lease.range)]
+        overlapping = [r for r in await self._container.physical_ranges() if r.overlaps(lease.range)]
         if lease.version == 0 and len(overlapping) > 1:
-            parts = [(r.id, r.range, 0) for r in overlapping]
+            parts = [(await self._container.partition_id(r), r, 0) for r in overlapping]
         else:
             low, high = lease.range.min, lease.range.max
-            bounds = [low, *(r.range.min for r in overlapping[1:]), high]
+            bounds = [low, *(r.min for r in overlapping[1:]), high]
             parts = [(f"{a}-{b}", FeedRange(min=a, max=b), 1) for a, b in itertools.pairwise(bounds)]
         if lease.version == 1 and len(overlapping) == 1:
             await self._update(lease, owner=None)

@@ -39,7 +39,7 @@ REFUSALS: dict[int, Callable[[], OutboxError]] = {
 }
 
 # What is not true: that a document is gone, where one is named, and that a range is, where the feed is read.
-UNTRUE = {404: ("read", "replace", "delete"), 410: ("read_page", "physical_ranges")}
+UNTRUE = {404: ("read", "replace", "delete"), 410: ("read_page", "physical_ranges", "partition_id")}
 
 
 class Link:

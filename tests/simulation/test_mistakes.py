@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox.changefeed import balancing, holdings, processor, pump, supervisor, tenure
+from cosmos_outbox.changefeed import balancing, holdings, processor, pump, splits, supervisor, tenure
 from tests.simulation.changefeed import Simulation, Step, Violation
 
 
@@ -131,19 +131,19 @@ MISTAKES = {
         story="start 0 0, " + LOAD + "wait 0 2, split 0 0, wait 0 2", said="its parent is at",
     ),
     "a child is as wide as its partition": Mistake(
-        owner=supervisor, name="children_of",
-        right="_common(parent_range, candidate.range).without(descendants)", wrong="[candidate.range]",
+        owner=splits, name="_missing",
+        right="_common(parent_range, candidate).without(descendants)", wrong="[candidate]",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 2, merge 0 0, wait 0 2, split 0 0, wait 0 2, wait 0 3",
         ranges=3, said="before all of its children",
     ),
     "a replacement that a crash cut short is not noticed": Mistake(
         owner=holdings, name="half_replaced",
-        right="any(descends(other, lease, parent_range) for other in others)", wrong="False",
+        right="bool(_descendants(lease, parent_range, others))", wrong="False",
         story=CUT_SHORT, said="both trust",
     ),
     "a replacement that a crash cut short is made anew": Mistake(
         owner=supervisor, name="children_of",
-        right="[other.range for other in others if other.range and descends(other, lease, parent_range)]", wrong="[]",
+        right="_descendants(lease, parent_range, others)", wrong="[]",
         story=CUT_SHORT, said="half an hour",
     ),
     "a merged partition is read on under its old name": Mistake(

@@ -753,7 +753,7 @@ async def _all_documents(feed: ChangeFeed) -> list[Document]:
         continuation = None
         while True:
             page = await feed.read_page(
-                physical.range,
+                physical,
                 container_rid=rid,
                 continuation=continuation,
                 start=StartFrom.BEGINNING,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed import Lag, LeaseStatus
+from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.errors import BrokerUnavailable, StoreUnavailable, TopicUnavailable
 from cosmos_outbox.instrumentation import (
     EventRejected,
@@ -199,3 +199,31 @@ async def test_what_is_no_trouble_is_not_shown():
     watched(LeaseAcquired(lease="p..0", owner="w", previous_owner=None))
     watched(LeaseClosed(lease="p..0", owner="w", reason="stopped"))
     assert () == watched.snapshot().troubles
+
+
+async def test_what_could_not_be_seen_of_one_lease_gets_older_while_the_others_are_seen():
+    listening = vitals()
+
+    def seen(**unseen: str) -> Lag:
+        return Lag(
+            leases=tuple(
+                LeaseLag(
+                    lease=token,
+                    token=token,
+                    owner=None,
+                    transactions=1,
+                    oldest_age=None if token in unseen else timedelta(seconds=5),
+                    unseen=unseen.get(token),
+                )
+                for token in ("a", "b")
+            )
+        )
+
+    listening.measured(seen())
+    for _ in range(20):
+        await asyncio.sleep(15)
+        listening.measured(seen(b="throttled"))
+
+    lag = listening.snapshot().lag
+    assert lag is not None
+    assert [timedelta(seconds=5), timedelta(seconds=305)] == [lease.oldest_age for lease in lag.leases]

@@ -39,7 +39,6 @@ from cosmos_outbox.ports import (
     Document,
     MonitoredContainer,
     Page,
-    PhysicalRange,
     StartFrom,
     Write,
     WriteKind,
@@ -136,9 +135,13 @@ class MemoryContainer:
     async def describe(self) -> MonitoredContainer:
         return MonitoredContainer(account_host="memory", database_rid="AAAAAA==", container_rid=self._rid)
 
-    async def physical_ranges(self) -> tuple[PhysicalRange, ...]:
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
         await asyncio.sleep(0)
-        return tuple(PhysicalRange(id=partition.id, range=partition.range) for partition in self._partitions)
+        return tuple(partition.range for partition in self._partitions)
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        await asyncio.sleep(0)
+        return self._serving(feed_range).id
 
     async def read_page(
         self,
@@ -152,9 +155,7 @@ class MemoryContainer:
         await asyncio.sleep(0)
         if container_rid != self._rid:
             raise ContainerReplaced
-        partition = next((p for p in self._partitions if p.range.contains(feed_range)), None)
-        if partition is None:
-            raise RangeGone
+        partition = self._serving(feed_range)
         after, not_before = _position(partition, continuation, start)
         first = bisect_right(partition.log, after, key=lambda entry: entry[0])
         documents: list[Document] = []
@@ -255,6 +256,12 @@ class MemoryContainer:
         return next(
             partition for partition in self._partitions if partition.range.min <= hashed < partition.range.max
         )
+
+    def _serving(self, feed_range: FeedRange) -> _Partition:
+        for partition in self._partitions:
+            if partition.range.contains(feed_range):
+                return partition
+        raise RangeGone
 
     def _find(self, partition_key: str, document_id: str) -> Document | None:
         document = self._partition_of(partition_key).documents.get((partition_key, document_id))

@@ -15,7 +15,7 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox.adapters import cosmos_feed
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.errors import OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.errors import InvalidRequest, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from emulators.cosmos.faults import FaultRule
@@ -179,7 +179,7 @@ async def test_the_ranges_of_a_split_that_is_not_completed_are_gone_too(
     server.faults.add(FaultRule(operation=RequestKind.CHANGEFEED, status=410, substatus=1007))
 
     with pytest.raises(RangeGone):
-        await feed.physical_ranges()
+        await feed.partition_id(EVERYTHING)
 
 
 async def test_a_call_that_outlasts_all_timeouts_of_the_sdk_ends_as_one_without_an_answer(
@@ -191,3 +191,38 @@ async def test_a_call_that_outlasts_all_timeouts_of_the_sdk_ends_as_one_without_
     async with asyncio.timeout(3):
         with pytest.raises(StoreUnavailable):
             await read(feed, None)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [None, '"7"', "bm90IGpzb24=", "e30=", "W10=", "eyJjb250aW51YXRpb24iOiB7ImNvbnRpbnVhdGlvbiI6IFtdfX0="],
+)
+async def test_a_page_of_which_nobody_can_tell_whether_it_is_of_one_range_is_not_taken(
+    feed: CosmosChangeFeed, monkeypatch: pytest.MonkeyPatch, token: str | None
+):
+    note = cosmos_feed._Read.note
+
+    def noting(self: cosmos_feed._Read, headers: Mapping[str, str], results: object) -> None:
+        note(self, headers, results)
+        # What a later SDK may leave behind where this one leaves its composite token.
+        self._headers = {} if token is None else {"etag": token}
+
+    monkeypatch.setattr(cosmos_feed._Read, "note", noting)
+    with pytest.raises(RangeGone):
+        await read(feed, None)
+    with pytest.raises(RangeGone):
+        await feed.partition_id(EVERYTHING)
+
+
+async def test_a_page_without_the_quoted_etag_of_a_range_is_refused(
+    feed: CosmosChangeFeed, monkeypatch: pytest.MonkeyPatch
+):
+    note = cosmos_feed._Read.note
+
+    def noting(self: cosmos_feed._Read, headers: Mapping[str, str], results: object) -> None:
+        note(self, headers, results)
+        self.etag = "eyJ2IjogInYyIn0="
+
+    monkeypatch.setattr(cosmos_feed._Read, "note", noting)
+    with pytest.raises(InvalidRequest, match="etag"):
+        await read(feed, None)

@@ -13,16 +13,14 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, gaps_between, uncovered
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.leases import FeedRange, new_lease
-from cosmos_outbox.ports import PhysicalRange, StartFrom
+from cosmos_outbox.ports import StartFrom
 from tests.unit.changefeed.world import Faulty, World, virtual_seconds, virtual_utcnow
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 
 
 async def run(world: World) -> None:
-    await bootstrap(
-        PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING, utcnow=virtual_utcnow
-    )
+    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
 
 
 async def ids(world: World) -> list[str]:
@@ -133,7 +131,7 @@ async def test_where_a_look_at_the_ranges_takes_long_their_leases_are_created_al
             await asyncio.sleep(2 * LOCK_SECONDS)
             return await world.container.physical_ranges()
 
-    await bootstrap(PREFIX, feed=Slow(), store=world.leases, start=StartFrom.BEGINNING, utcnow=world.utcnow)
+    await bootstrap(PREFIX, feed=Slow(), store=world.leases, start=StartFrom.BEGINNING)
 
     assert (1, ["..0", "..1", "..2", ".info"]) == (looks, await ids(world))
 
@@ -160,8 +158,8 @@ async def test_leases_deleted_by_hand_are_created_again():
 )
 def test_uncovered_is_what_no_lease_covers(leases, missing):
     physical = [
-        PhysicalRange(id="0", range=FeedRange(min="", max="80")),
-        PhysicalRange(id="1", range=FeedRange(min="80", max="FF")),
+        FeedRange(min="", max="80"),
+        FeedRange(min="80", max="FF"),
     ]
     found = [new_lease("p", token, FeedRange(min=low, max=high), version=v) for token, low, high, v in leases]
 
@@ -173,15 +171,15 @@ async def test_a_missing_slice_of_a_merged_range_is_created_again_as_a_slice():
     await run(world)
     low, high = await world.container.physical_ranges()
     world.container.merge("0", "1")
-    middle = low.range.max
+    middle = low.max
     for lease in await world.all_leases():
         await world.leases.delete(lease.id, lease.id)
-    slice_of_low = new_lease(PREFIX, f"-{middle}", low.range, version=1)
+    slice_of_low = new_lease(PREFIX, f"-{middle}", low, version=1)
     await world.leases.create(slice_of_low.raw)
     await run(world)
 
     leases = {lease.token: (lease.version, lease.range) for lease in await world.all_leases()}
-    assert {f"-{middle}": (1, low.range), f"{middle}-FF": (1, high.range)} == leases
+    assert {f"-{middle}": (1, low), f"{middle}-FF": (1, high)} == leases
 
 
 async def test_a_foreign_document_among_the_leases_is_refused_by_name():
@@ -209,7 +207,6 @@ async def run_on(world: World, feed: Faulty) -> None:
         feed=feed,  # type: ignore[arg-type] - it has every method
         store=world.leases,
         start=StartFrom.BEGINNING,
-        utcnow=virtual_utcnow,
     )
 
 
@@ -359,9 +356,7 @@ async def test_a_lease_created_again_starts_where_now_was_when_there_were_none()
     world = World(ranges=1)
 
     async def from_now() -> str:
-        await bootstrap(
-            PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW, utcnow=virtual_utcnow
-        )
+        await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
         return (await world.all_leases())[0].properties["start"]
 
     first = await from_now()
@@ -388,3 +383,49 @@ def test_gaps_are_what_no_lease_covers(covered, gaps):
     ]
 
     assert gaps == [(gap.min, gap.max) for gap in gaps_between(leases)]
+
+
+@pytest.mark.parametrize("wrong_by", [90, -90, 3600])
+async def test_now_is_on_the_services_clock_whatever_the_worker_believes(wrong_by: int):
+    world = World()
+    await asyncio.sleep(10)
+    world.start(
+        "a",
+        feed=(feed := Faulty(world.container)),
+        start=StartFrom.NOW,
+        utcnow=lambda: virtual_utcnow() + timedelta(seconds=wrong_by),
+    )
+    feed.hanging.add("read_page")
+    await asyncio.sleep(2)
+    await world.write("k")
+    await world.kill("a")
+    await asyncio.sleep(100)
+    world.start("b", start=StartFrom.NOW)
+
+    assert await world.until(world.all_handled) < 5
+    await world.stop_all()
+
+
+async def test_a_lock_that_another_took_since_it_was_found_stale_is_not_broken():
+    world = World()
+    await world.leases.create({"id": f"{PREFIX}.lock"})
+    await asyncio.sleep(3 * LOCK_SECONDS)
+
+    class Overtaken(Faulty):
+        async def delete(self, document_id, partition_key, *, etag=None):
+            if not self.calls["delete"]:
+                self.calls["delete"] += 1
+                await world.leases.delete(document_id, partition_key)
+                self.theirs = await world.leases.create({"id": document_id})
+            await world.leases.delete(document_id, partition_key, etag=etag)
+
+    store = Overtaken(world.leases)
+    task = asyncio.create_task(
+        bootstrap(PREFIX, feed=world.container, store=store, start=StartFrom.BEGINNING)  # type: ignore[arg-type]
+    )
+    await asyncio.sleep(5)
+
+    assert store.theirs == await world.leases.read(f"{PREFIX}.lock", f"{PREFIX}.lock")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -5,24 +5,32 @@ What takes the place of a lease whose range is gone: the table of .NET, and cras
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import CloseReason
-from cosmos_outbox.changefeed.splits import children_of, replace_lease
-from cosmos_outbox.errors import AccessDenied, LeaseLost, RangeGone
+from cosmos_outbox.changefeed.splits import children_of, replace_lease, to_identify
+from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
 from cosmos_outbox.instrumentation import BalancingFailed, LeaseClosed, Record
 from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
-from cosmos_outbox.ports import PhysicalRange
 from tests.unit.changefeed.world import Faulty, World
 
 
-def physical(*bounds: tuple[str, str, str]) -> list[PhysicalRange]:
-    return [PhysicalRange(id=i, range=FeedRange(min=low, max=high)) for i, low, high in bounds]
+def physical(*bounds: tuple[str, str, str]) -> dict[FeedRange, str]:
+    return {FeedRange(min=low, max=high): i for i, low, high in bounds}
+
+
+def children(
+    lease: Lease, ids: dict[FeedRange, str], *, others: Sequence[Lease] = ()
+) -> tuple[Lease, ...] | None:
+    needed = to_identify(lease, lease.range, list(ids), others)
+    told = {feed_range: ids[feed_range] for feed_range in needed}
+    return children_of(lease, lease.range, list(ids), ids=told, others=others, partitioned_by_id=True)
 
 
 def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
@@ -37,7 +45,7 @@ def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
 
 
 @pytest.mark.parametrize(
-    ("lease", "ranges", "children"),
+    ("lease", "ranges", "expected"),
     [
         pytest.param(
             parent("0", "", "80"),
@@ -67,18 +75,18 @@ def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
         pytest.param(parent("0", "", "80"), physical(("0", "", "80")), None, id="a passing fault"),
     ],
 )
-def test_children(lease: Lease, ranges: list[PhysicalRange], children: list[tuple[str, int, str, str]]):
-    made = children_of(lease, lease.range, ranges, partitioned_by_id=True)
+def test_children(lease: Lease, ranges: dict[FeedRange, str], expected: list[tuple[str, int, str, str]]):
+    made = children(lease, ranges)
 
-    assert (made is None) == (children is None)
-    made, children = made or (), children or []
-    assert children == [(c.token, c.version, c.range.min, c.range.max) for c in made if c.range]
+    assert (made is None) == (expected is None)
+    made, expected = made or (), expected or []
+    assert expected == [(c.token, c.version, c.range.min, c.range.max) for c in made if c.range]
     assert all((c.continuation, c.properties) == ('"7"', {"start": "beginning"}) for c in made)
     assert all(c.id == f"p..{c.token}" for c in made)
 
 
 @pytest.mark.parametrize(
-    ("others", "children"),
+    ("others", "expected"),
     [
         pytest.param([parent("3", "", "40")], [("4", 0)], id="one child is missing"),
         pytest.param([parent("3", "", "40"), parent("4", "40", "80")], [], id="only the parent is to go"),
@@ -88,14 +96,14 @@ def test_children(lease: Lease, ranges: list[PhysicalRange], children: list[tupl
     ],
 )
 def test_what_others_hold_of_a_half_replaced_lease_gets_no_second_child(
-    others: list[Lease], children: list[tuple[str, int]]
+    others: list[Lease], expected: list[tuple[str, int]]
 ):
     lease = parent("0", "", "80")
     ranges = physical(("3", "", "40"), ("4", "40", "80"), ("1", "80", "FF"))
-    made = children_of(lease, lease.range, ranges, others=[lease, *others], partitioned_by_id=True)
+    made = children(lease, ranges, others=[lease, *others])
 
     assert made is not None
-    assert children == [(child.token, child.version) for child in made]
+    assert expected == [(child.token, child.version) for child in made]
 
 
 async def test_the_next_owner_finishes_a_replacement_that_a_crash_interrupted_although_the_range_can_be_read():
@@ -152,16 +160,15 @@ async def test_a_crash_between_the_steps_never_leaves_a_range_without_a_lease(wr
     lease = parent("0", "", "FF")
     stored = await store.create(lease.raw)
     lease = replace(lease, etag=stored["_etag"])
-    children = children_of(
-        lease, lease.range, physical(("1", "", "80"), ("2", "80", "FF")), partitioned_by_id=True
-    )
+    made = children(lease, physical(("1", "", "80"), ("2", "80", "FF")))
+    assert made
 
     with suppress(asyncio.CancelledError):
-        await replace_lease(lease, children, Crashing(store, writes), ensure_trusted=lambda: None)
+        await replace_lease(lease, made, Crashing(store, writes), ensure_trusted=lambda: None)
     found = {d["LeaseToken"] for d in (await store.list("p")).documents}
     assert "0" in found or {"1", "2"} == found
 
-    await replace_lease(lease, children, store, ensure_trusted=lambda: None)  # the next owner does it again
+    await replace_lease(lease, made, store, ensure_trusted=lambda: None)  # the next owner does it again
     assert {"1", "2"} == {d["LeaseToken"] for d in (await store.list("p")).documents}
 
 
@@ -275,8 +282,8 @@ async def test_nothing_is_written_by_a_parent_that_is_not_trusted_any_more(write
     store = MemoryLeases()
     lease = from_document(await store.create(parent("0", "", "FF").raw))
     ranges = physical(("1", "", "80"), ("2", "80", "FF"))
-    children = children_of(lease, FeedRange(min="", max="FF"), ranges, partitioned_by_id=True)
-    assert children
+    made = children(lease, ranges)
+    assert made
     steps = 0
 
     def trusted_for_a_while() -> None:
@@ -286,7 +293,7 @@ async def test_nothing_is_written_by_a_parent_that_is_not_trusted_any_more(write
             raise LeaseLost
 
     with suppress(LeaseLost):
-        await replace_lease(lease, children, store, ensure_trusted=trusted_for_a_while)
+        await replace_lease(lease, made, store, ensure_trusted=trusted_for_a_while)
 
     assert left == {d["LeaseToken"] for d in (await store.list("p")).documents}
 
@@ -387,3 +394,16 @@ async def test_a_lease_that_is_held_gives_way_to_those_that_a_stranger_created_i
     assert [CloseReason.HANDED_OVER, CloseReason.RANGE_GONE] == [
         record.reason for record in records if isinstance(record, LeaseClosed) and record.lease == whole.id
     ]
+
+
+async def test_a_parent_that_somebody_took_since_stays_although_its_children_are_there():
+    store = MemoryLeases()
+    lease = from_document(await store.create(parent("0", "", "FF").raw))
+    thief = lease.with_changes(now=datetime.now(UTC), owner="dotnet", continuation='"9"')
+    theirs = await store.replace(thief.raw, etag=lease.etag or "")
+    made = children(lease, physical(("1", "", "80"), ("2", "80", "FF")))
+    assert made
+
+    with pytest.raises(PreconditionFailed):
+        await replace_lease(lease, made, store, ensure_trusted=lambda: None)
+    assert theirs == await store.read(lease.id, lease.id)

@@ -126,6 +126,9 @@ class World:
         listing = await self.leases.list("p")
         return [from_document(d) for d in listing.documents if ".." in d["id"]]
 
+    async def partition_ids(self) -> list[str]:
+        return [await self.container.partition_id(one) for one in await self.container.physical_ranges()]
+
     async def owners(self) -> dict[str, int]:
         counts: dict[str, int] = defaultdict(int)
         for lease in await self.all_leases():

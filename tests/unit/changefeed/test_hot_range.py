@@ -1,0 +1,258 @@
+"""
+One partition that is throttled, or silent, holds up its own lease and nothing else: at a start, at a split, at a look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.changefeed.bootstrap import bootstrap
+from cosmos_outbox.errors import TooManyRequests
+from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.ports import StartFrom
+from tests.unit.changefeed.world import World
+
+RETRY_AFTER = 2.0
+
+
+class Throttled:
+    """
+    A feed of which some ranges answer 429.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._container = world.container
+        self.hot: set[FeedRange] = set()
+        self.calls: Counter[str] = Counter()
+        self.refused_at: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls[name] += 1
+            if args and any(hot.contains(args[0]) for hot in self.hot):
+                self.refused_at.append(asyncio.get_running_loop().time())
+                raise TooManyRequests(retry_after=RETRY_AFTER)
+            return await getattr(self._container, name)(*args, **kwargs)
+
+        return call
+
+
+async def hot_world(*, ranges: int, hot: int) -> tuple[World, Throttled, FeedRange]:
+    world = World(ranges=ranges)
+    feed = Throttled(world)
+    hot_range = (await world.container.physical_ranges())[hot]
+    feed.hot.add(hot_range)
+    return world, feed, hot_range
+
+
+async def tokens(world: World) -> list[str]:
+    return sorted(lease.token for lease in await world.all_leases())
+
+
+async def test_where_all_leases_are_there_a_start_asks_no_partition_for_its_id():
+    world, feed, _ = await hot_world(ranges=10, hot=3)
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    processor = world.start("b", feed=feed)
+
+    assert await world.until(lambda: len(processor.status()) == 10) < 1
+    assert 0 == feed.calls["partition_id"]
+    await world.stop_all()
+
+
+async def test_a_new_processor_works_on_all_ranges_but_the_one_that_is_hot_and_on_that_once_it_cools():
+    world, feed, _ = await hot_world(ranges=10, hot=3)
+    processor = world.start("a", feed=feed)
+    assert await world.until(lambda: len(processor.status()) == 9) < 10
+    feed.hot.clear()
+    await world.write_many(50, keys=50)
+
+    assert await world.until(world.all_handled) < 10
+    assert [str(number) for number in range(10)] == await tokens(world)
+    assert {0} == {lease.version for lease in await world.all_leases()}
+    await world.stop_all()
+
+
+async def test_a_range_without_a_lease_is_told_of_by_name_within_a_minute():
+    world, feed, hot = await hot_world(ranges=3, hot=1)
+    processor = world.start("a", feed=feed)
+    await asyncio.sleep(75)
+
+    (stalled,) = [status for status in processor.status() if status.stalled]
+    assert f"{hot.min}-{hot.max}" == stalled.token
+    assert "TooManyRequests" in (stalled.error or "")
+    feed.hot.clear()
+    await asyncio.sleep(30)
+    assert [False] * 3 == [status.stalled for status in processor.status()]
+    await world.stop_all()
+
+
+async def test_workers_that_start_together_beside_a_hot_range_make_no_two_leases_of_it():
+    world, feed, _ = await hot_world(ranges=4, hot=0)
+    for name in ("a", "b", "c"):
+        world.start(name, feed=feed)
+    await asyncio.sleep(40)
+    assert ["1", "2", "3"] == await tokens(world)
+    feed.hot.clear()
+    await world.write_many(40, keys=40)
+    await world.until(world.all_handled)
+
+    assert ["0", "1", "2", "3"] == await tokens(world)
+    await world.stop_all()
+
+
+async def test_a_range_that_gets_its_lease_late_begins_where_now_was():
+    world, feed, _ = await hot_world(ranges=4, hot=0)
+    world.start("a", feed=feed, start=StartFrom.NOW)
+    await asyncio.sleep(20)
+    await world.write_many(40, keys=40)
+    await asyncio.sleep(600)
+    feed.hot.clear()
+
+    assert await world.until(world.all_handled) < 30
+    await world.stop_all()
+
+
+async def test_bootstrap_asks_a_busy_partition_again_no_sooner_than_it_wants_and_says_what_is_left():
+    world, feed, hot = await hot_world(ranges=3, hot=1)
+    started = asyncio.get_running_loop().time()
+    left = await bootstrap("p", feed=feed, store=world.leases, start=StartFrom.BEGINNING)
+
+    assert ({hot}, ["0", "2"]) == (set(left), await tokens(world))
+    assert asyncio.get_running_loop().time() - started <= 6
+    gaps = [later - earlier for earlier, later in zip(feed.refused_at, feed.refused_at[1:], strict=False)]
+    assert len(gaps) >= 1
+    assert min(gaps) >= RETRY_AFTER
+
+
+async def test_a_range_that_was_deleted_is_not_created_at_once_because_another_is_left():
+    world, feed, _ = await hot_world(ranges=3, hot=1)
+    world.start("a", feed=feed)
+    await asyncio.sleep(30)
+    deleted = (await world.all_leases())[0]
+    await world.leases.delete(deleted.id, deleted.id)
+    await asyncio.sleep(40)
+    assert ["2"] == await tokens(world)
+
+    feed.hot.clear()
+    await asyncio.sleep(80)
+    assert ["0", "1", "2"] == await tokens(world)
+    await world.stop_all()
+
+
+async def test_a_split_whose_one_child_is_hot_is_put_in_place_for_the_other_and_finished_as_soon_as_it_cools():
+    world = World(ranges=2)
+    feed = Throttled(world)
+    processor = world.start("a", feed=feed)
+    await asyncio.sleep(20)
+    world.container.split("0")
+    _, high, _ = await world.container.physical_ranges()
+    feed.hot.add(high)
+    await asyncio.sleep(20)
+    assert ["0", "1", "2"] == await tokens(world)
+    assert "2" in {status.token for status in processor.status()}
+
+    feed.hot.clear()
+    await world.write_many(40, keys=40)
+    assert await world.until(world.all_handled) < 2 * RETRY_AFTER + 1
+    assert ["1", "2", "3"] == await tokens(world)
+    await world.stop_all()
+    assert world.first_copies_in_order()
+
+
+async def test_a_split_whose_child_stays_hot_is_released_in_time_and_finished_by_its_next_owner():
+    world = World(ranges=2)
+    feed = Throttled(world)
+    world.start("a", feed=feed)
+    await asyncio.sleep(20)
+    world.container.split("0")
+    _, high, _ = await world.container.physical_ranges()
+    feed.hot.add(high)
+    await asyncio.sleep(200)
+    assert ["0", "1", "2"] == await tokens(world)
+    await world.stop("a")
+    feed.hot.clear()
+    world.start("b", feed=feed)
+    await asyncio.sleep(30)
+
+    assert ["1", "2", "3"] == await tokens(world)
+    await world.stop_all()
+
+
+async def test_a_look_tells_what_waits_for_all_leases_but_the_hot_one_which_it_names():
+    world, feed, _ = await hot_world(ranges=4, hot=2)
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    await world.write_many(40, keys=40)
+    lag = await estimate_lag("p", feed=feed, leases=world.leases)
+
+    (name,) = lag.unseen
+    assert name.endswith("..2")
+    seen = {lease.token: lease for lease in lag.leases}
+    assert (1, None, False) == (seen["2"].transactions, seen["2"].oldest_age, seen["2"].age_known)
+    assert all(seen[token].transactions > 1 and seen[token].unseen is None for token in "013")
+
+
+async def test_a_look_reads_the_ranges_once_and_the_feed_of_each_lease_once():
+    world, feed, _ = await hot_world(ranges=20, hot=0)
+    feed.hot.clear()
+    await bootstrap("p" + await _suffix(world), feed=feed, store=world.leases, start=StartFrom.BEGINNING)
+    feed.calls.clear()
+    await estimate_lag("p", feed=feed, leases=world.leases)
+
+    assert {"describe": 1, "physical_ranges": 1, "read_page": 20} == feed.calls
+
+
+@pytest.mark.parametrize("hot", [0, 1])
+async def test_leases_of_an_old_sdk_without_ranges_are_worked_on_beside_a_hot_one(hot: int):
+    world, feed, hot_range = await hot_world(ranges=2, hot=hot)
+    await bootstrap(
+        "p" + await _suffix(world), feed=world.container, store=world.leases, start=StartFrom.BEGINNING
+    )
+    for lease in await world.all_leases():
+        document = {name: value for name, value in lease.raw.items() if name != "FeedRange"}
+        await world.leases.replace(document, etag=lease.etag or "")
+    processor = world.start("a", feed=feed)
+    await asyncio.sleep(30)
+    assert {str(1 - hot)} == {status.token for status in processor.status() if not status.failed_attempts}
+    lag = await estimate_lag("p", feed=feed, leases=world.leases)
+    assert [str(hot)] == [name.rpartition("..")[2] for name in lag.unseen]
+
+    feed.hot.discard(hot_range)
+    await world.write_many(20)
+    await world.until(world.all_handled, within=timedelta(minutes=1))
+    await world.stop_all()
+
+
+async def test_a_start_waits_for_as_long_as_the_service_asks():
+    world = World()
+    asked: list[float] = []
+
+    class Busy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.container, name)
+
+        async def describe(self) -> Any:
+            asked.append(asyncio.get_running_loop().time())
+            if len(asked) < 3:
+                raise TooManyRequests(retry_after=7)
+            return await world.container.describe()
+
+    world.start("a", feed=Busy())  # type: ignore[arg-type] - it has every method
+    await world.until(lambda: len(asked) == 3)
+    await world.stop_all()
+
+    assert min(asked[1] - asked[0], asked[2] - asked[1]) >= 7
+
+
+async def _suffix(world: World) -> str:
+    container = await world.container.describe()
+    return f"{container.account_host}_{container.database_rid}_{container.container_rid}"
