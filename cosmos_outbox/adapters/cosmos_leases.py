@@ -39,6 +39,11 @@ class CosmosLeases:
                     f"The lease container {self._container.id!r} or its database does not exist; create it with partition "
                     "key /id and a default time to live of -1 (workers never create containers)."
                 ) from None
+            if (properties.get("defaultTtl") or 0) > 0:
+                raise ConfigurationError(
+                    f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their last "
+                    "write, and with them the positions of workers that are down; set its default time to live to -1."
+                )
             paths = properties["partitionKey"]["paths"]
             if paths not in (["/id"], ["/partitionKey"]):
                 raise ConfigurationError(

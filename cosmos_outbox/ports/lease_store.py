@@ -34,7 +34,7 @@ class LeaseStore(Protocol):
         Say whether the container is partitioned on `/id` (True) or `/partitionKey` (False).
 
         Raises:
-            ConfigurationError: on neither, or the container is missing.
+            ConfigurationError: on neither, or the container is missing or deletes leases by itself.
         """
         ...
 

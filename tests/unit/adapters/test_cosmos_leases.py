@@ -11,7 +11,7 @@ from azure.cosmos import PartitionKey
 
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from emulators.cosmos.account import Account
 from emulators.cosmos.faults import FaultRule
 from emulators.cosmos.protocol import RequestKind
@@ -54,3 +54,19 @@ async def test_a_list_was_read_when_the_service_says_so_whatever_the_time_is_her
         leases = CosmosLeases(await database.create_container("leases", PartitionKey("/id")))
 
         assert moment == (await leases.list("p..")).read_at
+
+
+@pytest.mark.parametrize("ttl", [None, -1, 3600])
+async def test_a_container_that_deletes_leases_by_itself_is_refused_with_the_fix(ttl: int | None):
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("db")
+        container = await database.create_container("leases", PartitionKey("/id"), default_ttl=ttl)
+        leases = CosmosLeases(container)
+        if ttl == 3600:
+            with pytest.raises(ConfigurationError, match="time to live to -1"):
+                await leases.partitioned_by_id()
+        else:
+            assert await leases.partitioned_by_id()
