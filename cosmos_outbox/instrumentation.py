@@ -95,6 +95,20 @@ class LeaseHalted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PositionAhead:
+    """
+    ALARM: a lease lies ahead of its range, as after a restore: it stands still, or begins again at `restarted_from`.
+
+    `latest_lsn` is the lowest that the range was seen at. Told every minute while the lease stands still.
+    """
+
+    lease: str
+    position: str | None
+    latest_lsn: int | None
+    restarted_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBlocked:
     """
     ALARM: something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
@@ -338,6 +352,7 @@ Record = (
     | PageFailed
     | HandlerSlow
     | LeaseHalted
+    | PositionAhead
     | LoopBlocked
     | MonitoredContainerReplaced
     | LeasesListed
@@ -366,6 +381,7 @@ _LEVELS: dict[type, int] = {
     LeaseAcquired: logging.INFO,
     LeaseClosed: logging.INFO,
     LeaseHalted: logging.ERROR,
+    PositionAhead: logging.ERROR,
     EventMalformed: logging.ERROR,
     LeaseCheckpointed: logging.DEBUG,
     LeasesListed: logging.DEBUG,

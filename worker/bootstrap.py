@@ -21,7 +21,7 @@ from cosmos_outbox.adapters.cosmos_parked import open_parked
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.adapters.service_bus import open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.instrumentation import Hook, Record, guarded, log_hook
@@ -226,6 +226,8 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         instance_name=settings.instance_name,
         start=settings.start if isinstance(settings.start, datetime) else StartFrom(settings.start),
         max_items=settings.page_size,
+        on_position_ahead=OnPositionAhead(settings.on_position_ahead),
+        restart_horizon=timedelta(seconds=settings.event_ttl_seconds),
         acquire_interval=timedelta(seconds=settings.lease_acquire_seconds),
         renew_interval=timedelta(seconds=settings.lease_renew_seconds),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),

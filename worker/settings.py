@@ -210,6 +210,11 @@ class Settings(BaseSettings):
         default="beginning",
         description="Where ranges without a lease begin: beginning, now, or an ISO 8601 time that is past (UTC without a zone).",
     )
+    on_position_ahead: Literal["halt", "restart"] = Field(
+        default="halt",
+        description="What becomes of a lease that lies ahead of its range, as after a restore: it halts with an alarm, or "
+        "begins again OUTBOX_EVENT_TTL_SECONDS ago.",
+    )
     page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
     max_poll_seconds: _Seconds = Field(

@@ -14,6 +14,8 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
     tenure      all writes of an owned lease: renewal, checkpoint, release        (tenure.py)
     pump        read a page, have it handled, report how far we are; repeat       (pump.py, handling.py)
     progress    how far a range is, and whether it stands still                   (progress.py)
+    position    whether a lease lies ahead of its range, as after a restore         (position.py)
+    partitions  which physical partition serves a range, asked one at a time      (partitions.py)
     splits      replace the lease of a range that is gone by leases of the new    (splits.py)
     grace       what is asked to end has so many seconds left to do so            (grace.py)
     watchdog    tells what blocks the event loop                                  (watchdog.py)
@@ -46,7 +48,7 @@ created again is read from the start, with an alarm.
 """
 
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
-from cosmos_outbox.changefeed.options import FailureHandler, ProcessorOptions
+from cosmos_outbox.changefeed.options import FailureHandler, OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
 from cosmos_outbox.changefeed.progress import LeaseStatus
 from cosmos_outbox.changefeed.supervisor import CloseReason
@@ -58,6 +60,7 @@ __all__ = [
     "Lag",
     "LeaseLag",
     "LeaseStatus",
+    "OnPositionAhead",
     "ProcessorOptions",
     "estimate_lag",
 ]

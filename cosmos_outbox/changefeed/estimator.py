@@ -16,6 +16,7 @@ from functools import partial
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.partitions import located
+from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
 from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
@@ -30,6 +31,8 @@ class LeaseLag:
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
 
     unseen: why the range, or a part of it, could not be looked at; what may wait there counts as one transaction.
+    ahead: where the lease lies ahead of its range, as after a restore, that it does so, and the fix; what may be skipped
+        counts as one transaction.
     """
 
     lease: str
@@ -38,6 +41,7 @@ class LeaseLag:
     transactions: int
     oldest_age: timedelta | None
     unseen: str | None = None
+    ahead: str | None = None
 
     @property
     def age_known(self) -> bool:
@@ -72,6 +76,13 @@ class Lag:
         Say whether the age of anything that waits is known, or nothing does.
         """
         return self.oldest_age is not None or not self.transactions
+
+    @property
+    def ahead(self) -> Mapping[str, str]:
+        """
+        Return which leases lie ahead of their ranges, by id, each with the fix.
+        """
+        return {lease.lease: lease.ahead for lease in self.leases if lease.ahead is not None}
 
     @property
     def unseen(self) -> Mapping[str, str]:
@@ -114,6 +125,7 @@ async def _lag_of(
     now: datetime,
 ) -> LeaseLag:
     transactions, ages, unseen = 0, [], None
+    ahead = _marked_ahead(lease)
     if lease.range is None:
         transactions, unseen = 1, f"The partition {lease.token!r} is gone, or does not answer."
     for part in _parts(lease, leases, physical):
@@ -132,6 +144,10 @@ async def _lag_of(
             latest = page.latest_lsn if page.latest_lsn is not None else first["_lsn"]
             transactions += max(1, latest - first["_lsn"] + 1)
             ages.append(max(timedelta(0), now - datetime.fromtimestamp(first["_ts"], UTC)))
+        elif (newest := newest_below(lease.continuation, page)) is not None:
+            ahead = str(ahead_of(lease.id, lease.continuation, newest))
+    if ahead is not None:
+        transactions = max(1, transactions)
     return LeaseLag(
         lease=lease.id,
         token=lease.token,
@@ -139,7 +155,14 @@ async def _lag_of(
         transactions=transactions,
         oldest_age=max(ages, default=None),
         unseen=unseen,
+        ahead=ahead,
     )
+
+
+def _marked_ahead(lease: Lease) -> str | None:
+    if AHEAD not in lease.properties:
+        return None
+    return str(ahead_of(lease.id, lease.continuation, lsn_of(lease.properties[AHEAD])))
 
 
 async def _first_change(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import Progress
@@ -25,15 +26,19 @@ async def handle(
     progress: Progress,
     notify: Hook,
     pause: Callable[[float], Awaitable[bool]],
-) -> bool:
+    again: Callable[[], Awaitable[ChangePage | None]],
+) -> ChangePage | None:
     """
     Have a page handled, again and again until it is done.
 
     Args:
         pause: waits so many seconds and returns False where the work is to end instead of being tried again.
+        again: reads the page anew, after every `halt_after_attempts` failures: what is deleted or corrected meanwhile no
+            longer holds up what comes behind it.
 
     Returns:
-        True when the page is done, False when the work is to end before it is.
+        The page that is done, which may have been read anew; one without documents where nothing is left to handle, and
+        None when the work is to end before.
 
     Raises:
         LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`; the page does not count as done.
@@ -67,7 +72,12 @@ async def handle(
                         break
                     notify(LeaseHalted(lease=lease, attempts=attempt, error=unsolved))
                 if not await pause(delay):
-                    return False
+                    return None
+                if attempt % options.halt_after_attempts == 0:
+                    anew = await again()
+                    if anew is None or not anew.documents:
+                        return anew
+                    page, batch = anew, replace(batch, documents=anew.documents)
             else:
                 break
     tenure.ensure_active()
@@ -75,7 +85,7 @@ async def handle(
     lag = page.latest_lsn - last if page.latest_lsn is not None and isinstance(last, int) else None
     progress.moved(loop.time(), lag=lag)
     notify(PageHandled(lease=lease, changes=len(page.documents), seconds=loop.time() - started, lag=lag))
-    return True
+    return page
 
 
 async def _unsolved(

@@ -9,11 +9,21 @@ import socket
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ChangeBatch, StartFrom
+
+
+class OnPositionAhead(StrEnum):
+    """
+    What becomes of a lease that lies ahead of its range, as after a restore.
+    """
+
+    HALT = "halt"  # it stands still, with an alarm, until an operator resets it
+    RESTART = "restart"  # it begins again, `restart_horizon` ago: much is handled twice, nothing is left out
 
 
 class FailureHandler(Protocol):
@@ -57,6 +67,9 @@ class ProcessorOptions:
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
         on_failure: called then instead; see `FailureHandler`. Defaults to None: halt.
+        on_position_ahead: what becomes of a lease that lies ahead of its range. Defaults to halt, with the alarm `PositionAhead`.
+        position_ahead_after: for how long a range may seem to be behind its lease, as a replica that lags does. Defaults to 30 s.
+        restart_horizon: how long ago a restart begins. Defaults to None: at the beginning.
         slow_handler_after: a handler this slow is reported. Defaults to 60 s.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 
@@ -78,6 +91,9 @@ class ProcessorOptions:
     backoff: Backoff = field(default_factory=Backoff)
     halt_after_attempts: int = 10
     on_failure: FailureHandler | None = None
+    on_position_ahead: OnPositionAhead = OnPositionAhead.HALT
+    position_ahead_after: timedelta = timedelta(seconds=30)
+    restart_horizon: timedelta | None = None
     slow_handler_after: timedelta = timedelta(seconds=60)
     blocked_loop_after: timedelta = timedelta(seconds=5)
 
@@ -110,6 +126,11 @@ class ProcessorOptions:
                     "min_poll_interval must not exceed max_poll_interval",
                 ),
                 (self.halt_after_attempts < 1, "halt_after_attempts must be at least 1"),
+                (self.position_ahead_after < timedelta(0), "position_ahead_after must not be negative"),
+                (
+                    self.restart_horizon is not None and self.restart_horizon <= timedelta(0),
+                    "restart_horizon must be positive",
+                ),
                 (self.slow_handler_after <= timedelta(0), "slow_handler_after must be positive"),
                 (self.blocked_loop_after <= timedelta(0), "blocked_loop_after must be positive"),
                 (self.grace_period < timedelta(0), "grace_period must not be negative"),

@@ -13,7 +13,8 @@ class LeaseStatus:
     """
     A snapshot of the work on one lease that a worker owns, or fails to work on, for health checks and status pages.
 
-    stalled is True where nothing moved for longer than the caller's limit: the handler or the service fails, or hangs.
+    stalled is True where nothing moved for longer than the caller's limit: the handler or the service fails, or hangs; and
+    at once where nothing will move before an operator acts.
     """
 
     lease: str
@@ -34,6 +35,7 @@ class Progress:
 
     lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
     moved_at: when a page was last read empty or handled.
+    halted: whether it will not move before an operator acts.
     rest: seconds from then until the feed is looked at again, where nothing is known to wait.
     """
 
@@ -42,6 +44,7 @@ class Progress:
     lag: int | None = None
     failed_attempts: int = 0
     error: BaseException | None = None
+    halted: bool = False
 
     def moved(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
         """
@@ -56,8 +59,14 @@ class Progress:
         self.failed_attempts += 1
         self.error = error
 
+    def halt(self, error: BaseException) -> None:
+        """
+        Note that nothing will move before an operator acts.
+        """
+        self.error, self.halted = error, True
+
     def stands_still(self, now: float, limit: timedelta) -> bool:
         """
         Say whether nothing moved for so long; an idle range moves with every empty page and may rest after it.
         """
-        return now - self.moved_at - self.rest > limit.total_seconds()
+        return self.halted or now - self.moved_at - self.rest > limit.total_seconds()

@@ -7,20 +7,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.changefeed.handling import handle
-from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
+from cosmos_outbox.changefeed.position import (
+    AHEAD,
+    Regression,
+    ahead_of,
+    lsn_of,
+    position_at,
+    regressed,
+    restart_at,
+)
 from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.instrumentation import Hook, PageFailed
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.instrumentation import Hook, PageFailed, PositionAhead
+from cosmos_outbox.leases import START, FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage
 
 _RESTS_AFTER = (
     300  # pages without a document; a service that never comes to an end of them is not asked in a hot loop
 )
+
+_TOLD_AGAIN_SECONDS = 60.0
 
 
 class Pump:
@@ -44,6 +56,10 @@ class Pump:
         self._container_rid = container_rid
         self._feed, self._handler, self._options, self._notify = feed, handler, options, notify
         self._start = start_of(tenure.lease)
+        self._shortest = self._poll = options.min_poll_interval.total_seconds()
+        self._longest = options.max_poll_interval.total_seconds()
+        self._passed_over = 0
+        self._regression: Regression | None = None
 
     async def run(self) -> None:
         """
@@ -54,33 +70,88 @@ class Pump:
             ContainerReplaced: the container is another one now.
             LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`.
         """
-        shortest = self._options.min_poll_interval.total_seconds()
-        longest = self._options.max_poll_interval.total_seconds()
-        poll = shortest
-        passed_over = 0
-        page = await self._read(self._tenure.continuation)
-        while page is not None and not self._tenure.drain.is_set():
-            if page.documents:
-                async with self._reading_ahead(page.continuation) as ahead:
-                    if not await self._handle(page):
-                        return
-                    self._tenure.advance(page.continuation, handled=True)
-                    page = await ahead
-                poll = shortest
-            elif page.passed_over:
-                self._progress.moved(asyncio.get_running_loop().time(), lag=None)
-                self._tenure.advance(page.continuation)
-                passed_over += 1
-                if passed_over % _RESTS_AFTER == 0:
-                    await self._pause(longest)
-                page = await self._read(page.continuation)
+        try:
+            if AHEAD in self._tenure.lease.properties:
+                page = await self._ahead(lsn_of(self._tenure.lease.properties[AHEAD]))
             else:
-                self._progress.moved(asyncio.get_running_loop().time(), lag=0, rest=poll)
-                # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
-                self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
-                await self._pause(poll)
-                poll = min(poll * 2, longest)
-                page = await self._read(page.continuation)
+                page = await self._read(self._tenure.continuation)
+            while page is not None and not self._tenure.drain.is_set():
+                page = await self._next(page)
+        finally:
+            if self._regression is not None:  # it may grow past the position before the next owner looks
+                self._tenure.advance(position_at(self._regression.lowest))
+
+    async def _next(self, page: ChangePage) -> ChangePage | None:
+        """
+        Do what a page asks for, and return the page after it; None where the work is to end.
+
+        A page was read from where the tenure's continuation stands.
+        """
+        now = asyncio.get_running_loop().time()
+        before = self._regression
+        self._regression = regressed(before, self._tenure.continuation, page, now=now)
+        if self._regression is not None:
+            return await self._wait_for(self._regression, now)
+        if before is not None:  # what came between the lowest LSN and the position has not been read
+            self._tenure.advance(position_at(before.lowest))
+            return await self._read(self._tenure.continuation)
+        if page.documents:
+            return await self._work_on(page)
+        if page.passed_over:
+            self._progress.moved(now, lag=None)
+            self._tenure.advance(page.continuation)
+            self._passed_over += 1
+            if self._passed_over % _RESTS_AFTER == 0:
+                await self._pause(self._longest)
+            return await self._read(page.continuation)
+        self._progress.moved(now, lag=0, rest=self._poll)
+        # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
+        self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
+        await self._pause(self._poll)
+        self._poll = min(self._poll * 2, self._longest)
+        return await self._read(page.continuation)
+
+    async def _work_on(self, page: ChangePage) -> ChangePage | None:
+        async with self._reading_ahead(page.continuation) as ahead:
+            done = await self._handle(page)
+            if done is None or not done.documents:
+                return done
+            self._tenure.advance(done.continuation, handled=True)
+            self._poll = self._shortest
+            if done is page:
+                return await ahead
+        return await self._read(done.continuation)
+
+    async def _wait_for(self, regression: Regression, now: float) -> ChangePage | None:
+        """
+        Look again at a range that is behind its lease, until that has lasted for too long.
+        """
+        if now - regression.since <= self._options.position_ahead_after.total_seconds():
+            await self._pause(self._longest)
+            return await self._read(self._tenure.continuation)
+        self._regression = None
+        return await self._ahead(regression.lowest)
+
+    async def _ahead(self, lowest: int | None) -> ChangePage | None:
+        """
+        Halt a lease that lies ahead of its range, or begin again, as the options say.
+        """
+        lease, position = self._tenure.lease, self._tenure.continuation
+        alarm = PositionAhead(lease=lease.id, position=position, latest_lsn=lowest)
+        if self._options.on_position_ahead is OnPositionAhead.RESTART:
+            # The last write of the lease is the service's clock, and not later than now.
+            start = restart_at(lease.written_at(), self._options.restart_horizon)
+            self._tenure.restart({AHEAD: None, START: start})
+            self._start = start_of(replace(lease, properties={START: start}))
+            self._notify(replace(alarm, restarted_from=start))
+            return await self._read(None)
+        # Else a later owner would go on in silence, once the range has grown past the position.
+        self._tenure.mark({AHEAD: "" if lowest is None else str(lowest)})
+        self._progress.halt(ahead_of(lease.id, position, lowest))
+        self._notify(alarm)
+        while await self._pause(_TOLD_AGAIN_SECONDS):
+            self._notify(alarm)
+        return None
 
     @asynccontextmanager
     async def _reading_ahead(self, continuation: str) -> AsyncIterator[asyncio.Task[ChangePage | None]]:
@@ -124,9 +195,10 @@ class Pump:
                 raise RangeGone
             return page
 
-    async def _handle(self, page: ChangePage) -> bool:
+    async def _handle(self, page: ChangePage) -> ChangePage | None:
         return await handle(
             page,
+            again=lambda: self._read(self._tenure.continuation),
             tenure=self._tenure,
             container_rid=self._container_rid,
             handler=self._handler,

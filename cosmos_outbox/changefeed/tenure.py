@@ -57,6 +57,7 @@ class Tenure:
         self._renew_at = acquired_at + options.renew_interval.total_seconds()
         self._checkpoint_at = acquired_at
         self._done = lease.continuation
+        self._marks: dict[str, str | None] = {}
         self.pages = self._pages_saved = 0  # handled in this tenure, and of those in the lease's continuation
         self.notes = Notes(lease.properties.get(NOTES))
         self._advanced = asyncio.Event()
@@ -117,6 +118,20 @@ class Tenure:
         self.pages += handled
         if soon:
             self._advanced.set()
+
+    def mark(self, properties: Mapping[str, str | None]) -> None:
+        """
+        Set properties of the lease, or take away those that are None; saved soon.
+        """
+        self._marks |= properties
+        self._advanced.set()
+
+    def restart(self, properties: Mapping[str, str | None]) -> None:
+        """
+        Note that nothing counts as done any more, and set properties, of which one says where it begins; saved soon.
+        """
+        self._done = None
+        self.mark(properties)
 
     def hand_over(self) -> None:
         """
@@ -198,9 +213,8 @@ class Tenure:
             raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
 
     def _properties(self) -> Mapping[str, str]:
-        if self.notes.text is None:
-            return self.lease.properties
-        return {**self.lease.properties, NOTES: self.notes.text}
+        changed = {**self.lease.properties, **self._marks, NOTES: self.notes.text}
+        return {name: text for name, text in changed.items() if text is not None}
 
     async def _look_again(self) -> None:
         """

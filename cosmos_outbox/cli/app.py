@@ -58,7 +58,7 @@ async def status(
     """
     Show leases, owners, and what waits. With --json, every look is one line.
 
-    Exit code 1 where a lease or a parked key is damaged, or a range does not answer; the others are shown.
+    Exit code 1 where a lease or a parked key is damaged, a range does not answer, or a lease lies ahead of its range; the others are shown.
     With --watch, a look that fails is told, with --json on standard error, and the next one comes all the same.
     """
     async with opened(target_of(os.environ)) as outbox:

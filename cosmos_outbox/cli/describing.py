@@ -107,6 +107,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         parked=parked,
         leases=leases.described if leases else None,
         damaged_leases=leases.damaged if leases else (),
+        leases_ahead=leases.ahead if leases else (),
         damaged_keys=damaged_keys,
         overlaps=leases.overlaps if leases else (),
         uncovered_ranges=leases.uncovered if leases else (),
@@ -163,6 +164,7 @@ async def _container(container: ContainerProxy, failures: _Failures) -> Containe
 class _Leases:
     described: tuple[LeaseDescription, ...]
     damaged: tuple[str, ...]
+    ahead: tuple[str, ...]
     overlaps: tuple[Overlap, ...]
     uncovered: tuple[str, ...]
     skew: timedelta
@@ -223,6 +225,7 @@ async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) ->
             for lease in whole
         ),
         damaged=tuple(one.mistake for one in seen if one.mistake),
+        ahead=tuple(lag.ahead.values()),
         overlaps=overlaps(whole, now=now, expiration=expiration),
         uncovered=tuple(f"{gap.min or '0'}-{gap.max}" for gap in gaps(physical, seen)) if seen else (),
         skew=skew,

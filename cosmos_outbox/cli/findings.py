@@ -76,8 +76,9 @@ class Resources:
     busy for, or silent about. What was not looked at is left out.
 
     leases has those that can be read, and is None where they could not be listed; damaged_leases and damaged_keys say
-    what is wrong with each of the others. old_hosts are those under which the processor has leases beside the account's
-    own, account_host; other_processors have leases of the same container. deletes is whether sent events are to be deleted.
+    what is wrong with each of the others; leases_ahead says which lie ahead of their ranges. old_hosts are those under
+    which the processor has leases beside the account's own, account_host; other_processors have leases of the same
+    container. deletes is whether sent events are to be deleted.
     """
 
     data: ContainerDescription
@@ -85,6 +86,7 @@ class Resources:
     parked: ContainerDescription | None = None
     leases: tuple[LeaseDescription, ...] | None = None
     damaged_leases: tuple[str, ...] = ()
+    leases_ahead: tuple[str, ...] = ()
     damaged_keys: tuple[str, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     uncovered_ranges: tuple[str, ...] = ()
@@ -240,6 +242,13 @@ def _damage(resources: Resources) -> Iterator[Finding]:
             f"{mistake} Nobody sends the events of its range.",
             "Stop the workers, put a backup in its place (`cosmos-outbox leases import`) or delete the document, and start "
             "them: what is deleted is created anew, and reads its range again from where new leases begin.",
+        )
+    for mistake in resources.leases_ahead:
+        yield _error(
+            "position-ahead",
+            mistake,
+            "Stop the workers, `cosmos-outbox leases reset --to` a time before the restore, the failover or the edit, and start "
+            "them: what was sent since then is sent again. Where a replica only lagged, this is gone at the next look.",
         )
     for mistake in resources.damaged_keys:
         yield _error(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cosmos_outbox.changefeed.position import AHEAD
 from cosmos_outbox.cli.output import clock_time, readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.leases import START, Lease, format_timestamp, from_document, range_of
@@ -161,7 +162,7 @@ async def import_leases(
     for lease in replaced if not dry_run else ():
         await store.delete(lease.id, lease.partition_key, etag=lease.etag)
     for lease in wanted:
-        free = lease.with_changes(now=datetime.now(UTC), owner=None)
+        free = lease.with_changes(now=datetime.now(UTC), owner=None, properties=_unmarked(lease))
         found = present.get(lease.id)
         if not dry_run:
             if found is None:
@@ -232,10 +233,17 @@ async def reset_leases(
         # One second earlier, as where leases are created.
         chosen = format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
     for lease in leases if not dry_run else ():
-        properties = {**lease.properties, START: chosen}
+        properties = {**_unmarked(lease), START: chosen}
         changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
         await store.replace(changed.raw, etag=lease.etag or "")
     return tuple(Change(lease=lease.token, done=f"starts at {readable_time(chosen)}") for lease in leases)
+
+
+def _unmarked(lease: Lease) -> dict[str, str]:
+    """
+    Return the properties of a lease without the mark that it was found ahead of its range.
+    """
+    return {name: text for name, text in lease.properties.items() if name != AHEAD}
 
 
 def start_named(text: str) -> StartFrom | datetime:

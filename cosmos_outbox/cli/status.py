@@ -25,7 +25,8 @@ class Status:
 
     parked_keys: None where there is no parked container, or it was not looked at.
     parked_events: None also where a parked key cannot be read.
-    mistakes: what is wrong with leases and parked keys that cannot be read, and with ranges that cannot be looked at.
+    mistakes: what is wrong with leases and parked keys that cannot be read, with ranges that cannot be looked at, and with
+        leases that lie ahead of theirs.
     """
 
     processor: str
@@ -112,6 +113,7 @@ async def look(
         mistakes=(
             *(seen.mistake for seen in found if seen.mistake),
             *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
+            *lag.ahead.values(),
             *unreadable,
         ),
     )

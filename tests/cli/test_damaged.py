@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
+from cosmos_outbox.changefeed.position import AHEAD
 from cosmos_outbox.relay import Scope
 from tests.cli.local import Local
 from tests.cli.test_parked import PARKED, park
@@ -239,3 +240,33 @@ def test_times_are_shown_to_the_second_in_utc_and_are_exact_for_programs(outbox:
     assert 3 == outbox.run("parked", "show", "ada", **PARKED).stdout.count(shown[:13])
     tail = outbox.run("events", "tail", "--since", "beginning", "--no-follow").stdout.splitlines()
     assert [" UTC  ada  "] * len(ids) == [line[19:30] for line in tail]
+
+
+@pytest.mark.parametrize("cure", ["reset", "import"])
+def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(
+    outbox: Local, tmp_path: Path, cure: str
+) -> None:
+    outbox.run("bootstrap")
+    file = str(tmp_path / "leases.json")
+    outbox.run("leases", "export", "--file", file)
+    outbox.commit("ada", "grace")
+    damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
+    seen = outbox.json("status", code=1)
+    assert any('stands at "5000"' in mistake for mistake in seen["mistakes"])
+    findings = outbox.json("doctor", code=2)["findings"]
+    (finding,) = [one for one in findings if one["check"] == "position-ahead"]
+    assert ("error", True) == (finding["severity"], "leases reset --to" in finding["fix"])
+    # Also where nothing was marked yet, and where nothing but the mark tells of it.
+    damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning"})
+    assert outbox.json("status", code=1)["mistakes"]
+    damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})
+    assert outbox.json("status", code=1)["mistakes"]
+    if cure == "reset":
+        outbox.run("leases", "reset", "--to", "beginning", "--yes")
+    else:
+        outbox.run("leases", "export", "--file", file)
+        assert AHEAD in Path(file).read_text()
+        outbox.run("leases", "import", file, "--yes")
+    outbox.run("leases", "export", "--file", file)
+    assert AHEAD not in Path(file).read_text()
+    assert [] == outbox.json("status")["mistakes"]

@@ -76,6 +76,7 @@ PLANTED = {
     "no right to send": ({"denied": (("send to topic 'events'", "401"),)}, "permissions", "error"),
     "no leases": ({"leases": ()}, "leases", "warning"),
     "a damaged lease": ({"damaged_leases": ("Lease '0' is damaged: so.",)}, "damaged-lease", "error"),
+    "a lease ahead of its range": ({"leases_ahead": ("Lease '0' stands at 9.",)}, "position-ahead", "error"),
     "a damaged parked key": ({"damaged_keys": ("It cannot be read.",)}, "damaged-parked-key", "error"),
     "only a damaged lease": (
         {"leases": (), "damaged_leases": ("Lease '0' is damaged: so.",)},

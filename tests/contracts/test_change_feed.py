@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cosmos_outbox.changefeed.position import newest_below
 from cosmos_outbox.errors import ContainerReplaced, RangeGone
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import ChangePage, Document, StartFrom, Write, WriteKind
@@ -260,3 +261,16 @@ async def test_a_reader_of_a_container_that_was_replaced_never_gets_changes_of_i
                 max_items=10,
             )
     assert ["new-0", "new-1"] == [d["id"] for d in (await read(container, feed_range)).documents]
+
+
+async def test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_page(container: Container):
+    for number in range(5):
+        await write(container, "k", f"doc-{number}")
+    feed_range = await the_range(container)
+    _, continuation = await drained(container, feed_range)
+    ahead = await read(container, feed_range, '"5000"')
+    reached = await read(container, feed_range, continuation)
+
+    assert ((), int(continuation.strip('"'))) == (ahead.documents, ahead.latest_lsn)
+    assert newest_below('"5000"', ahead) == ahead.latest_lsn
+    assert newest_below(continuation, reached) is None

@@ -62,9 +62,9 @@ CUT_SHORT = (
 
 MISTAKES = {
     "a position is saved before its changes are handled": Mistake(
-        owner=pump.Pump, name="run",
-        right="if not await self._handle(page):",
-        wrong="if self._tenure.advance(page.continuation) or not await self._handle(page):",
+        owner=pump.Pump, name="_work_on",
+        right="done = await self._handle(page)",
+        wrong="done = self._tenure.advance(page.continuation) or await self._handle(page)",
         story="start 0 0, wait 0 2, hang 0 1, write 0 5, wait 0 3", said="was not handled",
     ),
     "trust counts from the answer": Mistake(

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cosmos_outbox.changefeed import OnPositionAhead
 from cosmos_outbox.commits import ABSENCE_PROVES_FOR
 from cosmos_outbox.errors import ConfigurationError
+from worker.bootstrap import processor_options
 from worker.environment import load, unknown_variables
 from worker.otlp import Signal, destination, unsupported_in
 from worker.settings import PREFIX, Settings
@@ -313,3 +315,14 @@ def test_more_parked_keys_than_one_document_names_are_refused(environment):
     environment(**COMPLETE, OUTBOX_PARKED_MAX_KEYS="10001")
     (mistake,) = mistakes()
     assert mistake.startswith("OUTBOX_PARKED_MAX_KEYS")
+
+
+def test_a_lease_ahead_of_its_range_halts_unless_it_is_to_begin_again_as_long_ago_as_events_live(environment):
+    environment(**COMPLETE, OUTBOX_EVENT_TTL_SECONDS="864000")
+    assert OnPositionAhead.HALT is processor_options(load()).on_position_ahead
+    environment(OUTBOX_ON_POSITION_AHEAD="restart")
+    options = processor_options(load())
+    assert (OnPositionAhead.RESTART, timedelta(days=10)) == (
+        options.on_position_ahead,
+        options.restart_horizon,
+    )

@@ -217,6 +217,20 @@ class MemoryContainer:
         self._partitions[position : position + 2] = [merged]
         return merged.id
 
+    def lose(self, range_id: str, transactions: int) -> None:
+        """
+        Take back the newest transactions of a physical partition, as a restore or a failover with loss does.
+
+        Its LSN falls, and what is committed next has LSNs that were given before. A document that was replaced or deleted
+        by one of them does not come back.
+        """
+        partition = next(partition for partition in self._partitions if partition.id == range_id)
+        partition.lsn = max(0, partition.lsn - transactions)
+        partition.log = [entry for entry in partition.log if entry[0] <= partition.lsn]
+        for key, document in list(partition.documents.items()):
+            if document["_lsn"] > partition.lsn:
+                del partition.documents[key]
+
     def documents(self) -> tuple[Document, ...]:
         """
         Return all documents that are alive, for a test to look at.

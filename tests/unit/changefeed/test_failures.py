@@ -10,7 +10,7 @@ from datetime import timedelta
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.instrumentation import HandlerSlow, LeaseHalted, PageFailed, Record
-from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from tests.unit.changefeed.world import World
 
 
@@ -173,3 +173,46 @@ async def test_a_failure_handler_that_fails_is_called_again_after_as_many_attemp
     assert [3, 6, 9] == attempts
     alarms = [record for record in records if isinstance(record, LeaseHalted)]
     assert ["OSError", "OSError"] == [type(alarm.error).__name__ for alarm in alarms]
+
+
+async def test_a_page_that_keeps_failing_is_read_again_so_that_deleting_its_document_helps():
+    world, pages = World(), list[int]()
+
+    async def handle(batch: ChangeBatch) -> None:
+        pages.append(batch.page)
+        if any(document["id"] == "bad-0" for document in batch.documents):
+            raise RuntimeError("never")
+        await world.handle(batch)
+
+    world.start("a", handler=handle, halt_after_attempts=3)
+    await world.write("bad")
+    await world.write("good")
+    await asyncio.sleep(5)
+    assert not world.handled
+    await world.container.commit("bad", [Write(kind=WriteKind.DELETE, id="bad-0", document=None)])
+    await world.until(lambda: world.handled["good"] == [0], within=timedelta(minutes=2))
+    await world.write("good")
+    await world.until(lambda: world.handled["good"] == [0, 1])
+
+    assert {1, 2} == set(pages)
+    await world.stop_all()
+
+
+async def test_a_page_of_which_nothing_is_left_when_it_is_read_again_is_passed():
+    world = World()
+
+    async def handle(batch: ChangeBatch) -> None:
+        if any(document["id"] == "bad-0" for document in batch.documents):
+            raise RuntimeError("never")
+        assert 1 == batch.page
+        await world.handle(batch)
+
+    processor = world.start("a", handler=handle, halt_after_attempts=3)
+    await world.write("bad")
+    await asyncio.sleep(5)
+    await world.container.commit("bad", [Write(kind=WriteKind.DELETE, id="bad-0", document=None)])
+    await world.until(lambda: processor.status()[0].failed_attempts == 0, within=timedelta(minutes=2))
+    await world.write("good")
+    await world.until(lambda: world.handled["good"] == [0])
+
+    await world.stop_all()

@@ -1,0 +1,87 @@
+"""
+Position: whether a lease lies ahead of the feed of its range, as after a restore, a failover that lost data, or a wrong edit.
+
+A position is the LSN up to which everything is done. Where the newest LSN of the range is lower, what is committed next has
+LSNs that count as done, and would be skipped in silence. A replica that lags can look the same, for a moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.leases import BEGINNING, format_timestamp
+from cosmos_outbox.ports import ChangePage
+
+AHEAD = (
+    "positionAhead"  # the property of a lease that was found ahead of its range: the lowest LSN that was seen
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regression:
+    """
+    A range whose newest LSN is below the position: the lowest that was seen, and since when, on the loop's clock.
+    """
+
+    lowest: int
+    since: float
+
+
+def lsn_of(continuation: str | None) -> int | None:
+    """
+    Return the LSN of a position, None where it has none that can be read.
+    """
+    text = (continuation or "").strip('"')
+    return int(text) if text.isdecimal() and text.isascii() else None
+
+
+def position_at(lsn: int) -> str:
+    """
+    Return the position of an LSN, as the service writes it.
+    """
+    return f'"{lsn}"'
+
+
+def newest_below(position: str | None, page: ChangePage) -> int | None:
+    """
+    Return the newest LSN of a range where it is below the position that an empty page was read from.
+    """
+    reached = lsn_of(position)
+    if page.documents or reached is None or page.latest_lsn is None or page.latest_lsn >= reached:
+        return None
+    return page.latest_lsn
+
+
+def regressed(
+    before: Regression | None, position: str | None, page: ChangePage, *, now: float
+) -> Regression | None:
+    """
+    Return the regression that a page shows, which may have begun before; None where the range is at the position or beyond.
+    """
+    newest = newest_below(position, page)
+    if newest is None:
+        return None
+    if before is None:
+        return Regression(lowest=newest, since=now)
+    return replace(before, lowest=min(before.lowest, newest))
+
+
+def restart_at(now: datetime, horizon: timedelta | None) -> str:
+    """
+    Return, as a lease's property, where to begin again: so long before now, or at the beginning.
+    """
+    return BEGINNING if horizon is None else format_timestamp(now - horizon)
+
+
+def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:
+    """
+    Return what is wrong with a lease that lies ahead of its range, and the fix.
+    """
+    newest = "lower" if lowest is None else f"only {lowest}"
+    return ConfigurationError(
+        f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "
+        "failover: what is committed below would be skipped. Stop the workers, run `cosmos-outbox leases reset --to` a time "
+        "before that, and start them; or let them begin again by themselves (OUTBOX_ON_POSITION_AHEAD=restart)."
+    )

@@ -1,0 +1,252 @@
+"""
+A lease that lies ahead of the feed of its range, as after a restore: nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.changefeed import OnPositionAhead, estimate_lag
+from cosmos_outbox.changefeed.position import AHEAD, Regression, lsn_of, newest_below, regressed
+from cosmos_outbox.instrumentation import PositionAhead, Record, level_of
+from cosmos_outbox.leases import START
+from cosmos_outbox.ports import ChangePage
+from tests.unit.changefeed.world import World
+
+
+def page(latest: int | None, *, documents: int = 0) -> ChangePage:
+    return ChangePage(
+        documents=tuple({"id": str(n), "_lsn": 1} for n in range(documents)),
+        continuation='"9"',
+        latest_lsn=latest,
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "lsn"),
+    [
+        ('"123"', 123),
+        ('"0"', 0),
+        (None, None),
+        ('"a"', None),
+        ("", None),
+        ('"12|3"', None),
+        ('"-1"', None),
+        ('"²"', None),
+    ],
+)
+def test_a_position_is_the_number_in_the_quotes_or_none_that_means_anything(position, lsn):
+    assert lsn == lsn_of(position)
+
+
+@pytest.mark.parametrize(
+    ("position", "seen", "newest"),
+    [
+        ('"10"', page(9), 9),
+        ('"10"', page(10), None),
+        ('"10"', page(11), None),
+        ('"10"', page(None), None),  # nobody told
+        ('"ten"', page(3), None),  # nothing to compare
+        (None, page(0), None),
+        ('"10"', page(9, documents=1), None),  # what has changes is not behind
+    ],
+)
+def test_only_an_empty_page_below_the_position_is_behind(position, seen, newest):
+    assert newest == newest_below(position, seen)
+
+
+def test_a_regression_remembers_the_lowest_and_since_when():
+    first = regressed(None, '"10"', page(8), now=1.0)
+    second = regressed(first, '"10"', page(5), now=2.0)
+    third = regressed(second, '"10"', page(9), now=3.0)
+
+    assert Regression(lowest=5, since=1.0) == third
+    assert regressed(third, '"10"', page(10), now=4.0) is None
+
+
+async def moved_ahead(world: World, *, lsn: int = 5000) -> None:
+    (lease,) = await world.all_leases()
+    ahead = lease.with_changes(now=world.utcnow(), continuation=f'"{lsn}"')
+    await world.leases.replace(ahead.raw, etag=lease.etag or "")
+
+
+async def started_ahead(records: list[Record], *, written: int = 20, **options: object) -> World:
+    """
+    Return a world whose one lease lies ahead of its range while a worker starts.
+    """
+    world = World()
+    world.start("a")
+    await world.write_many(written)
+    await world.until(world.all_handled)
+    await world.stop_all()
+    await moved_ahead(world)
+    world.start("b", hooks=[records.append], **options)
+    return world
+
+
+async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_is_unready_at_once():
+    records = list[Record]()
+    world = await started_ahead(records)
+    await asyncio.sleep(40)
+
+    (status,) = world.workers["b"][0].status()
+    assert (True, '"5000"') == (status.stalled, status.continuation)
+    assert "leases reset --to" in (status.error or "")
+    await asyncio.sleep(120)
+    alarms = [record for record in records if isinstance(record, PositionAhead)]
+    assert [('"5000"', 20, None)] * 3 == [
+        (one.position, one.latest_lsn, one.restarted_from) for one in alarms
+    ]
+    assert 40 == level_of(alarms[0])
+    await world.stop_all()
+
+
+async def test_a_halted_lease_stays_halted_when_the_range_grows_past_it_and_another_worker_takes_it():
+    records = list[Record]()
+    world = await started_ahead([])
+    await asyncio.sleep(40)
+    await world.stop_all()
+    (lease,) = await world.all_leases()
+    assert ('"5000"', "20") == (lease.continuation, lease.properties[AHEAD])
+    await moved_ahead(world, lsn=22)
+    await world.write_many(10)
+    world.start("c", hooks=[records.append])
+    await asyncio.sleep(30)
+
+    assert 1 == len([record for record in records if isinstance(record, PositionAhead)])
+    (lease,) = await world.all_leases()
+    assert '"22"' == lease.continuation
+    assert not world.all_handled()
+    await world.stop_all()
+
+
+async def test_the_children_of_a_halted_lease_are_halted_too():
+    world = await started_ahead([])
+    await asyncio.sleep(40)
+    world.container.split("0")
+    await world.stop_all()
+    (lease,) = await world.all_leases()
+    assert AHEAD in lease.properties
+    world.start("c", on_position_ahead=OnPositionAhead.RESTART)
+    await world.write_many(10)
+    await world.until(world.all_handled)
+    await asyncio.sleep(5)
+
+    leases = await world.all_leases()
+    assert ["1", "2"] == [one.token for one in leases]
+    assert not any(AHEAD in one.properties for one in leases)
+    await world.stop_all()
+
+
+async def test_a_lease_that_is_to_begin_again_leaves_nothing_out_and_tells_from_where():
+    records = list[Record]()
+    world = await started_ahead(
+        records, on_position_ahead=OnPositionAhead.RESTART, restart_horizon=timedelta(days=1)
+    )
+    await world.write_many(10)
+    took = await world.until(world.all_handled)
+    await asyncio.sleep(120)
+
+    (alarm,) = [record for record in records if isinstance(record, PositionAhead)]
+    (lease,) = await world.all_leases()
+    assert 30 <= took < 35
+    assert lease.properties[START] == alarm.restarted_from
+    assert AHEAD not in lease.properties
+    assert not world.workers["b"][0].status()[0].stalled
+    await world.stop_all()
+
+
+async def test_a_restart_begins_no_earlier_than_its_horizon():
+    world = World()
+    world.start("a")
+    await world.write_many(5)
+    await world.until(world.all_handled)
+    await world.stop_all()
+    await asyncio.sleep(7200)
+    await moved_ahead(world)
+    world.handled.clear()
+    await world.write("late")
+    world.start("b", on_position_ahead=OnPositionAhead.RESTART, restart_horizon=timedelta(hours=1))
+    await asyncio.sleep(60)
+
+    assert {"late": [0]} == world.handled
+    await world.stop_all()
+
+
+async def test_a_range_that_falls_back_for_a_moment_and_grows_past_the_position_is_read_from_its_lowest():
+    world, records = World(), list[Record]()
+    world.start("a", hooks=[records.append])
+    await world.write_many(1000)
+    await world.until(world.all_handled)
+    await asyncio.sleep(2)
+    world.container.lose("0", 10)
+    await asyncio.sleep(5)
+    for _ in range(15):  # the LSNs 991 to 1005
+        await world.write("new")
+
+    assert await world.until(lambda: len(set(world.handled["new"])) == 15) < 5
+    assert list(range(15)) == world.handled["new"]
+    await asyncio.sleep(60)
+    assert not [record for record in records if isinstance(record, PositionAhead)]
+    (lease,) = await world.all_leases()
+    assert '"1005"' == lease.continuation
+    await world.stop_all()
+
+
+async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_nothing_else():
+    world = World()
+    world.start("a")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    await asyncio.sleep(2)
+    partition = world.container._partitions[0]
+    partition.lsn = 95
+    await asyncio.sleep(5)
+    partition.lsn = 100
+    await world.write_many(10)
+    await world.until(world.all_handled, within=timedelta(seconds=5))
+    await world.stop_all()
+
+    assert world.first_copies_in_order()
+    assert 110 + 5 == sum(map(len, world.handled.values()))
+
+
+@pytest.mark.parametrize("end", ["stop", "split"])
+async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from_the_lowest(end: str):
+    world = World()
+    world.start("a")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    await asyncio.sleep(2)
+    world.container.lose("0", 10)
+    await asyncio.sleep(5)
+    if end == "split":
+        world.container.split("0")
+    else:
+        await world.stop("a")
+    for _ in range(15):
+        await world.write("new")
+    if end == "stop":
+        world.start("b")
+
+    await world.until(lambda: len(set(world.handled["new"])) == 15, within=timedelta(seconds=20))
+    assert list(range(15)) == list(dict.fromkeys(world.handled["new"]))
+    await world.stop_all()
+
+
+async def test_a_look_tells_of_a_lease_that_lies_ahead_and_of_one_that_was_marked():
+    world = await started_ahead([])
+    lag = await estimate_lag("p", feed=world.container, leases=world.leases)
+    (told,) = lag.ahead.values()
+    assert "only 20" in told
+    assert (1, None, False) == (lag.leases[0].transactions, lag.leases[0].oldest_age, lag.leases[0].age_known)
+
+    await asyncio.sleep(40)
+    await world.stop_all()
+    await moved_ahead(world, lsn=20)
+    assert (
+        lag.ahead.keys() == (await estimate_lag("p", feed=world.container, leases=world.leases)).ahead.keys()
+    )
