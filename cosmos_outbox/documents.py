@@ -187,14 +187,17 @@ def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
     )
 
 
+def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
+    """
+    Say whether a document is an event or a malformed one: all that a relay has to see.
+    """
+    return document.get("type") == EVENT_TYPE and document.get("data") is not None
+
+
 def is_malformed_event(document: Mapping[str, Any]) -> bool:
     """
     Say whether a document calls itself an event and has data, but cannot be told to anybody.
 
     Its id or partition key is no string, or its data no object. Neither this library nor Microsoft's sample writes such.
     """
-    return (
-        document.get("type") == EVENT_TYPE
-        and document.get("data") is not None
-        and stored_event(document) is None
-    )
+    return claims_to_be_an_event(document) and stored_event(document) is None

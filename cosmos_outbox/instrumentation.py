@@ -50,7 +50,7 @@ class LeaseCheckpointed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageHandled:
     """
-    The handler finished a page; `latest_lsn - last_lsn` is what still waits.
+    All `changes` of a page are done, those included that the handler does not want; `lag` is what still waits.
     """
 
     lease: str

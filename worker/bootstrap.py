@@ -23,6 +23,7 @@ from cosmos_outbox.adapters.service_bus import open_service_bus_client
 from cosmos_outbox.adapters.traced_publisher import TracedPublisher
 from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
+from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.instrumentation import Hook, Record, guarded, log_hook
 from cosmos_outbox.ports import ParkedStore, StartFrom
@@ -228,6 +229,9 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         max_items=settings.page_size,
         on_position_ahead=OnPositionAhead(settings.on_position_ahead),
         restart_horizon=timedelta(seconds=settings.event_ttl_seconds),
+        # The process takes about 90 MiB before it has read anything; of the rest, what Python is done with stays for a while.
+        memory_bytes=settings.memory_mb * 1024 * 1024 * 2 // 5,
+        wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.lease_acquire_seconds),
         renew_interval=timedelta(seconds=settings.lease_renew_seconds),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),

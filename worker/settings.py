@@ -216,6 +216,11 @@ class Settings(BaseSettings):
         "begins again OUTBOX_EVENT_TTL_SECONDS ago.",
     )
     page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
+    memory_mb: int = Field(
+        default=512,
+        ge=256,
+        description="MiB of memory that the worker is to stay below, as its container allows; two fifths are for changes.",
+    )
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
     max_poll_seconds: _Seconds = Field(
         default=1.0, gt=0, description="Longest pause between reads of an idle range."

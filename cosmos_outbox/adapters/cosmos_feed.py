@@ -20,6 +20,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos_client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerReplaced,
@@ -114,7 +115,7 @@ class CosmosChangeFeed:
             try:
                 response.charge, response.times_gone = 0.0, 0
                 page = await anext(response.pages)
-                documents = tuple([document async for document in page])
+                documents = tuple([_moved(document) async for document in page])
             except StopAsyncIteration:
                 documents = ()
             except ValueError as error:
@@ -144,6 +145,7 @@ class CosmosChangeFeed:
             passed_over=not documents and response.status == _OK and response.etag != continuation,
             range_id=response.range_id(),
             request_charge=response.charge,
+            size=response.size,
         )
 
     async def _current_rid(self) -> str:
@@ -169,6 +171,7 @@ class _Read:
         self.charge = 0.0
         self.times_gone = 0
         self.status = 0
+        self.size: int | None = None
         self.pages: Any = None
         self.next_read: tuple[str | None, int] | None = None
         self._headers: Mapping[str, str] = {}
@@ -191,6 +194,8 @@ class _Read:
         """
         answer = response.http_response
         self.status = answer.status_code
+        length = answer.headers.get("content-length")
+        self.size = int(length) if length and "content-encoding" not in answer.headers else None
         if self.status == _GONE and answer.headers.get("x-ms-substatus") in _RANGE_GONE:
             self.times_gone += 1
             if self.times_gone == _MOST_TIMES_GONE:
@@ -213,6 +218,15 @@ class _Read:
         except (KeyError, TypeError, ValueError):
             return 0
         return len(ranges) if isinstance(ranges, list) else 0
+
+
+def _moved(document: Document) -> Document:
+    """
+    Return a document and empty the SDK's: its iterator keeps all of a page until it reads the next one.
+    """
+    ours = dict(document)
+    document.clear()
+    return ours
 
 
 def _composite_token(rid: str, feed_range: FeedRange, etag: str) -> str:

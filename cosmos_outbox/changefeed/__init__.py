@@ -13,6 +13,8 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
     supervisor  the life of one owned lease: tenure and pump share one fate       (supervisor.py)
     tenure      all writes of an owned lease: renewal, checkpoint, release        (tenure.py)
     pump        read a page, have it handled, report how far we are; repeat       (pump.py, handling.py)
+    reader      the pages of one lease, without what the handler does not want    (reader.py)
+    budget      how much of the feed all leases have in memory at once            (budget.py)
     progress    how far a range is, and whether it stands still                   (progress.py)
     position    whether a lease lies ahead of its range, as after a restore         (position.py)
     partitions  which physical partition serves a range, asked one at a time      (partitions.py)

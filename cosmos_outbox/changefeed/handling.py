@@ -71,6 +71,8 @@ async def handle(
                     if unsolved is None:
                         break
                     notify(LeaseHalted(lease=lease, attempts=attempt, error=unsolved))
+                    # Its traceback has this frame, and this frame the page: a ring that would outlive both.
+                    del unsolved
                 if not await pause(delay):
                     return None
                 if attempt % options.halt_after_attempts == 0:
@@ -81,11 +83,19 @@ async def handle(
             else:
                 break
     tenure.ensure_active()
-    last = page.documents[-1].get("_lsn")
-    lag = page.latest_lsn - last if page.latest_lsn is not None and isinstance(last, int) else None
-    progress.moved(loop.time(), lag=lag)
-    notify(PageHandled(lease=lease, changes=len(page.documents), seconds=loop.time() - started, lag=lag))
+    done(page, lease=lease, seconds=loop.time() - started, progress=progress, notify=notify)
     return page
+
+
+def done(page: ChangePage, *, lease: str, seconds: float, progress: Progress, notify: Hook) -> None:
+    """
+    Note that all changes of a page are done, the dropped ones included.
+    """
+    last = page.last_lsn
+    lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
+    progress.moved(asyncio.get_running_loop().time(), lag=lag)
+    changes = len(page.documents) + page.dropped
+    notify(PageHandled(lease=lease, changes=changes, seconds=seconds, lag=lag))
 
 
 async def _unsolved(

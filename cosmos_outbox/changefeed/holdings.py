@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from cosmos_outbox.changefeed.budget import Budget
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.partitions import identified
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
@@ -45,6 +46,7 @@ class Holdings:
         self._notify, self._utcnow, self._replaced = notify, utcnow, replaced
         self._held: dict[str, tuple[Tenure, Progress]] = {}
         self._failing: dict[str, Progress] = {}
+        self._budget = Budget(options.memory_bytes, leases=lambda: len(self._held))
         self._draining = False
 
     @property
@@ -175,6 +177,7 @@ class Holdings:
                 handler=self._handler,
                 options=self._options,
                 progress=progress,
+                budget=self._budget,
                 notify=self._notify,
                 replaced=replaced,
             )

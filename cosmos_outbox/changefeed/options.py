@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
 from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 
@@ -56,7 +58,10 @@ class ProcessorOptions:
         processor_name: names the group of workers that share the leases; part of every lease id.
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
-        max_items: page size asked for; a page may be longer. Defaults to 100.
+        max_items: page size asked for; a page may be longer, and is shorter where memory asks for it. Defaults to 100.
+        memory_bytes: of memory that the pages of all leases may take, about; see `budget`. Defaults to 256 MiB.
+        wanted: says which changes the handler gets; the others are dropped as soon as they are read, and count as done.
+            It must not raise. Defaults to all.
         acquire_interval: between balancing passes. Defaults to 13 s.
         renew_interval: between renewals of an owned lease. Defaults to 17 s.
         expiration: a lease not written for so long is free. Defaults to 60 s.
@@ -81,6 +86,8 @@ class ProcessorOptions:
     instance_name: str = field(default_factory=default_instance_name)
     start: StartFrom | datetime = StartFrom.BEGINNING
     max_items: int = 100
+    memory_bytes: int = 256 * 1024 * 1024
+    wanted: Callable[[Document], bool] | None = None
     acquire_interval: timedelta = timedelta(seconds=13)
     renew_interval: timedelta = timedelta(seconds=17)
     expiration: timedelta = timedelta(seconds=60)
@@ -105,6 +112,7 @@ class ProcessorOptions:
                 (not self.instance_name.strip(), "instance_name must not be empty"),
                 (any(c in self.processor_name for c in "/\\?#"), "processor_name must not contain / \\ ? #"),
                 (self.max_items < 1, "max_items must be at least 1"),
+                (self.memory_bytes < 1, "memory_bytes must be at least 1"),
                 (self.acquire_interval <= timedelta(0), "acquire_interval must be positive"),
                 (self.renew_interval <= timedelta(0), "renew_interval must be positive"),
                 (

@@ -49,7 +49,13 @@ def newest_below(position: str | None, page: ChangePage) -> int | None:
     Return the newest LSN of a range where it is below the position that an empty page was read from.
     """
     reached = lsn_of(position)
-    if page.documents or reached is None or page.latest_lsn is None or page.latest_lsn >= reached:
+    if (
+        page.documents
+        or page.dropped
+        or reached is None
+        or page.latest_lsn is None
+        or page.latest_lsn >= reached
+    ):
         return None
     return page.latest_lsn
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cosmos_outbox.changefeed.bootstrap import start_of
-from cosmos_outbox.changefeed.handling import handle
+from cosmos_outbox.changefeed.budget import Budget
+from cosmos_outbox.changefeed.handling import done, handle
 from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.position import (
     AHEAD,
@@ -22,6 +23,7 @@ from cosmos_outbox.changefeed.position import (
     restart_at,
 )
 from cosmos_outbox.changefeed.progress import Progress
+from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.instrumentation import Hook, PageFailed, PositionAhead
@@ -35,9 +37,21 @@ _RESTS_AFTER = (
 _TOLD_AGAIN_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class _From:
+    """
+    Where the next page is still to be read from.
+    """
+
+    continuation: str | None
+
+
+_Following = ChangePage | _From | None
+
+
 class Pump:
     """
-    The work on one lease; the next page is read while the handler works on this one.
+    The work on one lease; the next page is read while the handler works on this one, if the budget has room for it.
     """
 
     def __init__(
@@ -50,11 +64,13 @@ class Pump:
         handler: ChangeHandler,
         options: ProcessorOptions,
         progress: Progress,
+        budget: Budget,
         notify: Hook,
     ) -> None:
         self._tenure, self._range, self._progress = tenure, feed_range, progress
         self._container_rid = container_rid
-        self._feed, self._handler, self._options, self._notify = feed, handler, options, notify
+        self._feed = Reader(feed, budget, wanted=options.wanted)
+        self._handler, self._options, self._notify = handler, options, notify
         self._start = start_of(tenure.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
         self._longest = options.max_poll_interval.total_seconds()
@@ -72,18 +88,22 @@ class Pump:
         """
         try:
             if AHEAD in self._tenure.lease.properties:
-                page = await self._ahead(lsn_of(self._tenure.lease.properties[AHEAD]))
+                following = await self._ahead(lsn_of(self._tenure.lease.properties[AHEAD]))
             else:
-                page = await self._read(self._tenure.continuation)
-            while page is not None and not self._tenure.drain.is_set():
-                page = await self._next(page)
+                following = _From(self._tenure.continuation)
+            while following is not None:
+                page = await self._read(following.continuation) if isinstance(following, _From) else following
+                if page is None or self._tenure.drain.is_set():
+                    return
+                following = await self._next(page)
+                del page  # gives its memory back before more is read
         finally:
             if self._regression is not None:  # it may grow past the position before the next owner looks
                 self._tenure.advance(position_at(self._regression.lowest))
 
-    async def _next(self, page: ChangePage) -> ChangePage | None:
+    async def _next(self, page: ChangePage) -> _Following:
         """
-        Do what a page asks for, and return the page after it; None where the work is to end.
+        Do what a page asks for, and return what comes after it; None where the work is to end.
 
         A page was read from where the tenure's continuation stands.
         """
@@ -94,45 +114,50 @@ class Pump:
             return await self._wait_for(self._regression, now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
             self._tenure.advance(position_at(before.lowest))
-            return await self._read(self._tenure.continuation)
+            return _From(self._tenure.continuation)
         if page.documents:
             return await self._work_on(page)
+        if page.dropped:
+            done(page, lease=self._tenure.lease.id, seconds=0, progress=self._progress, notify=self._notify)
+            self._tenure.advance(page.continuation)
+            self._poll = self._shortest
+            return _From(page.continuation)
         if page.passed_over:
             self._progress.moved(now, lag=None)
             self._tenure.advance(page.continuation)
             self._passed_over += 1
             if self._passed_over % _RESTS_AFTER == 0:
                 await self._pause(self._longest)
-            return await self._read(page.continuation)
+            return _From(page.continuation)
         self._progress.moved(now, lag=0, rest=self._poll)
         # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
         self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
         await self._pause(self._poll)
         self._poll = min(self._poll * 2, self._longest)
-        return await self._read(page.continuation)
+        return _From(page.continuation)
 
-    async def _work_on(self, page: ChangePage) -> ChangePage | None:
+    async def _work_on(self, page: ChangePage) -> _Following:
         async with self._reading_ahead(page.continuation) as ahead:
-            done = await self._handle(page)
-            if done is None or not done.documents:
-                return done
-            self._tenure.advance(done.continuation, handled=True)
+            handled = await self._handle(page)
+            if handled is None or not handled.documents:
+                return handled
+            self._tenure.advance(handled.continuation, handled=True)
             self._poll = self._shortest
-            if done is page:
+            if handled is page and ahead is not None:
                 return await ahead
-        return await self._read(done.continuation)
+        return _From(handled.continuation)
 
-    async def _wait_for(self, regression: Regression, now: float) -> ChangePage | None:
+    async def _wait_for(self, regression: Regression, now: float) -> _Following:
         """
         Look again at a range that is behind its lease, until that has lasted for too long.
         """
         if now - regression.since <= self._options.position_ahead_after.total_seconds():
             await self._pause(self._longest)
-            return await self._read(self._tenure.continuation)
+            return _From(self._tenure.continuation)
         self._regression = None
         return await self._ahead(regression.lowest)
 
-    async def _ahead(self, lowest: int | None) -> ChangePage | None:
+    async def _ahead(self, lowest: int | None) -> _Following:
         """
         Halt a lease that lies ahead of its range, or begin again, as the options say.
         """
@@ -144,7 +169,7 @@ class Pump:
             self._tenure.restart({AHEAD: None, START: start})
             self._start = start_of(replace(lease, properties={START: start}))
             self._notify(replace(alarm, restarted_from=start))
-            return await self._read(None)
+            return _From(None)
         # Else a later owner would go on in silence, once the range has grown past the position.
         self._tenure.mark({AHEAD: "" if lowest is None else str(lowest)})
         self._progress.halt(ahead_of(lease.id, position, lowest))
@@ -154,7 +179,12 @@ class Pump:
         return None
 
     @asynccontextmanager
-    async def _reading_ahead(self, continuation: str) -> AsyncIterator[asyncio.Task[ChangePage | None]]:
+    async def _reading_ahead(
+        self, continuation: str
+    ) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
+        if not self._feed.has_room_ahead(self._options.max_items):
+            yield None
+            return
         ahead = asyncio.create_task(self._read(continuation))
         try:
             yield ahead

@@ -8,6 +8,7 @@ import asyncio
 from contextlib import suppress
 from enum import StrEnum
 
+from cosmos_outbox.changefeed.budget import Budget
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.partitions import ASK_AGAIN, asked_to_wait, identified
@@ -45,6 +46,7 @@ async def supervise(
     handler: ChangeHandler,
     options: ProcessorOptions,
     progress: Progress,
+    budget: Budget,
     notify: Hook,
     replaced: bool = False,
 ) -> LeaseClosed:
@@ -66,6 +68,7 @@ async def supervise(
         handler=handler,
         options=options,
         progress=progress,
+        budget=budget,
         notify=notify,
     )
     error: BaseException | None = None

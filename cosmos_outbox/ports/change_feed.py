@@ -33,7 +33,7 @@ class StartFrom(StrEnum):
     NOW = "now"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class ChangePage:
     """
     One page of the change feed of one range.
@@ -42,7 +42,11 @@ class ChangePage:
     passed over: then `passed_over` says that this is not the end, and that to rest, or to stop, would leave changes waiting.
     `continuation` is valid and newer all the same, and worth saving. Every document has its `_lsn`; documents of one transactional batch share it and are
     never cut over two pages, so a page may be longer than was asked for. `latest_lsn` is the newest LSN of the physical
-    partition when the page was read, and `range_id` the id of that partition, where the service told.
+    partition when the page was read, and `range_id` the id of that partition, where the service told. `size` is how many
+    bytes of JSON the page was, where that is known.
+
+    `dropped` and `last_lsn` are the processor's: how many changes it dropped because its handler does not want them, and the
+    LSN of the last change that was read, dropped or not.
     """
 
     documents: tuple[Document, ...]
@@ -51,6 +55,9 @@ class ChangePage:
     passed_over: bool = False
     range_id: str | None = None
     request_charge: float = 0.0
+    size: int | None = None
+    dropped: int = 0
+    last_lsn: int | None = None
 
 
 class ChangeFeed(Protocol):

@@ -9,11 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cosmos_outbox import Entity, stored_event
 from cosmos_outbox.documents import (
+    claims_to_be_an_event,
     commit_id_of,
     commit_trail,
     entity_document,
     event_document,
     is_edited,
+    is_malformed_event,
     origin_of,
     version_of,
 )
@@ -230,3 +232,14 @@ def test_no_foreign_document_is_mistaken_for_an_event(document: dict[str, Any]):
     assert None is stored_event(document)
     commit_id_of(document)
     assert version_of(document) >= 1
+
+
+PARTS = st.sampled_from([None, {}, {"action": "a"}, "text", 1, "domainEvent", "note"])
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("type", "data", "id", "partitionKey", "meta"), PARTS))
+)
+def test_a_relay_sees_every_event_and_every_malformed_one_and_nothing_else(document: dict[str, Any]):
+    seen = stored_event(document) is not None or is_malformed_event(document)
+    assert seen == claims_to_be_an_event(document)

@@ -326,3 +326,12 @@ def test_a_lease_ahead_of_its_range_halts_unless_it_is_to_begin_again_as_long_ag
         options.on_position_ahead,
         options.restart_horizon,
     )
+
+
+def test_changes_may_take_two_fifths_of_the_memory_and_entities_none_of_it(environment):
+    environment(**COMPLETE, OUTBOX_MEMORY_MB="1000")
+    options = processor_options(load())
+
+    assert 400 * 1024 * 1024 == options.memory_bytes
+    assert options.wanted is not None
+    assert [False, True] == [options.wanted({"type": kind, "data": {}}) for kind in ("note", "domainEvent")]

@@ -5,6 +5,7 @@ What the change feed of the SDK asks of the service, and what becomes of answers
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -226,3 +227,23 @@ async def test_a_page_without_the_quoted_etag_of_a_range_is_refused(
     monkeypatch.setattr(cosmos_feed._Read, "note", noting)
     with pytest.raises(InvalidRequest, match="etag"):
         await read(feed, None)
+
+
+async def test_a_page_tells_how_many_bytes_it_was(feed: CosmosChangeFeed):
+    await feed._container.create_item({"id": "large", "partitionKey": "k", "text": "x" * 50_000})
+
+    page = await read(feed, None, max_items=10)
+
+    assert page.size is not None
+    assert 50_000 < page.size < 52_000
+
+
+async def test_the_sdk_keeps_nothing_of_a_page_that_the_caller_is_done_with(feed: CosmosChangeFeed):
+    await feed._container.create_item({"id": "b", "partitionKey": "k", "data": {"kept by": "the SDK"}})
+
+    page = await read(feed, None, max_items=10)
+    assert ["a", "b"] == ids_of(page)
+    del page
+    gc.collect()
+
+    assert not [found for found in gc.get_objects() if isinstance(found, dict) and "kept by" in found]
