@@ -8,7 +8,7 @@ The first rule that applies wins.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -33,6 +33,8 @@ class FaultRule:
     Args:
         operation: Defaults to every operation.
         container: Name of the container. Defaults to every container.
+        partition: Id of the physical partition (its range) that the request names, or holds the partition key that it names.
+            Defaults to every one, and to requests that name none.
         skip: So many matching requests pass first. Defaults to 0.
         count: So many requests are hit, then the rule is gone. Defaults to all.
         probability: Chance that a matching request is hit. Defaults to 1.
@@ -48,6 +50,7 @@ class FaultRule:
 
     operation: RequestKind | None = None
     container: str | None = None
+    partition: str | None = None
     skip: int = 0
     count: int | None = None
     probability: float = 1.0
@@ -100,6 +103,7 @@ _BOUNDS = (
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "operation": (str,),
     "container": (str,),
+    "partition": (str,),
     "probability": (int, float),
     "delay_s": (int, float),
     "drop": (bool,),
@@ -130,9 +134,11 @@ class _Armed:
         self.left = rule.count
         self.random = random.Random(rule.seed)
 
-    def strikes(self, kind: RequestKind, container: str | None) -> bool:
+    def strikes(self, kind: RequestKind, container: str | None, partition: Callable[[], str | None]) -> bool:
         rule = self.rule
         if rule.operation not in (None, kind) or rule.container not in (None, container) or self.left == 0:
+            return False
+        if rule.partition is not None and rule.partition != partition():
             return False
         if self.skip > 0:
             self.skip -= 1
@@ -163,12 +169,18 @@ class Faults:
     def clear(self) -> None:
         self._armed.clear()
 
-    def strike(self, kind: RequestKind, container: str | None) -> FaultRule | None:
+    def strike(
+        self,
+        kind: RequestKind,
+        container: str | None,
+        *,
+        partition: Callable[[], str | None] = lambda: None,
+    ) -> FaultRule | None:
         """
-        Find the rule that hits this request, and use it up by one.
+        Find the rule that hits this request, and use it up by one; `partition` is asked where a rule names one.
         """
         for armed in self._armed:
-            if armed.strikes(kind, container):
+            if armed.strikes(kind, container, partition):
                 if armed.left == 0:
                     self._armed.remove(armed)
                 return armed.rule

@@ -58,6 +58,19 @@ class Gateway:
         self.counts[route.kind] += 1
         return route
 
+    def partition_of(self, request: Request, route: Route) -> str | None:
+        """
+        Return the id of the physical partition that a request addresses, by its range or by a partition key; None without one.
+        """
+        range_id, key = (request.headers.get(f"x-ms-documentdb-partitionkey{end}") for end in ("rangeid", ""))
+        if range_id is not None or key is None:
+            return range_id
+        try:
+            container = self.account.container(route.segments[1], route.segments[3])
+            return container.partition_of(container.key_from_header(key).epk).range_id
+        except (CosmosError, IndexError):
+            return None  # which it is told when it is executed
+
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         """
         Execute a request (admitted before, or now); never raises.

@@ -101,7 +101,9 @@ class CosmosServer:
             route = self.gateway.admit(asked)
         except CosmosError as error:
             return self.gateway.refuse(asked, error)
-        fault = self.faults.strike(route.kind, route.container)
+        fault = self.faults.strike(
+            route.kind, route.container, partition=lambda: self.gateway.partition_of(asked, route)
+        )
         return self.gateway.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
 
     async def _fail(self, asked: Request, route: Route, fault: FaultRule) -> Reply | None:

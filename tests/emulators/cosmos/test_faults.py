@@ -35,6 +35,18 @@ def test_a_rule_strikes_only_its_operation_and_container():
     assert all(strikes(faults, RequestKind.BATCH))
 
 
+def test_a_rule_strikes_only_its_partition_and_no_request_that_names_none():
+    faults = Faults()
+    faults.add({"partition": "1", "status": 429})
+    assert [None, None, 429] == [
+        fault and fault.status
+        for fault in (
+            faults.strike(RequestKind.CHANGEFEED, "items", partition=lambda named=named: named)
+            for named in (None, "0", "1")
+        )
+    ]
+
+
 def test_the_oldest_rule_that_applies_wins():
     faults = Faults()
     faults.add({"status": 503, "count": 1})
@@ -70,6 +82,7 @@ def test_a_probability_draws_the_same_from_the_same_seed():
         ({"status": 429, "drop": True}, "drop"),
         ({"drop": 1}, "drop"),
         ({"status": 429, "op_index": 1}, "op_index"),
+        ({"status": 429, "partition": 1}, "partition"),
         ({"status": 429, "op_index": 1, "operation": "batch", "when": "after"}, "op_index"),
         ({"status": 429, "retry_after": 5}, "retry_after"),
     ],

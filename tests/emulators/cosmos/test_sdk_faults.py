@@ -184,3 +184,29 @@ async def test_latency_is_added_to_every_reply():
         await it.container.create_item({"id": "a", "pk": "k"})
         await it.container.upsert_item({"id": "a", "pk": "k"})
         assert loop.time() - begun >= 0.1
+
+
+async def test_a_hot_partition_refuses_its_own_keys_and_its_own_feed_and_no_other():
+    async with running(partitions=2, retry_total=0, retry_throttle_total=0) as it:
+        first, second = await it.ranges()
+        hot = it.inside.partitions[0].range_id
+        it.server.faults.add({"container": "c", "partition": hot, "status": 429})
+
+        statuses: dict[str, set[int]] = {}
+        for number in range(20):
+            home = it.inside.partition_of(it.inside.key_from_header(f'["{number}"]').epk).range_id
+            try:
+                await it.container.execute_item_batch(
+                    [("create", ({"id": "b", "pk": f"{number}"},))], f"{number}"
+                )
+            except CosmosHttpResponseError as error:
+                status = error.status_code
+            else:
+                status = 200
+            statuses.setdefault(home, set()).add(status)
+        assert {hot: {429}, it.inside.partitions[1].range_id: {200}} == statuses
+
+        with pytest.raises(CosmosHttpResponseError):
+            await drain(it.container, start_time="Beginning", feed_range=first)
+        items, *_ = await drain(it.container, start_time="Beginning", feed_range=second)
+        assert items
