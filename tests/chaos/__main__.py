@@ -1,8 +1,8 @@
 """
 `python -m tests.chaos --seconds 60 [--seed N]`: real workers killed and frozen at random under load, then audited.
 
-The last line is one JSON object; the exit code is 1 where an event was lost, duplicated or out of order, or a process
-failed by itself.
+The last line is one JSON object; the exit code is 1 where an event was lost, duplicated or out of order, a process
+failed by itself, or a worker took more memory than it may.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def _described(options: ChaosOptions, outcome: Outcome) -> str:
     lines = [
         f"{audit.committed} events of {options.accounts} accounts were committed, {audit.delivered} delivered",
         f"{done[Kind.KILL]} killed, {done[Kind.FREEZE]} frozen, {done[Kind.DRAIN]} drained, {outcome.splits} splits",
+        f"{outcome.hot} times a partition was hot, {outcome.outages} times the broker took nothing",
+        f"{outcome.peak_mb} MiB of memory was the most that a worker had",
         f"{outcome.cuts} connections cut in the middle of a send",
         f"{outcome.resent} messages sent again and dropped by the broker's duplicate detection",
         f"commit to receive: p50 {audit.p50_ms} ms, p99 {audit.p99_ms} ms",

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from examples.contacts.demo.processes import Child, Children
 from examples.contacts.demo.stack import start_worker
 from tests.chaos.script import Disturbance, Kind
+from tests.patience import HUNG_SECONDS
 
-_DRAIN_SECONDS = 30
-_START_SECONDS = 30
 _WATCH_SECONDS = 0.05
+_PEAK = re.compile(r"VmHWM:\s*(\d+) kB")
 
 
 @dataclass(slots=True)
@@ -34,11 +37,13 @@ class Fleet:
     Attributes:
         done: what has been done so far, by kind.
         problems: what a worker did that it must not.
+        peak_mb: the most memory that any worker has had, in MiB.
     """
 
     def __init__(self, children: Children, workers: Sequence[Child], environment: Mapping[str, str]) -> None:
         self.done = dict.fromkeys((Kind.KILL, Kind.FREEZE, Kind.DRAIN), 0)
         self.problems: list[str] = []
+        self.peak_mb = 0
         self._children, self._environment = children, environment
         self._places = [_Place(number, child) for number, child in enumerate(workers, start=1)]
 
@@ -48,6 +53,14 @@ class Fleet:
         Return the processes that have the places now.
         """
         return [place.child for place in self._places]
+
+    def measure(self, child: Child) -> None:
+        """
+        Note how much memory a worker has had at most; to be called before it ends.
+        """
+        with suppress(OSError):  # it is gone, or there is no /proc
+            status = Path(f"/proc/{child.pid}/status").read_text()
+            self.peak_mb = max(self.peak_mb, *(int(kb) // 1024 for kb in _PEAK.findall(status)), 0)
 
     async def disturb(self, disturbance: Disturbance) -> None:
         """
@@ -73,6 +86,7 @@ class Fleet:
             finally:
                 os.killpg(place.child.pid, signal.SIGCONT)
             return
+        self.measure(place.child)
         if disturbance.kind is Kind.KILL:
             await place.child.kill()
         else:
@@ -85,7 +99,7 @@ class Fleet:
 
     async def _until_started(self, child: Child) -> None:
         # Before it has said so, it would die of SIGTERM instead of draining.
-        async with asyncio.timeout(_START_SECONDS):
+        async with asyncio.timeout(HUNG_SECONDS):
             while b"worker.started" not in child.log.read_bytes():
                 self._children.check()
                 await asyncio.sleep(_WATCH_SECONDS)
@@ -93,7 +107,7 @@ class Fleet:
     async def _drain(self, child: Child) -> None:
         child.signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            async with asyncio.timeout(HUNG_SECONDS):
                 await child.wait()
         except TimeoutError:
             await child.kill()

@@ -7,6 +7,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import Field
 
 from cosmos_outbox import (
     Commit,
@@ -20,6 +23,8 @@ from cosmos_outbox import (
 from examples.contacts.demo.audit import CommittedEvent
 
 _RETRY_SECONDS = 0.2
+_LARGE_ONE_IN = 3  # accounts: the feed brings 40 KB of entity beside each event or two
+_PAPERS = [{"number": number, "text": f"paper {number} " + "x" * 60} for number in range(400)]
 
 Record = Callable[[CommittedEvent], None]
 
@@ -38,6 +43,7 @@ class Account(Entity):
     """
 
     balance: int = 0
+    papers: list[dict[str, Any]] = Field(default_factory=list)
 
     def deposit(self, amount: int) -> None:
         self.balance += amount
@@ -59,13 +65,28 @@ async def change_accounts(
     async with asyncio.TaskGroup() as group:
         for number in range(accounts):
             chance = random.Random(f"{seed}/{number}")
-            group.create_task(_change(outbox, chance, accounts / commits_per_second, stop, record))
+            account = Account(papers=_PAPERS if number % _LARGE_ONE_IN == 0 else [])
+            group.create_task(
+                _change(
+                    outbox,
+                    account,
+                    chance=chance,
+                    mean_pause=accounts / commits_per_second,
+                    stop=stop,
+                    record=record,
+                )
+            )
 
 
 async def _change(
-    outbox: Outbox, chance: random.Random, mean_pause: float, stop: asyncio.Event, record: Record
+    outbox: Outbox,
+    account: Account,
+    *,
+    chance: random.Random,
+    mean_pause: float,
+    stop: asyncio.Event,
+    record: Record,
 ) -> None:
-    account = Account()
     version = 0
     async with outbox.unit_of_work() as uow:
         repository = uow.repository(Account)

@@ -23,11 +23,11 @@ from examples.contacts.received import ReceivedMessage, RecordReader
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import change_accounts
 from tests.chaos.script import Disturbance, Kind, script
+from tests.patience import HUNG_SECONDS
 
 _WATCH_SECONDS = 0.25
-_BALANCE_SECONDS = 45
-_TAKEOVER_SECONDS = 60
 _QUIET_SECONDS = 1.5
+_CUTS = ("drop-before-store", "drop-after-store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,14 @@ class ChaosOptions:
     seconds: float
     seed: int
     workers: int = 3
-    partitions: int = 4
-    most_partitions: int = 12
+    partitions: int = 16
+    most_partitions: int = 24
     accounts: int = 48
     commits_per_second: float = 60
     # Of a send: its connection is cut before the broker stored it; as often after that
     cut_probability: float = 0.04
-    stalled_seconds: float = 90  # nothing arrived for so long: what is missing is lost
+    stalled_seconds: float = HUNG_SECONDS  # nothing arrived for so long: what is missing is lost
+    memory_mb: int = 256  # of a worker; the manifests allow twice as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Outcome:
     The audit and what was done to the fleet.
 
     cuts: connections that the broker cut in the middle of a send.
+    hot: how often a physical partition was hot for some seconds; outages: how often the broker took nothing.
+    peak_mb: the most memory that any worker has had, in MiB; 0 where this machine does not tell.
     resent: messages the broker's duplicate detection dropped; that is how a resend shall end.
     """
 
@@ -62,6 +65,9 @@ class Outcome:
     splits: int
     resent: int
     cuts: int
+    hot: int
+    outages: int
+    peak_mb: int
     problems: tuple[str, ...]
     seed: int
 
@@ -85,6 +91,9 @@ class Outcome:
             "kills": self.done[Kind.KILL],
             "stops": self.done[Kind.FREEZE],
             "splits": self.splits,
+            "hot": self.hot,
+            "outages": self.outages,
+            "peak_mb": self.peak_mb,
             "seed": self.seed,
         }
 
@@ -112,19 +121,21 @@ class _Run:
         self._reader = RecordReader(stack.record)
         self._committed: list[CommittedEvent] = []
         self._received: list[ReceivedMessage] = []
-        self._splits = 0
+        self._splits = self._hot = self._outages = self._cuts = 0
+        self._at_cosmos, self._at_broker = asyncio.Lock(), asyncio.Lock()
 
     async def run(self) -> Outcome:
         names = {worker.name for worker in self._fleet.workers}
         await wait_for_owners(
             self._stack.leases,
             lambda owners: set(owners.values()) == names,
-            timeout_seconds=_BALANCE_SECONDS,
+            timeout_seconds=HUNG_SECONDS,
         )
         await self._cut_connections()
         await self._disturb_under_load()
         problems = await self._until_delivered()
         problems += await self._until_taken_over()
+        problems += self._over_budget()
         problems += await self._stop()
         stats = await self._ask("/servicebus/stats")
         return Outcome(
@@ -132,14 +143,18 @@ class _Run:
             done=self._fleet.done,
             splits=self._splits,
             resent=stats["topics"]["events"]["duplicates"],
-            cuts=sum(fault["struck"] for fault in stats["faults"]),
+            cuts=self._cuts + _cuts_in(stats),
+            hot=self._hot,
+            outages=self._outages,
+            peak_mb=self._fleet.peak_mb,
             problems=(*self._fleet.problems, *problems),
             seed=self._options.seed,
         )
 
     async def _cut_connections(self) -> None:
         # Without this hardly a worker would be killed with something unsent in its hands: a send takes a millisecond.
-        for seed, action in enumerate(("drop-before-store", "drop-after-store"), start=self._options.seed):
+        first_seed = self._options.seed + 2 * self._outages
+        for seed, action in enumerate(_CUTS, start=first_seed):
             rule = {
                 "action": action,
                 "entity": "events",
@@ -176,15 +191,51 @@ class _Run:
             self._stack.children.check()
             if disturbance.kind is Kind.SPLIT:
                 await self._split(disturbance)
+            elif disturbance.kind is Kind.HEAT:
+                group.create_task(self._heat(disturbance))
+            elif disturbance.kind is Kind.OUTAGE:
+                group.create_task(self._take_broker_away(disturbance.seconds))
             else:
                 group.create_task(self._fleet.disturb(disturbance))
         await asyncio.sleep(max(0.0, started + self._options.seconds - loop.time()))
 
-    async def _split(self, disturbance: Disturbance) -> None:
+    async def _ranges(self) -> list[dict[str, Any]]:
         stats = await self._ask("/cosmos/stats")
-        ranges = next(
+        return next(
             container["ranges"] for path, container in stats["containers"].items() if path.endswith(DATA)
         )
+
+    async def _heat(self, disturbance: Disturbance) -> None:
+        async with self._at_cosmos:  # one after another, for the end of one clears all rules
+            ranges = await self._ranges()
+            rule = {
+                "container": DATA,
+                "partition": ranges[disturbance.victim % len(ranges)]["id"],
+                "operation": disturbance.throttled,
+                "status": 429,
+                "substatus": 3200,
+                "retry_after_ms": 200,
+            }
+            async with self._control.post("/cosmos/faults", json=rule):
+                self._hot += 1
+            await asyncio.sleep(disturbance.seconds)
+            async with self._control.delete("/cosmos/faults"):
+                pass
+
+    async def _take_broker_away(self, seconds: float) -> None:
+        async with self._at_broker:
+            # Sends only: what the subscriber holds would come to it again, which is no fault of ours.
+            rule = {"action": "server-busy", "entity": "events", "count": None}
+            async with self._control.post("/servicebus/faults", json=rule):
+                self._outages += 1
+            await asyncio.sleep(seconds)
+            self._cuts += _cuts_in(await self._ask("/servicebus/stats"))
+            async with self._control.delete("/servicebus/faults"):
+                pass
+            await self._cut_connections()
+
+    async def _split(self, disturbance: Disturbance) -> None:
+        ranges = await self._ranges()
         if len(ranges) >= self._options.most_partitions:
             return
         victim = ranges[disturbance.victim % len(ranges)]["id"]
@@ -218,11 +269,17 @@ class _Run:
             await wait_for_owners(
                 self._stack.leases,
                 lambda owners: set(owners.values()) <= living,
-                timeout_seconds=_TAKEOVER_SECONDS,
+                timeout_seconds=HUNG_SECONDS,
             )
         except TimeoutError:
             return [f"leases were not taken over: {dict(await lease_owners(self._stack.leases))}"]
         return []
+
+    def _over_budget(self) -> list[str]:
+        for worker in self._fleet.workers:
+            self._fleet.measure(worker)
+        peak, limit = self._fleet.peak_mb, self._options.memory_mb
+        return [f"a worker had {peak} MiB of memory, and may have {limit}"] if peak > limit else []
 
     async def _stop(self) -> list[str]:
         workers = self._fleet.workers
@@ -249,3 +306,7 @@ class _Run:
     async def _ask(self, path: str) -> Any:
         async with self._control.get(path) as answer:
             return await answer.json()
+
+
+def _cuts_in(stats: Any) -> int:
+    return sum(fault["struck"] for fault in stats["faults"] if fault["action"] in _CUTS)

@@ -8,7 +8,8 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-_KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2}
+_KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2, "heat": 3, "outage": 1}
+_THROTTLED = ("changefeed", "batch", None)  # what a hot partition refuses: reading on, commits, or everything
 _PAUSE_SECONDS = (0.6, 2.2)
 _FIRST_AT_SECONDS = 1.0
 
@@ -23,6 +24,8 @@ class Kind(StrEnum):
     FREEZE = "freeze"
     DRAIN = "drain"  # SIGTERM; a new process starts `seconds` after its end
     SPLIT = "split"  # a physical partition becomes two
+    HEAT = "heat"  # for so many seconds a physical partition answers 429
+    OUTAGE = "outage"  # for so many seconds the broker takes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +33,8 @@ class Disturbance:
     """
     One thing that happens.
 
-    `victim` counts workers, or ranges for a split, modulo how many there are; `completing` is how many requests the
-    splitting range still refuses for now before it is gone for good.
+    `victim` counts workers, or ranges for a split or a hot one, modulo how many there are; `completing` is how many requests
+    the splitting range still refuses for now before it is gone for good; `throttled` is what a hot one refuses.
     """
 
     at_seconds: float
@@ -39,6 +42,11 @@ class Disturbance:
     victim: int
     seconds: float
     completing: int = 0
+    throttled: str | None = None
+
+
+# Leases expire after 4 s: some of the frozen wake before, some long after they were robbed.
+_SECONDS = {Kind.FREEZE: (0.5, 8.0), Kind.HEAT: (1.0, 5.0), Kind.OUTAGE: (2.0, 6.0)}
 
 
 def script(seed: int, seconds: float) -> list[Disturbance]:
@@ -57,11 +65,9 @@ def script(seed: int, seconds: float) -> list[Disturbance]:
                 at_seconds=round(at, 3),
                 kind=kind,
                 victim=chance.randrange(1_000),
-                # Leases expire after 4 s: some of the frozen wake before, some long after they were robbed.
-                seconds=round(
-                    chance.uniform(0.5, 8.0) if kind is Kind.FREEZE else chance.uniform(0.0, 2.0), 3
-                ),
+                seconds=round(chance.uniform(*_SECONDS.get(kind, (0.0, 2.0))), 3),
                 completing=chance.choice((0, 0, 3)),
+                throttled=chance.choice(_THROTTLED),
             )
         )
         at += chance.uniform(*_PAUSE_SECONDS)
