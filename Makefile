@@ -7,7 +7,7 @@ MINUTES ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-endpoints test-official sbom test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
+.PHONY: help setup demo run test test-long test-endpoints test-official sbom test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,10 @@ test: check ## everything CI runs
 	wait $$waiting; waiting=$$?; cat $$log; rm -f $$log; \
 	test $$computing -eq 0 -o $$computing -eq 5 && test $$waiting -eq 0 -o $$waiting -eq 5 && \
 	test $$computing -eq 0 -o $$waiting -eq 0
+
+test-long: ## all tests with more examples of each property, then five minutes of random fleets
+	OUTBOX_TEST_LONG=1 $(MAKE) test
+	$(MAKE) simulate MINUTES=5
 
 test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
 	$(PY) -m pytest tests/faults -q

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import LONG
+
 # No claim depends on how busy the machine is; a failure prints what reproduces it.
-settings.register_profile(
-    "claims", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("claims")
+CLAIMS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("claims", CLAIMS, max_examples=40)
+settings.register_profile("long", CLAIMS, max_examples=200)
+settings.load_profile("long" if LONG else "claims")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

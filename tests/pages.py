@@ -42,7 +42,7 @@ _NEEDS = re.compile(r"# [Nn]eeds .+")
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*([^\s#]+)", re.MULTILINE)
 _CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
 _NEXT_BLOCK = "=== next block ==="
-_TIMEOUT_S = 240
+_TIMEOUT_S = 500  # it hangs; no page takes a tenth of that
 # A group of its own, as a terminal gives to a foreground job: what is started in a script's own group ignores SIGINT.
 _START = """
 set -m

@@ -17,6 +17,7 @@ import pytest
 from tests.cli.local import Local, emulators
 from tests.local_outbox import fill
 from tests.pages import PAGES, ROOT, Block, blocks_of, copy_repository, follow, is_followed, set_up
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -64,7 +65,7 @@ def test_a_python_block_runs_without_a_warning(block: Block):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=HUNG_SECONDS,
         check=False,
     )
 
@@ -99,7 +100,6 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
     return clean | {"TMPDIR": str(tmp_path), "RUN_ARGS": "--port 0"}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in FOLLOWED if "how-to" in page.parts], ids=str)
 def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
     """
@@ -110,7 +110,6 @@ def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Pa
     assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | environment)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page", [page for page in FOLLOWED if "how-to" not in page.parts and page != TUTORIAL], ids=str
 )
@@ -122,7 +121,6 @@ def test_a_newcomer_can_follow_the_page_at_the_top_of_a_clone(
     assert [] == follow(BLOCKS[page], clone, newcomer)
 
 
-@pytest.mark.timeout(300)
 def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
     clone: Path, newcomer: dict[str, str], tmp_path: Path
 ):

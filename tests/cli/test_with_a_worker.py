@@ -19,6 +19,7 @@ import pytest
 
 from cosmos_outbox.cli import main
 from tests.cli.local import Local
+from tests.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -41,7 +42,7 @@ def worker(outbox: Local) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def until(fact: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + HUNG_SECONDS
     while not fact():
         assert time.monotonic() < end, "it did not become so in time"
 
@@ -120,7 +121,7 @@ def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
                 assert heard, said
             process.send_signal(signal.SIGINT)
             try:
-                assert 130 == process.wait(timeout=10)
+                assert 130 == process.wait(timeout=HUNG_SECONDS)
             finally:
                 process.kill()
     finally:

@@ -31,6 +31,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, esti
 from cosmos_outbox.ports import ChangeBatch
 from emulators.cosmos.account import Account
 from emulators.cosmos.server import CosmosServer
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -142,7 +143,7 @@ class World:
         )
         task = asyncio.create_task(processor.run())
         ranges = len(await self.feed.physical_ranges())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             while seen < changes or not _saved_everywhere(processor, ranges):  # noqa: ASYNC110 - a status is no event
                 await asyncio.sleep(0.02)
         processor.stop()

@@ -13,6 +13,7 @@ import pytest
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import LeaseStore
 from tests.contracts.backends import BACKENDS, opened
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -119,6 +120,6 @@ async def test_a_document_is_gone_when_its_ttl_has_passed(leases: LeaseStore):
             return True
         return False
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HUNG_SECONDS):
         while not await gone():  # noqa: ASYNC110 - the service gives no sign
             await asyncio.sleep(0.1)

@@ -22,6 +22,7 @@ from cosmos_outbox.errors import ContainerReplaced
 from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from emulators.cosmos.server import CosmosServer
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -38,14 +39,14 @@ async def account() -> AsyncIterator[tuple[CosmosServer, CosmosClient, DatabaseP
         yield server, client, database
 
 
-async def replace(server: CosmosServer) -> None:
+def replace(server: CosmosServer) -> None:
     """
     Replace the container as another program does: this client's caches keep the old one.
+
+    In one step, so that no look falls into the moment in which there is none.
     """
-    async with open_cosmos_client(connection_string=server.connection_string) as other:
-        database = other.get_database_client("db")
-        await database.delete_container("data")
-        await database.create_container("data", PartitionKey("/partitionKey"))
+    server.account.delete_container("db", "data")
+    server.account.create_container("db", {"id": "data", "partitionKey": PartitionKey("/partitionKey")})
 
 
 async def write(database: DatabaseProxy, *ids: str) -> None:
@@ -62,7 +63,7 @@ async def test_reading_on_from_an_old_position_says_that_the_container_was_repla
         read = partial(feed.read_page, physical, start=StartFrom.BEGINNING, max_items=10)
         await write(database, "a", "b")
         page = await read(container_rid=before.container_rid, continuation=None)
-        await replace(server)
+        replace(server)
         await write(database, *(f"new-{number}" for number in range(documents)))
 
         for continuation in (page.continuation, page.continuation, None):
@@ -85,7 +86,7 @@ async def test_a_lag_watch_on_the_same_feed_does_not_move_a_processor_to_the_new
         handled.extend(document["id"] for document in batch.documents)
 
     async def until(item_id: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             while item_id not in handled:  # noqa: ASYNC110 - the handler knows nothing of this test
                 await asyncio.sleep(0.01)
 
@@ -98,7 +99,7 @@ async def test_a_lag_watch_on_the_same_feed_does_not_move_a_processor_to_the_new
         await write(database, *(f"old-{number}" for number in range(5)))
         await until("old-4")
         await asyncio.sleep(0.9)  # let it poll rarely: the watch has to be the first to look
-        await replace(server)
+        replace(server)
         await estimate_lag("p", feed=feed, leases=leases)
         await write(database, "new-0", "new-1")  # positions that the old container is past
         await until("new-1")
@@ -116,7 +117,7 @@ async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the
         handled.extend(document["id"] for document in batch.documents)
 
     async def until(item_id: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             while item_id not in handled:  # noqa: ASYNC110 - the handler knows nothing of this test
                 await asyncio.sleep(0.01)
 
@@ -131,9 +132,7 @@ async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the
         task = asyncio.create_task(processor.run())
         await write(database, "old")
         await until("old")
-        # Let it poll rarely: it must not look in the moment when there is no container
-        await asyncio.sleep(0.7)
-        await replace(server)
+        replace(server)
         await write(database, "new")
         await until("new")
         processor.stop()

@@ -28,6 +28,7 @@ from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.relay import Relay
 from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
+from tests.patience import HUNG_SECONDS
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -85,7 +86,7 @@ def stats(server: ServiceBusServer) -> dict[str, Any]:
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HUNG_SECONDS):
         while not fact():  # noqa: ASYNC110 - the broker has no event to wait for
             await asyncio.sleep(0.01)
 
@@ -122,7 +123,7 @@ async def test_a_link_that_was_cut_while_idle_costs_the_caller_no_failure(
 async def test_a_sender_of_unknown_outcome_is_replaced_and_sends_nothing_later(
     server: ServiceBusServer,
 ) -> None:
-    async with publisher_to(server, send_timeout=timedelta(seconds=0.8)) as publisher:
+    async with publisher_to(server, send_timeout=timedelta(seconds=3)) as publisher:
         await publisher.publish(0, messages("k", 1))
         server.broker.faults.add({"action": "no-ack"})
         with pytest.raises(BrokerUnavailable):
@@ -271,7 +272,7 @@ async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
             started = loop.time()
             with pytest.raises(BrokerUnavailable):
                 await publisher.publish(0, messages("k", 1))
-            assert loop.time() - started < 3
+            assert loop.time() - started < 30
             assert attempt == len(recording.opened)
         hung.set()
 
@@ -302,7 +303,7 @@ async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
     async with open_service_bus_client(connection_string=server.connection_string) as client:
         hanging = _Hanging(client)
         async with ServiceBusPublisher(
-            hanging, "events", send_timeout=timedelta(seconds=1), cancel_grace=timedelta(seconds=0.1)
+            hanging, "events", send_timeout=timedelta(seconds=3), cancel_grace=timedelta(seconds=0.1)
         ) as publisher:
             with pytest.raises(BrokerUnavailable, match="did not say"):
                 await publisher.publish(0, messages("k", 1))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
+from tests.effort import examples
 from tests.examples.serving import Client, served
 
 pytestmark = pytest.mark.looptime(False)
@@ -72,7 +73,11 @@ async def api() -> AsyncIterator[Client]:
 
 
 # One server serves all examples: what one leaves behind is part of the next.
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(50, many=150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(routes, bodies, queries, headers)
 async def test_every_answer_has_a_status_that_the_api_knows(
     api: Client, route: tuple[str, str], body: bytes, query: dict[str, Any], header: tuple[str, str]

@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
 from tests.examples.serving import served
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -47,10 +48,10 @@ def server() -> Iterator[str]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield address.result(timeout=10)
+        yield address.result(timeout=HUNG_SECONDS)
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(timeout=10)
+        thread.join(timeout=HUNG_SECONDS)
 
 
 @description.parametrize()
@@ -67,7 +68,7 @@ def test_no_request_that_the_description_allows_or_forbids_is_answered_with_a_se
 ):
     with requests.Session() as session:
         if "contact_id" in case.path_parameters and _is_uuid(case.path_parameters["contact_id"]):
-            known = session.post(f"{server}/api/contacts", json=JANE, timeout=5)
+            known = session.post(f"{server}/api/contacts", json=JANE, timeout=HUNG_SECONDS)
             case.path_parameters["contact_id"] = known.json()["id"]
         response = case.call(base_url=server, session=session)
     checks = [not_a_server_error, content_type_conformance, response_schema_conformance]

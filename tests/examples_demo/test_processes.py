@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from examples.contacts.demo.processes import ChildDied, Children
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -149,7 +150,7 @@ async def test_children_die_with_a_parent_that_is_killed(tmp_path):
     assert alive(pid)
     parent.kill()
     await parent.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HUNG_SECONDS):
         while True:
             if not alive(pid):
                 break

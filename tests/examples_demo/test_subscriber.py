@@ -22,6 +22,7 @@ from emulators.servicebus.server import ServiceBusServer
 from examples.contacts import subscriber
 from examples.contacts.received import ReceivedMessage, RecordReader
 from examples.contacts.subscriber import SessionTimes, SubscriberSettings, subscribe
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -45,7 +46,7 @@ def message(session: str, number: int) -> ServiceBusMessage:
 
 
 async def until(fact) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HUNG_SECONDS):
         while True:
             if fact():
                 return
@@ -139,6 +140,6 @@ async def test_a_receiver_that_loses_a_cancellation_is_cancelled_again(monkeypat
 
     task = asyncio.create_task(lose_the_first_two())
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HUNG_SECONDS):
         await subscriber._cancel([task])
     assert (3, True) == (lost, task.cancelled())

@@ -7,13 +7,14 @@ from __future__ import annotations
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.simulation.changefeed import KINDS, Simulation, Step
 
 steps = st.builds(Step, st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 29))
 
 
 @settings(
-    max_examples=300,
+    max_examples=examples(60, many=300),
     deadline=None,
     print_blob=True,
     # Shrinking takes minutes; a finding is reproduced by its blob, and shrunk by adding the phase for that run.

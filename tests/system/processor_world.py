@@ -18,6 +18,7 @@ from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
 from examples.contacts.demo.processes import Child, Children
+from tests.patience import HUNG_SECONDS
 
 RANGES = 4
 KEYS = 12
@@ -128,7 +129,7 @@ class World:
         return wrong
 
 
-async def until(fact: Callable[[], Any], *, within: float = 25) -> None:
+async def until(fact: Callable[[], Any], *, within: float = HUNG_SECONDS) -> None:
     async with asyncio.timeout(within):
         while True:
             found = fact()
@@ -139,7 +140,7 @@ async def until(fact: Callable[[], Any], *, within: float = 25) -> None:
 
 @asynccontextmanager
 async def a_world(directory: Path) -> AsyncIterator[World]:
-    async with Children(directory) as children:
+    async with Children(directory, grace_seconds=HUNG_SECONDS) as children:
         emulators = await children.start(
             "emulators",
             ("-m", "emulators", "--json", "--partitions", str(RANGES)),

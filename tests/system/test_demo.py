@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import HUNG_SECONDS
+
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +69,7 @@ def children_of(pid: int) -> dict[str, int]:
 
 
 async def all_started(process: asyncio.subprocess.Process) -> dict[str, int]:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(HUNG_SECONDS):
         while True:
             pids = children_of(process.pid)
             if {"emulators", "worker", "examples.contacts api", "examples.contacts subscriber"} <= set(pids):
@@ -116,7 +118,7 @@ async def test_a_demo_whose_api_is_killed_fails_and_says_so(tmp_path):
 async def read_until(text: str, process: asyncio.subprocess.Process) -> str:
     assert process.stdout
     read = ""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(HUNG_SECONDS):
         while text not in read:
             line = await process.stdout.readline()
             assert line, (read, (await process.stderr.read()).decode() if process.stderr else "")

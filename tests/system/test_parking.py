@@ -16,6 +16,7 @@ from cosmos_outbox.adapters.cosmos_parked import open_parked
 from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.relay import ParkedKeys, Scope
+from tests.patience import HUNG_SECONDS
 from tests.unit.relay.factories import event
 from tests.worker.site import Site, opened_site
 
@@ -36,7 +37,7 @@ async def commit(site: Site, key: str, number: int, *, size: int = 0) -> None:
 
 
 async def holds(keys: ParkedKeys, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HUNG_SECONDS):
         while [count] != [key.held for key in await keys.list()]:  # noqa: ASYNC110 - the store gives no sign
             await asyncio.sleep(0.05)
 

@@ -44,6 +44,7 @@ from cosmos_outbox.commits import ABSENCE_PROVES_FOR
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.retention import DEFAULT_KEEP
 from tests.contracts.backends import opened
+from tests.effort import examples
 from tests.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.notes import Line, NoteEvent, NoteTagged, Remark
 
@@ -790,10 +791,12 @@ class OnTheEmulator(WriteSide):
             yield container.store, container.feed
 
 
-@pytest.mark.timeout(400)  # a failure is made small before it is reported
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
-    [pytest.param(OnMemory, 160, 40, id="memory"), pytest.param(OnTheEmulator, 5, 20, id="emulator")],
+    [
+        pytest.param(OnMemory, examples(40, many=160), 40, id="memory"),
+        pytest.param(OnTheEmulator, examples(3, many=10), 20, id="emulator"),
+    ],
 )
 def test_whatever_is_done_and_lost_the_store_holds_what_the_model_says(
     machine: type[WriteSide], examples: int, steps: int

@@ -21,6 +21,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.patience import HUNG_SECONDS
+
 
 class Receiver:
     """
@@ -55,7 +57,7 @@ class Receiver:
         return ExportMetricsServiceResponse().SerializeToString()
 
     async def until(self, fact: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             while not fact():
                 self._news.clear()
                 await self._news.wait()

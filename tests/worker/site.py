@@ -30,6 +30,7 @@ from emulators.servicebus.server import ServiceBusServer
 from examples.contacts.domain import Contact, Name
 from examples.contacts.provision import provision
 from examples.contacts.service import ContactsUnitOfWork, create
+from tests.patience import HUNG_SECONDS
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class WorkerProcess:
         """
         Return the first log line with a text in it, as soon as there is one.
         """
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             while True:
                 found = next((line for line in self.lines if text in line), None)
                 if found is not None:
@@ -68,7 +69,7 @@ class WorkerProcess:
         return re.search(r"health at (\S+?)\"?[,}\s]", line)[1]  # type: ignore[index] # the line was just found
 
     async def exit_code(self) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             await self.following  # all that it said, before its end is told
             return await self.process.wait()
 
@@ -171,7 +172,7 @@ async def fetched(url: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def eventually(url: str, fact: Callable[[int, str], bool], *, within: float = 20) -> str:
+async def eventually(url: str, fact: Callable[[int, str], bool], *, within: float = HUNG_SECONDS) -> str:
     """
     Return the body of a URL as soon as a fact holds of its status and body.
     """

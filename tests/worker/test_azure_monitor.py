@@ -16,6 +16,7 @@ from aiohttp import web
 from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.errors import ConfigurationError
+from tests.patience import HUNG_SECONDS
 from tests.worker.site import opened_site
 from worker.azure_monitor import opened_azure_monitor
 
@@ -44,7 +45,7 @@ class Ingestion:
         return web.json_response({"itemsReceived": len(items), "itemsAccepted": len(items), "errors": []})
 
     async def until(self, fact: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_SECONDS):
             while not fact():
                 self._news.clear()
                 await self._news.wait()

@@ -16,6 +16,7 @@ from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
+from tests.patience import HUNG_SECONDS
 from tests.worker.site import Site, opened_site
 from worker.bootstrap import assembled
 from worker.environment import load
@@ -86,7 +87,7 @@ async def commit(site: Site) -> tuple[str, str]:
 
 
 async def until_deleted(site: Site, document_id: str, partition_key: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HUNG_SECONDS):
         while True:
             try:
                 await site.store.read(document_id, partition_key)

@@ -18,6 +18,7 @@ import pytest
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.relay.parked import Failure, ParkedKey
+from tests.patience import HUNG_SECONDS
 from tests.worker.leases import status
 from tests.worker.site import eventually, opened_site
 from worker.status_page import page_of
@@ -253,7 +254,7 @@ async def chromium(tmp_path: Path) -> Callable[..., Awaitable[str]]:
             "--disable-background-networking", "--no-proxy-server", f"--user-data-dir={tmp_path}", *arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(HUNG_SECONDS):
             output, errors = await process.communicate()
         assert 0 == process.returncode, errors.decode()
         return output.decode()

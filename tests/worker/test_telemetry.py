@@ -37,6 +37,7 @@ from examples.contacts.demo.processes import Children
 from examples.contacts.demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
+from tests.patience import HUNG_SECONDS
 from tests.worker.otlp import receiving, values
 from tests.worker.site import eventually, json_of, opened_site
 from worker.exporters import opened_telemetry
@@ -135,7 +136,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
 async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_the_subscriber(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    async with receiving() as receiver, Children(tmp_path) as children:
+    async with receiving() as receiver, Children(tmp_path, grace_seconds=HUNG_SECONDS) as children:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
@@ -271,7 +272,7 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
             telemetry.instruments.charged(1.0)
             ending = time.monotonic()
-        assert time.monotonic() - ending < 2  # the SDK's own patience is 10 s
+        assert time.monotonic() - ending < 8  # the SDK's own patience is 10 s
 
 
 async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
@@ -308,7 +309,7 @@ async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
         )
 
         site.bus.broker.faults.clear()
-        await eventually(url + "/readyz", lambda status, _: status == 200, within=40)
+        await eventually(url + "/readyz", lambda status, _: status == 200)
         await eventually(
             url + "/metrics", lambda _, text: "messaging_client_sent_messages_total 1.0" in _plain(text)
         )
@@ -364,7 +365,7 @@ async def test_what_is_sent_out_is_true_also_while_a_slow_look_is_under_way():
         await worker.health_url()
         await receiver.until(lambda: (told("outbox.worker.ready"), told("outbox.leases.owned")) == (1, 3))
         site.cosmos.faults.add({"delay_s": 7, "count": None})  # so a look takes most of a minute
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(40):
             await receiver.until(lambda: told("outbox.worker.ready") == 0)
             await receiver.until(lambda: (told("outbox.oldest_unsent.age") or 0) > 0)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.effort import examples
 from tests.emulators.cosmos.driver import Driver, documents, substatus
 
 KEYS = [f"k{i}" for i in range(12)]
@@ -116,11 +117,13 @@ class FeedMachine(RuleBasedStateMachine):
             assert lsns.index(lsns[-1]) < limit, "a page went on after a boundary past its limit"
 
 
-FeedMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+FeedMachine.TestCase.settings = settings(
+    max_examples=examples(30, many=60), stateful_step_count=30, deadline=None
+)
 TestFeed = FeedMachine.TestCase
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30, many=60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 5)), min_size=1, max_size=20),
     st.integers(1, 4),

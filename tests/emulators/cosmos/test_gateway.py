@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from emulators.cosmos.protocol import Request, RequestKind
+from tests.effort import examples
 from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver, sign, substatus
 
 KEY = {"x_ms_documentdb_partitionkey": '["k"]'}
@@ -342,7 +343,7 @@ targets = st.sampled_from(
 KNOWN = {200, 201, 204, 207, 304, 400, 401, 404, 405, 409, 410, 412, 413}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(150, many=600), deadline=None)
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]),
     target=targets,

@@ -13,10 +13,9 @@ import pytest
 from emulators.cosmos.account import Account
 from emulators.cosmos.server import CosmosServer
 from tests.emulators.cosmos.driver import sign
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
-
-_ENOUGH_S = 5
 
 
 async def exchange(server, raw, *, end=True):
@@ -29,7 +28,7 @@ async def exchange(server, raw, *, end=True):
         await writer.drain()
         if end:
             writer.write_eof()
-        async with asyncio.timeout(_ENOUGH_S):
+        async with asyncio.timeout(HUNG_SECONDS):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -139,7 +138,7 @@ async def test_a_client_that_expects_100_continue_gets_it():
         )
         reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(head.encode() + b"\r\n\r\n")
-        async with asyncio.timeout(_ENOUGH_S):
+        async with asyncio.timeout(HUNG_SECONDS):
             assert b"HTTP/1.1 100 Continue\r\n" == await reader.readline()
             writer.write(b'{"id":"d"}')
             assert b" 201 " in await reader.read()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.emulators.cosmos.driver import Driver, documents
 
 ids = st.sampled_from(["a", "b", "c"])
@@ -59,7 +60,7 @@ def model_apply(state, operation):
     return 200
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50, many=150), deadline=None)
 @given(st.lists(st.lists(operations, min_size=1, max_size=6), max_size=12))
 def test_a_batch_is_applied_as_a_whole_or_not_at_all(batches):
     driver = Driver()

@@ -15,6 +15,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
+from tests.patience import HUNG_SECONDS
 
 
 @asynccontextmanager
@@ -65,6 +66,6 @@ async def until(fact: Callable[[], object]) -> None:
     """
     Wait for something the broker does by itself.
     """
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HUNG_SECONDS):
         while not fact():  # noqa: ASYNC110  # facts of the engine have no event to wait for
             await asyncio.sleep(0.02)

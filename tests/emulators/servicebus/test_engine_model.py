@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from emulators.servicebus.conditions import AmqpError
 from emulators.servicebus.queue import Outcome
+from tests.effort import examples
 from tests.emulators.servicebus.engine import Recorder, message, topic_broker
 
 LOCK_S, WINDOW_S, MAX_DELIVERIES = 10, 25, 3
@@ -219,5 +220,5 @@ class PlainSubscription(SessionSubscription):
 TestSessionSubscription = SessionSubscription.TestCase
 TestPlainSubscription = PlainSubscription.TestCase
 TestSessionSubscription.settings = TestPlainSubscription.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None
+    max_examples=examples(30, many=60), stateful_step_count=40, deadline=None
 )

@@ -15,6 +15,7 @@ from emulators.servicebus.connection import Connection
 from emulators.servicebus.encoding import encode
 from emulators.servicebus.performatives import ACCEPTED, BATCH_FORMAT, Code, performative
 from emulators.servicebus.primitives import Symbol, UInt
+from tests.effort import examples
 from tests.emulators.servicebus import wire
 from tests.emulators.servicebus.engine import encoded
 
@@ -182,7 +183,7 @@ def test_garbage_in_well_formed_frames(bodies, kind):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100, many=300))
 def test_a_damaged_dialogue(data):
     frames = list(DIALOGUE)
     position = st.integers(0, len(frames) - 1)
@@ -211,7 +212,7 @@ def test_a_damaged_dialogue(data):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(100, many=300))
 def test_a_performative_with_damaged_fields(data):
     """
     The damage keeps the size of the frame, so that it reaches what acts on the fields.

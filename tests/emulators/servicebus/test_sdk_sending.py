@@ -88,21 +88,27 @@ def _with_long_id():
 @scenario
 async def a_message_can_be_scheduled_and_cancelled():
     async with serving(topic_config()) as (server, client), client.get_topic_sender("t") as sender:
-        soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
-        keep, drop = await sender.schedule_messages(messages("keep", "drop"), soon)
+        later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        _, drop = await sender.schedule_messages(messages("keep", "drop"), later)
         await sender.cancel_scheduled_messages(drop)
         with pytest.raises(ServiceBusError, match="does not exist"):
             await sender.cancel_scheduled_messages([drop])
         scheduled = messages("by header")[0]
-        scheduled.scheduled_enqueue_time_utc = soon
+        scheduled.scheduled_enqueue_time_utc = later
         await sender.send_messages(scheduled)
         assert [] == stored(server)
+        assert 2 == server.broker.stats()["topics"]["t"]["scheduled"]
+
+        soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+        numbers = await sender.schedule_messages(messages("soon"), soon)
+        scheduled.message_id, scheduled.scheduled_enqueue_time_utc = "soon by header", soon
+        await sender.send_messages(scheduled)
         async with client.get_subscription_receiver("t", "s") as receiver:
-            received = await receiver.receive_messages(1, max_wait_time=5)
-            received += await receiver.receive_messages(1, max_wait_time=5)
-        assert {"keep", "by header"} == {message.message_id for message in received}
+            received = await receiver.receive_messages(1, max_wait_time=60)
+            received += await receiver.receive_messages(1, max_wait_time=60)
+        assert {"soon", "soon by header"} == {message.message_id for message in received}
         assert soon <= dt.datetime.now(dt.UTC)
-        assert {keep, keep + 2} == {message.enqueued_sequence_number for message in received}
+        assert {numbers[0], numbers[0] + 1} == {message.enqueued_sequence_number for message in received}
 
 
 @scenario
@@ -213,7 +219,7 @@ async def latency_delays_every_acknowledgement_and_keeps_their_order():
         started = time.monotonic()
         for number in range(4):
             await sender.send_messages(messages(str(number)))
-        assert 0.2 <= time.monotonic() - started < 2
+        assert time.monotonic() - started >= 0.2
         assert ["first", "0", "1", "2", "3"] == stored(server)
 
 

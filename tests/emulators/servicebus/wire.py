@@ -17,6 +17,7 @@ from emulators.servicebus.decoding import decode
 from emulators.servicebus.encoding import encode
 from emulators.servicebus.performatives import Code, Raw, frame, performative
 from emulators.servicebus.primitives import Symbol, UByte, UInt, UShort
+from tests.patience import HUNG_SECONDS
 
 SASL, AMQP = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
 WINDOW = UInt(65536)
@@ -167,7 +168,7 @@ class WireClient:
         """
         while True:
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(HUNG_SECONDS):
                     head = await self.reader.readexactly(8)
                     size = int.from_bytes(head[:4], "big")
                     body = await self.reader.readexactly(size - 8)

@@ -95,7 +95,6 @@ def test_all_that_is_taken_comes_back(steps: list[tuple[str, int]]):
                 assert before - size == budget.free
             assert before == budget.free
     pages.clear()
-    gc.collect()
 
     assert whole == budget.free
 

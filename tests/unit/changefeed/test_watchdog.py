@@ -16,6 +16,7 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.instrumentation import HandlerSlow, LoopBlocked, Record
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
+from tests.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -52,7 +53,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
     told = threading.Event()
 
     def block(records: list[Record]) -> None:
-        until = time.monotonic() + 10
+        until = time.monotonic() + HUNG_SECONDS
         # Nothing written in Python is called here: the line that is told could lie inside of it.
         while time.monotonic() < until:
             if any(isinstance(record, LoopBlocked) for record in records):
