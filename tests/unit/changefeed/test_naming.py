@@ -101,7 +101,8 @@ class World:
         described = await self.container.describe()
         prefix = lease_prefix(name, host, described.database_rid, described.container_rid)
         (physical,) = await self.container.physical_ranges()
-        lease = new_lease(prefix, physical.id, FeedRange(min="", max="FF"), continuation=continuation)
+        token = await self.container.partition_id(physical)
+        lease = new_lease(prefix, token, FeedRange(min="", max="FF"), continuation=continuation)
         await self.leases.create({"id": f"{prefix}.info"})
         await self.leases.create(lease.raw)
         return lease.id
@@ -148,7 +149,7 @@ async def test_leases_under_an_old_name_are_gone_on_with_and_the_command_that_re
     (physical,) = await world.container.physical_ranges()
     described = await world.container.describe()
     page = await world.container.read_page(
-        physical.range,
+        physical,
         container_rid=described.container_rid,
         continuation=None,
         start=StartFrom.BEGINNING,
