@@ -7,6 +7,7 @@ Every error this library raises, one sentence each saying what happened and what
     │   ├── SharedUnitOfWork
     │   ├── MixedPartitionKeys
     │   ├── BatchTooLarge
+    │   ├── EventTooLarge
     │   ├── IdentityConflict
     │   └── EventHandlerCycle
     ├── StoreError                Cosmos DB said no
@@ -95,6 +96,12 @@ class BatchTooLarge(UsageError):
             f"{max_operations} operations and {max_bytes} bytes. Split it into several commits."
         )
         self.operations, self.size_bytes = operations, size_bytes
+
+
+class EventTooLarge(UsageError):
+    """
+    An event is larger than can be set aside, or carries an id that no message can; put a reference into it instead.
+    """
 
 
 class IdentityConflict(UsageError):

@@ -15,10 +15,11 @@ from pydantic_core import to_json
 
 from cosmos_outbox.documents import entity_document, event_document, origin_of
 from cosmos_outbox.entities import Entity, TakenEvents, guard_of
-from cosmos_outbox.errors import BatchTooLarge, IdentityConflict, UsageError
+from cosmos_outbox.errors import BatchTooLarge, EventTooLarge, IdentityConflict, UsageError
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.identifiers import check_id, new_id
-from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
+from cosmos_outbox.messages import MAX_PROPERTY_BYTES
+from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
 
 # An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
 PROVES_FOR = timedelta(hours=1)
@@ -115,8 +116,10 @@ def pending_commit(
 
     Raises:
         IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
+        EventTooLarge: an event could not be set aside, or its message never be sent.
         UsageError: an event has an id that no document can have, or a stored entity no etag.
     """
+    _check_correlation(correlation)
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
@@ -140,7 +143,7 @@ def pending_commit(
         events=tuple(events),
         entities=tuple(parts),
         marker=proof.id if proof else _last_that_stays(parts),
-        size_bytes=_checked_size(writes),
+        size_bytes=_checked_size(writes, events=len(events)),
     )
 
 
@@ -178,10 +181,24 @@ def _check_identities(writes: Sequence[Write]) -> None:
     )
 
 
-def _checked_size(writes: list[Write]) -> int:
+def _check_correlation(correlation: Mapping[str, str]) -> None:
+    for name, value in correlation.items():
+        if len(value) > MAX_PROPERTY_BYTES // 8 and len(value.encode()) > MAX_PROPERTY_BYTES // 2:
+            raise EventTooLarge(
+                f"The {name} has {len(value.encode())} bytes; a message carries at most {MAX_PROPERTY_BYTES // 2} of one."
+            )
+
+
+def _checked_size(writes: list[Write], *, events: int) -> int:
     size = _roughly(writes)
-    if size > MAX_BATCH_BYTES:
+    if size > MAX_EVENT_BYTES:
         size = _exactly(writes)
+        for write in writes[:events] if size > MAX_EVENT_BYTES else ():
+            if (of_event := _exactly([write])) > MAX_EVENT_BYTES:
+                raise EventTooLarge(
+                    f"Event {write.id!r} takes {of_event} bytes; {MAX_EVENT_BYTES} are the most that can be set aside where "
+                    "its topic refuses it. Put the data elsewhere, and a reference into the event."
+                )
     if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
         raise BatchTooLarge(
             operations=len(writes),

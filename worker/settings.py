@@ -191,8 +191,8 @@ class Settings(BaseSettings):
     parked_max_keys: int = Field(
         default=1000,
         ge=1,
-        le=10_000,  # one document of 2 MB names them all
-        description="Parked keys, of all workers, beyond which a rejection halts its lease; at most 10,000.",
+        le=2000,  # the lease names them, one document of 2 MB
+        description="Parked keys of one lease beyond which a rejection halts it; at most 2,000.",
     )
     parked_max_events: int = Field(
         default=10_000, ge=1, description="Held events of one parked key beyond which its lease halts."

@@ -13,10 +13,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 
 from cosmos_outbox.adapters.service_bus_errors import leaves_link_usable, publish_error, says_link_was_cut
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
-from cosmos_outbox.messages import OutboundMessage
-
-# What Service Bus takes of one property, and of all of them. Beyond it the service answers as if it had a fault of its own.
-_LONGEST_PROPERTY, _LONGEST_PROPERTIES = 32 * 1024, 64 * 1024
+from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
 
@@ -170,7 +167,7 @@ def _forget_outcome(sending: asyncio.Task[None]) -> None:
 
 
 def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
-    _require_properties_that_fit(message)
+    require_properties_that_fit(message)
     return ServiceBusMessage(
         message.body,
         application_properties=dict(message.properties.items()),
@@ -179,20 +176,3 @@ def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
         subject=message.subject,
         content_type=message.content_type,
     )
-
-
-def _require_properties_that_fit(message: OutboundMessage) -> None:
-    """
-    Refuse properties that Service Bus does not take.
-
-    Raises:
-        ValueError: names the property.
-    """
-    total = 0
-    for name, value in message.properties.items():
-        size = len(name) + (len(value.encode()) if isinstance(value, str) else 8)
-        if size > _LONGEST_PROPERTY:
-            raise ValueError(f"its property {name!r} has {size} bytes; Service Bus takes {_LONGEST_PROPERTY}")
-        total += size
-    if total > _LONGEST_PROPERTIES:
-        raise ValueError(f"its properties have {total} bytes in all; Service Bus takes {_LONGEST_PROPERTIES}")

@@ -22,6 +22,7 @@ from cosmos_outbox.ports.publisher import Publisher
 from cosmos_outbox.ports.store import (
     MAX_BATCH_BYTES,
     MAX_BATCH_OPERATIONS,
+    MAX_EVENT_BYTES,
     CommitResult,
     Page,
     Store,
@@ -32,6 +33,7 @@ from cosmos_outbox.ports.store import (
 __all__ = [
     "MAX_BATCH_BYTES",
     "MAX_BATCH_OPERATIONS",
+    "MAX_EVENT_BYTES",
     "ChangeBatch",
     "ChangeFeed",
     "ChangeHandler",

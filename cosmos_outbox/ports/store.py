@@ -13,6 +13,9 @@ from cosmos_outbox.documents import Document
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
+MAX_EVENT_BYTES = (
+    1_900_000  # of an event's JSON, so that a copy, with what is said of it, fits into one request as well
+)
 
 
 class WriteKind(StrEnum):

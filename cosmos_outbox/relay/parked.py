@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import NotFound, ParkingError
-from cosmos_outbox.ports import ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import MAX_EVENT_BYTES, ParkedStore, Write, WriteKind
 
 KEY_ID = "outbox.key"
 BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
@@ -30,8 +30,6 @@ NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # matches no document
 _LONGEST_EVENT_ID = 1000  # bytes; Cosmos DB takes ids of 1,023
 _LONGEST_PARTITION = 2000  # bytes; Cosmos DB takes partition keys of 2,048
 _LONGEST_ERROR = 2000
-# Of what one request may hold, 2 MB, with room for the key's document beside it.
-_LONGEST_COPY = 1_900_000
 _LONGEST_META = 32_000
 _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
 
@@ -172,7 +170,7 @@ class ParkedEvent:
         """
         Return the event itself, or a reference to it where a copy does not fit into the store.
         """
-        return self if self.size <= _LONGEST_COPY else self.as_reference()
+        return self if self.size <= MAX_EVENT_BYTES else self.as_reference()
 
     def as_reference(self) -> ParkedEvent:
         """

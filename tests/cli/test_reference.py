@@ -79,6 +79,7 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
         "cosmos-outbox leases import",
         "cosmos-outbox leases rename-host",
         "cosmos-outbox leases reset",
+        "cosmos-outbox parked park",
         "cosmos-outbox parked release",
         "cosmos-outbox parked drop",
         "cosmos-outbox replay",

@@ -263,6 +263,28 @@ async def test_a_message_arrives_as_it_was_sent(topic: Topic, session: str) -> N
     assert [sent] == await topic.received(session, last=sent)
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"correlation-id": "x" * 33_000},
+        {"correlation-id": "ж" * 17_000},
+        dict.fromkeys(("correlation-id", "causation-id", "tracestate", "commit-id"), "x" * 17000),
+    ],
+    ids=["one", "one of two bytes a letter", "all together"],
+)
+async def test_a_message_with_properties_that_service_bus_does_not_take_is_rejected_and_those_before_it_arrive(
+    topic: Topic, session: str, properties: dict[str, str | int]
+) -> None:
+    before, large = a_message(session), a_message(session, properties=properties)
+    with pytest.raises(MessageRejected, match="Service Bus takes"):
+        await topic.publisher.publish(0, [large])
+    with pytest.raises(MessageRejected) as together:
+        await topic.publisher.publish(0, [before, large])
+    if not together.value.accepted:
+        await topic.publisher.publish(0, [before])
+    assert [before] == await topic.received(session, last=before)
+
+
 async def test_ids_may_have_128_characters_of_any_script(topic: Topic) -> None:
     session = ("é☃" * 64)[: 128 - 32] + uuid.uuid4().hex
     sent = replace(a_message(session), message_id=uuid.uuid4().hex + "ж" * 96)

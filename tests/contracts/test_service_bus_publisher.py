@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
+from cosmos_outbox.adapters import service_bus_lane
+from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.adapters.service_bus import BatchScope, ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import (
@@ -23,12 +25,14 @@ from cosmos_outbox.errors import (
     TopicUnavailable,
     UsageError,
 )
+from cosmos_outbox.instrumentation import MessagesPublished, PublishFailed, Record
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay
 from emulators.servicebus.broker import Broker
 from emulators.servicebus.server import ServiceBusServer
 from tests.patience import HUNG_SECONDS
+from tests.unit.relay.factories import batch, event
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -505,3 +509,27 @@ def test_a_publisher_needs_a_lane(server: ServiceBusServer) -> None:
     client = open_service_bus_client(connection_string=server.connection_string)
     with pytest.raises(ConfigurationError):
         ServiceBusPublisher(client, "events", lanes=0)
+
+
+async def test_a_message_at_which_the_broker_fails_for_no_stated_reason_is_parked_and_the_others_of_its_batch_arrive(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The broker answers a property that is too large as if it had a fault of its own; here the sender does not know the limit.
+    """
+    monkeypatch.setattr(service_bus_lane, "require_properties_that_fit", lambda message: None)
+    store, told = MemoryParked(), list[Record]()
+    documents = [event("poison", lsn=1, correlationId="x" * 40_000)]
+    documents += [event(f"k{number}", lsn=1 + number) for number in range(1, 6)]
+    async with publisher_to(server) as publisher:
+        relay = Relay(
+            publisher,
+            parking=Parking(store),
+            backoff=Backoff(initial_seconds=0.01, maximum_seconds=0.05),
+            notify=told.append,
+        )
+        await relay(batch(*documents))
+    assert ["poison"] == [key.partition_key for key in await ParkedKeys(store).list()]
+    assert 5 == sum(record.messages for record in told if isinstance(record, MessagesPublished))
+    failed = [record.error for record in told if isinstance(record, PublishFailed)]
+    assert {"amqp:internal-error"} == {getattr(error, "condition", None) for error in failed}

@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_outbox import BatchTooLarge, IdentityConflict, MixedPartitionKeys, UsageError
+from cosmos_outbox import (
+    BatchTooLarge,
+    DomainEvent,
+    EventTooLarge,
+    IdentityConflict,
+    MixedPartitionKeys,
+    UsageError,
+)
 from cosmos_outbox.context import ContainerContext
 from cosmos_outbox.pending import Change, PendingCommit, _exactly, _roughly
-from cosmos_outbox.ports import MAX_BATCH_BYTES, Write, WriteKind
+from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, Write, WriteKind
 from tests.notes import Line, Note, NoteDeleted, NoteEvent, Remark
 
 
@@ -240,6 +247,42 @@ def test_a_commit_below_the_limit_is_not_refused_because_the_quick_measure_is_ab
     context = ContainerContext()
     context.track(Line(book="b", text="x" * (MAX_BATCH_BYTES - 1000)), Change.CREATE)
     assert pending(context).size_bytes <= MAX_BATCH_BYTES
+
+
+class Grown(DomainEvent):
+    """
+    An event with as much text as one likes.
+    """
+
+    text: str
+
+
+@pytest.mark.parametrize("character", ["x", "é"])
+def test_an_event_that_could_not_be_set_aside_is_refused_by_its_id(character: str):
+    as_sent = len(json.dumps(character)) - 2
+    for spare, refused in ((-10_000, False), (10, True)):
+        context, note = ContainerContext(), committed(Note(id="n"))
+        context.track(note)
+        note.record(Grown(id="large", text=character * ((MAX_EVENT_BYTES + spare) // as_sent)))
+        if refused:
+            with pytest.raises(EventTooLarge, match="Event 'large' takes"):
+                pending(context)
+        else:
+            assert ["large"] == [event.id for event in pending(context).events]
+
+
+def test_a_correlation_id_that_no_message_can_carry_is_refused_by_its_name():
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    note.change("more")
+    for text, refused in (("x" * 16_000, False), ("x" * 17_000, True), ("é" * 9_000, True)):
+        if refused:
+            with pytest.raises(EventTooLarge, match="correlationId"):
+                context.pending_commit(context.changed(), correlation={"correlationId": text}, published={})
+        else:
+            assert context.pending_commit(
+                context.changed(), correlation={"correlationId": text}, published={}
+            )
 
 
 def test_control_characters_are_measured_as_they_are_sent():

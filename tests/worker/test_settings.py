@@ -312,7 +312,7 @@ def test_an_unknown_variable_is_named_with_the_setting_it_probably_means():
 
 
 def test_more_parked_keys_than_one_document_names_are_refused(environment):
-    environment(**COMPLETE, OUTBOX_PARKED_MAX_KEYS="10001")
+    environment(**COMPLETE, OUTBOX_PARKED_MAX_KEYS="2001")
     (mistake,) = mistakes()
     assert mistake.startswith("OUTBOX_PARKED_MAX_KEYS")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
 
 
 class Fault(StrEnum):
@@ -139,6 +139,10 @@ class MemoryBroker:
                 raise BrokerUnavailable(condition="amqp:internal-error")
             if self.rejects(message) or _size(message) > self._max_bytes:
                 raise MessageRejected
+            try:
+                require_properties_that_fit(message)
+            except ValueError as error:
+                raise MessageRejected(str(error)) from error
 
     def _store_if_acceptable(self, batch: Sequence[OutboundMessage]) -> None:
         if not any(self.rejects(message) or self.chokes(message) for message in batch):

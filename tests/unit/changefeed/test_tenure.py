@@ -204,3 +204,36 @@ async def test_a_wish_is_heard_with_the_next_write():
     await tenure.save()
 
     assert (True, True) == (tenure.wanted, tenure.drain.is_set())
+
+
+async def test_what_a_handler_notes_is_written_with_its_checkpoint_and_read_by_the_next_owner():
+    store, tenure = await owned()
+    assert tenure.notes.text is None
+    await tenure.save()
+    assert "notes" not in (await store.stored()).properties
+    tenure.notes.text = "b is parked"
+    tenure.advance('"9"')
+    await tenure.save()
+    stored = await store.stored()
+    assert ('"9"', "b is parked") == (stored.continuation, stored.properties["notes"])
+    await tenure.release()
+    successor = await acquire(await store.stored(), store, OPTIONS, utcnow=virtual_utcnow)
+    assert "b is parked" == successor.notes.text
+    assert 5 == store.writes
+
+
+async def test_a_note_survives_that_another_wrote_the_lease_meanwhile():
+    store, tenure = await owned()
+    tenure.notes.text = "b is parked"
+    await store.written_by_another(properties={**tenure.lease.properties, "theirs": "kept"})
+    await tenure.save()
+    assert {"notes": "b is parked", "theirs": "kept"}.items() <= (await store.stored()).properties.items()
+
+
+async def test_an_owner_that_lost_its_lease_leaves_no_note_in_it():
+    store, tenure = await owned()
+    await store.written_by_another(owner="another", properties={"notes": "theirs"})
+    tenure.notes.text = "ours"
+    with pytest.raises(LeaseLost):
+        await tenure.save()
+    assert "theirs" == (await store.stored()).properties["notes"]
