@@ -17,7 +17,15 @@ from typing import Any
 from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.changefeed.balancing import signed, wish_for
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.errors import ConfigurationError, LeaseLost, NotFound, PreconditionFailed, StoreError
+from cosmos_outbox.changefeed.suspension import asleep_since, suspended_seconds
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    LeaseLost,
+    NotFound,
+    PreconditionFailed,
+    StoreError,
+    TooManyRequests,
+)
 from cosmos_outbox.instrumentation import Hook, LeaseCheckpointed, unheard
 from cosmos_outbox.leases import NOTES, Lease, from_document
 from cosmos_outbox.ports import LeaseStore, Notes
@@ -42,6 +50,8 @@ class Tenure:
         utcnow: Callable[[], datetime],
         acquired_at: float,
         notify: Hook = unheard,
+        suspended: Callable[[], float] = suspended_seconds,
+        suspended_before: float | None = None,
     ) -> None:
         self.lease = lease
         self.number = next(_numbers)
@@ -56,6 +66,9 @@ class Tenure:
         self._trusted_until = acquired_at + options.trust_seconds
         self._renew_at = acquired_at + options.renew_interval.total_seconds()
         self._checkpoint_at = acquired_at
+        self._checkpoint_seconds = options.checkpoint_interval.total_seconds()
+        self._suspended = suspended
+        self._suspended_before = suspended() if suspended_before is None else suspended_before
         self._done = lease.continuation
         self._marks: dict[str, str | None] = {}
         self.pages = self._pages_saved = 0  # handled in this tenure, and of those in the lease's continuation
@@ -99,12 +112,14 @@ class Tenure:
 
     def ensure_trusted(self) -> None:
         """
-        Raise where nothing more may be written; asked at the very moment of sending, as a process may have been frozen.
+        Raise where nothing more may be written; asked at the very moment of sending, as a process may have been frozen,
+        or its machine asleep, for which the loop's clock stands still.
 
         Raises:
             LeaseLost: trust ran out.
         """
-        if asyncio.get_running_loop().time() >= self._trusted_until:
+        asleep = asleep_since(self._suspended_before, self._suspended())
+        if asyncio.get_running_loop().time() >= self._trusted_until - asleep:
             raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
 
     def advance(self, continuation: str, *, soon: bool = True, handled: bool = False) -> None:
@@ -185,11 +200,13 @@ class Tenure:
     async def _write(self, **changes: Any) -> None:
         loop = asyncio.get_running_loop()
         attempt, pages = 0, self.pages  # those that this write's continuation covers
+        throttled = False
         try:
             async with asyncio.timeout_at(self._trusted_until):
                 while True:
                     attempt += 1
-                    sent_at = loop.time()
+                    sent_at, suspended = loop.time(), self._suspended()
+                    at_least: float | None = None
                     # The timeout above only strikes at the next pause, and after a freeze there may be none before
                     # the request is on its way.
                     self.ensure_trusted()
@@ -202,13 +219,17 @@ class Tenure:
                         await self._look_again()
                     except NotFound as gone:
                         raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
+                    except TooManyRequests as error:
+                        throttled, at_least = True, error.retry_after
                     except StoreError:
                         pass  # it may recover before trust runs out
                     else:
+                        self._suspended_before = suspended
+                        self._stretch_checkpoints(throttled=throttled)
                         self._written(from_document(document), sent_at, pages)
                         return
                     # Also after a 412: what was read then may be older than what refused us.
-                    await asyncio.sleep(_WRITE_BACKOFF.delay(attempt))
+                    await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
         except TimeoutError:
             raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
 
@@ -230,11 +251,19 @@ class Tenure:
             raise LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
         self.lease = replace(found, range=found.range or self.lease.range)
 
+    def _stretch_checkpoints(self, *, throttled: bool) -> None:
+        """
+        Save half as often after a write that was throttled, as usual after one that was not: renewals come first.
+        """
+        usual, longest = self._options.checkpoint_interval, self._options.renew_interval
+        seconds = 2 * self._checkpoint_seconds if throttled else usual.total_seconds()
+        self._checkpoint_seconds = min(seconds, longest.total_seconds())
+
     def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
         self.lease = replace(lease, range=lease.range or self.lease.range)
         self._trusted_until = sent_at + self._options.trust_seconds
         self._renew_at = sent_at + self._options.renew_interval.total_seconds()
-        self._checkpoint_at = sent_at + self._options.checkpoint_interval.total_seconds()
+        self._checkpoint_at = sent_at + self._checkpoint_seconds
         if wish_for(self.lease):
             self.hand_over()
         if pages > self._pages_saved:
@@ -249,6 +278,7 @@ async def acquire(
     *,
     utcnow: Callable[[], datetime],
     notify: Hook = unheard,
+    suspended: Callable[[], float] = suspended_seconds,
 ) -> Tenure:
     """
     Take a lease that is free, expired, promised to us, or to be robbed.
@@ -258,9 +288,18 @@ async def acquire(
         NotFound: it is gone.
         StoreError: the outcome is unknown; the next balancing pass finds out.
     """
-    sent_at = asyncio.get_running_loop().time()
+    sent_at, suspended_before = asyncio.get_running_loop().time(), suspended()
     me = options.instance_name
     taken = lease.with_changes(now=utcnow(), owner=me, properties=signed(lease.properties, me))
     document = await store.replace(taken.raw, etag=lease.etag or "")
     owned = replace(from_document(document), range=taken.range)
-    return Tenure(owned, store, options, utcnow=utcnow, acquired_at=sent_at, notify=notify)
+    return Tenure(
+        owned,
+        store,
+        options,
+        utcnow=utcnow,
+        acquired_at=sent_at,
+        notify=notify,
+        suspended=suspended,
+        suspended_before=suspended_before,
+    )

@@ -5,13 +5,16 @@ One worker's writes of one lease: what a 412 means, and that nothing is written 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.changefeed.suspension import asleep_since, suspended_seconds
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
-from cosmos_outbox.errors import LeaseLost
+from cosmos_outbox.errors import LeaseLost, TooManyRequests
 from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
 from tests.unit.changefeed.world import Faulty, virtual_seconds, virtual_utcnow
 
@@ -35,11 +38,11 @@ class CountingLeases(MemoryLeases):
         )
 
 
-async def owned() -> tuple[CountingLeases, Tenure]:
+async def owned(suspended: Callable[[], float] = lambda: 0.0) -> tuple[CountingLeases, Tenure]:
     store = CountingLeases(now=virtual_seconds)
     lease = new_lease("p", "0", FeedRange(min="", max="FF"))
     stored = from_document(await store.create(lease.raw))
-    return store, await acquire(stored, store, OPTIONS, utcnow=virtual_utcnow)
+    return store, await acquire(stored, store, OPTIONS, utcnow=virtual_utcnow, suspended=suspended)
 
 
 async def test_a_lease_that_another_took_is_lost_and_left_as_the_other_wrote_it():
@@ -237,3 +240,107 @@ async def test_an_owner_that_lost_its_lease_leaves_no_note_in_it():
     with pytest.raises(LeaseLost):
         await tenure.save()
     assert "theirs" == (await store.stored()).properties["notes"]
+
+
+async def test_time_asleep_counts_though_the_loops_clock_stood_still():
+    asleep = 1000.0  # before it took the lease
+    store, tenure = await owned(lambda: asleep)
+    await asyncio.sleep(20)
+    asleep += OPTIONS.trust_seconds - 21
+    tenure.ensure_active()
+    await tenure.save()  # from here on trust counts anew, and sleep as well
+    asleep += OPTIONS.trust_seconds - 1
+    tenure.ensure_active()
+    asleep += 2
+    writes = store.writes
+    for forbidden in (tenure.ensure_active, tenure.ensure_trusted):
+        with pytest.raises(LeaseLost):
+            forbidden()
+    with pytest.raises(LeaseLost):
+        await tenure.save()
+    assert writes == store.writes
+
+
+async def test_sleep_while_a_write_waits_for_its_answer_counts():
+    asleep = 0.0
+
+    class Sleeping(CountingLeases):
+        async def replace(self, document, *, etag):
+            nonlocal asleep
+            written = await super().replace(document, etag=etag)
+            asleep += OPTIONS.trust_seconds
+            return written
+
+    store = Sleeping(now=virtual_seconds)
+    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
+    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow, suspended=lambda: asleep)
+    with pytest.raises(LeaseLost):
+        tenure.ensure_trusted()
+
+
+def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.MonkeyPatch):
+    before = suspended_seconds()
+    assert 0 == asleep_since(before, suspended_seconds())
+    assert 3600 == asleep_since(before, before + 3600)
+    monkeypatch.delattr("time.CLOCK_BOOTTIME", raising=False)
+    assert 0 == suspended_seconds()
+
+
+class ThrottledLeases(CountingLeases):
+    """
+    A store that refuses as many writes as it is told to; when each came, on the loop's clock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(now=virtual_seconds)
+        self.refusals, self.written_at = 0, list[float]()
+
+    async def replace(self, document, *, etag):
+        self.written_at.append(asyncio.get_running_loop().time())
+        if self.refusals:
+            self.refusals -= 1
+            raise TooManyRequests(retry_after=5.0)
+        return await super().replace(document, etag=etag)
+
+    def gaps(self) -> list[float]:
+        return [round(after - before, 1) for before, after in pairwise(self.written_at)]
+
+
+async def test_a_throttled_write_waits_for_as_long_as_the_service_asks():
+    store = ThrottledLeases()
+    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
+    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    store.refusals, store.written_at = 3, []
+    await tenure.save()
+    assert [5.0, 5.0, 5.0] == store.gaps()
+
+
+async def test_positions_are_saved_half_as_often_after_each_throttled_write_until_one_is_not():
+    class Busy(ThrottledLeases):
+        busy = False
+
+        async def replace(self, document, *, etag):
+            if self.busy and len(self.written_at) % 2 == 0:  # each write's first attempt
+                self.refusals = 1
+            return await super().replace(document, etag=etag)
+
+    store = Busy()
+    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
+    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    usual, longest = OPTIONS.checkpoint_interval.total_seconds(), OPTIONS.renew_interval.total_seconds()
+    keeping = asyncio.create_task(tenure.keep())
+
+    async def until_written(times: int) -> None:
+        while len(store.written_at) < times:
+            tenure.advance('"9"')
+            await asyncio.sleep(0.1)
+
+    store.busy, store.written_at = True, []
+    await until_written(20)
+    between = store.gaps()[1::2]
+    assert between == [round(min(usual * 2**n, longest), 1) for n in range(1, 10)]
+    assert longest == between[-1]
+    store.busy, store.written_at = False, []
+    await until_written(3)
+    assert usual == store.gaps()[-1]
+    keeping.cancel()
