@@ -191,13 +191,14 @@ def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
     """
     Say whether a document is an event or a malformed one: all that a relay has to see.
     """
-    return document.get("type") == EVENT_TYPE and document.get("data") is not None
+    return document.get("type") == EVENT_TYPE
 
 
 def is_malformed_event(document: Mapping[str, Any]) -> bool:
     """
-    Say whether a document calls itself an event and has data, but cannot be told to anybody.
+    Say whether a document calls itself an event, but cannot be told to anybody.
 
-    Its id or partition key is no string, or its data no object. Neither this library nor Microsoft's sample writes such.
+    Its id or partition key is no string, or its data no object, or null. Neither this library nor Microsoft's sample writes
+    such.
     """
     return claims_to_be_an_event(document) and stored_event(document) is None

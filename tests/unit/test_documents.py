@@ -243,3 +243,25 @@ PARTS = st.sampled_from([None, {}, {"action": "a"}, "text", 1, "domainEvent", "n
 def test_a_relay_sees_every_event_and_every_malformed_one_and_nothing_else(document: dict[str, Any]):
     seen = stored_event(document) is not None or is_malformed_event(document)
     assert seen == claims_to_be_an_event(document)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"data": None},
+        {"data": "text"},
+        {"data": [1]},
+        {"id": None},
+        {"partitionKey": None},
+        {"partitionKey": 7},
+    ],
+)
+def test_what_calls_itself_an_event_and_cannot_be_told_is_malformed(wrong: dict[str, Any]):
+    event = {"id": "e", "partitionKey": "k", "type": "domainEvent", "data": {"action": "a"}}
+    assert (False, True) == (is_malformed_event(event), is_malformed_event(event | wrong))
+    assert not is_malformed_event({"id": "e", "partitionKey": "k", "type": "domainEvent", "data": {}})
+    assert not is_malformed_event({"type": "contact"} | wrong)
+
+
+def test_an_event_without_data_is_malformed():
+    assert is_malformed_event({"id": "e", "partitionKey": "k", "type": "domainEvent"})
