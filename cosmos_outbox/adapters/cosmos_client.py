@@ -170,8 +170,14 @@ def _client(
     reading: _AccountReading,
 ) -> CosmosClient:
     policy = ConnectionPolicy()
-    # `retry_throttle_total=0` is taken for "not given" by the SDK; an attempt count of 0 only gets in this way.
-    policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
+    try:
+        # `retry_throttle_total=0` is taken for "not given" by the SDK; an attempt count of 0 only gets in this way.
+        policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
+    except (AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            "The retries of this version of azure-cosmos cannot be switched off, so it would send writes twice; install one that "
+            "this library was tested with."
+        ) from error
     return CosmosClient(
         url,
         credential,

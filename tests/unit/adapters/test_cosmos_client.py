@@ -4,6 +4,8 @@ Opening a client: settings that correctness depends on, and mistakes that are to
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from azure.cosmos import PartitionKey
 
@@ -178,3 +180,13 @@ async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason
             await database.create_container("c", **options)
         with pytest.raises(ConfigurationError, match=words):
             await open_store(client, "d", "c")
+
+
+@pytest.mark.parametrize("shape", [SimpleNamespace(), SimpleNamespace(RetryOptions=0)])
+async def test_an_sdk_whose_retries_cannot_be_switched_off_is_refused(
+    shape: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("cosmos_outbox.adapters.cosmos_client.ConnectionPolicy", lambda: shape)
+    with pytest.raises(ConfigurationError, match="azure-cosmos"):
+        async with open_cosmos_client(endpoint="http://127.0.0.1:9", credential="a2V5"):
+            pass
