@@ -168,6 +168,7 @@ async def test_two_sets_of_leases_of_one_processor_are_refused():
     world = World()
     await world.plant("memory")
     await world.plant("localhost")
+    await world.write("a")
     with pytest.raises(ConfigurationError, match="leases rename-host"):
         await world.handled(until=1)
 
