@@ -271,6 +271,10 @@ async def test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_pa
     ahead = await read(container, feed_range, '"5000"')
     reached = await read(container, feed_range, continuation)
 
-    assert ((), int(continuation.strip('"'))) == (ahead.documents, ahead.latest_lsn)
+    assert ((), '"5000"', int(continuation.strip('"'))) == (
+        ahead.documents,
+        ahead.continuation,
+        ahead.latest_lsn,
+    )
     assert newest_below('"5000"', ahead) == ahead.latest_lsn
     assert newest_below(continuation, reached) is None

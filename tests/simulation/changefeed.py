@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.changefeed.bootstrap import EVERY_KEY
+from cosmos_outbox.changefeed.position import AHEAD, lsn_of
+from cosmos_outbox.cli.leases import reset_leases
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
-from cosmos_outbox.leases import Lease
-from cosmos_outbox.ports import Document, Write, WriteKind
+from cosmos_outbox.instrumentation import PositionAhead, Record
+from cosmos_outbox.leases import FeedRange, Lease, from_document
+from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind
 from tests.simulation.dotnet import DotNetNeighbour
 from tests.simulation.ice import freezable
 from tests.simulation.seat import Seat
@@ -30,12 +34,13 @@ from tests.simulation.worker import Worker
 EPOCH = 1_800_000_000.0
 PREFIX = "pmemory_AAAAAA==_"
 WORKERS = 4
+LEAP = 100_000  # more LSNs than a script writes
 
 KINDS = (
     "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill", "doom",
     "cut", "cut-leases", "heal", "lose-answers", "refuse", "refuse", "slow", "late", "race",
     "fail", "hang", "swallow", "freeze", "thaw", "touch",
-    "split", "split-again", "merge", "neighbour", "neighbour-gone", "delete-lease", "recreate",
+    "split", "split-again", "merge", "neighbour", "neighbour-gone", "delete-lease", "recreate", "hot", "hot", "cool", "ahead", "leap", "lose",
 )  # fmt: skip
 
 
@@ -81,6 +86,11 @@ class Simulation:
         self._splits_again = 0
         self._written: dict[str, int] = defaultdict(int)
         self._names = 0
+        self._hot: FeedRange | None = None
+        # Every LSN was raised beyond what is reached by and by; and fell back to where it was
+        self._leapt = self._lost = False
+        # Leases that some worker said lie ahead of their ranges
+        self._told_ahead: set[str] = set()
 
     async def _named(self) -> str:
         return PREFIX + (await self.container.describe()).container_rid
@@ -125,7 +135,9 @@ class Simulation:
             case "wait":
                 await asyncio.sleep((0.3, 2, 9, 20, 70)[step.b % 5])
             case "start" if worker is None:
-                self._start(name, skew=(0, 30, -30)[step.b % 3], renamed=step.b % 2 == 0)
+                self._start(
+                    name, skew=(0, 30, -30)[step.b % 3], renamed=step.b % 2 == 0, restarts=step.b % 7 == 6
+                )
             case "stop" if worker:
                 worker.processor.stop()
                 await asyncio.wait({worker.task}, timeout=40)
@@ -158,6 +170,19 @@ class Simulation:
                 worker.thaw()
             case "touch":
                 await self._touch(step.b)
+            case "hot":
+                ranges = await self.container.physical_ranges()
+                self._hot = ranges[step.b % len(ranges)]
+            case "cool":
+                self._hot = None
+            case "ahead":
+                await self._set_ahead(step.b)
+            case "leap" if not self._leapt:
+                self._leapt = True
+                for partition in self.container._partitions:
+                    partition.lsn += LEAP
+            case "lose" if self._leapt and not self._lost:
+                self._lose()
             case "recreate":
                 await self._recreate(1 + step.b % 4)
             case "fail" if worker:
@@ -186,7 +211,7 @@ class Simulation:
                         await self._operator.delete(found[step.b % len(found)]["id"], "")
 
     async def _write(self, key: str, *, count: int = 1) -> None:
-        key = f"{key}.{self._created_times}"
+        key = f"{key}.{int(self._lost)}.{self._created_times}"
         first = self._written[key]
         self._written[key] += count
         documents: list[Document] = [
@@ -219,6 +244,32 @@ class Simulation:
         if found:
             await self._rewrite(found[number % len(found)])
 
+    async def _set_ahead(self, number: int) -> None:
+        """
+        Set a lease far ahead of its range, as an operator does who edits the wrong one.
+        """
+        found = (await self._operator.list(f"{self.prefix}..")).documents
+        if found:
+            lease = from_document(found[number % len(found)])
+            self.witness.goes_astray(lease.range or EVERY_KEY)
+            ahead = lease.with_changes(now=lease.written_at(), continuation=f'"{10 * LEAP}"')
+            with suppress(NotFound, PreconditionFailed):
+                await self._operator.replace(ahead.raw, etag=lease.etag or "")
+
+    def _lose(self) -> None:
+        """
+        Have the account fail over to a region that knows nothing of what came since the leap.
+        """
+        self._lost = True
+        self.witness.goes_astray(EVERY_KEY)
+        for partition in self.container._partitions:
+            kept = max((lsn for lsn, _ in partition.log if lsn < LEAP), default=0)
+            self.container.lose(partition.id, partition.lsn - kept)
+        self._written.clear()
+        for document in self.container.documents():
+            key = document["partitionKey"]
+            self._written[key] = max(self._written[key], document["n"] + 1)
+
     async def _rewrite(self, document: Document) -> None:
         with suppress(NotFound, PreconditionFailed):
             current = await self._operator.read(document["id"], "")
@@ -231,10 +282,11 @@ class Simulation:
         await self._stop_neighbour(clean=False)
         self._created_times += 1
         self.container.recreate(ranges=ranges)
+        self._leapt = self._lost = False
         self.prefix = await self._named()
         self._written.clear()
 
-    def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
+    def _start(self, name: str, *, skew: float, renamed: bool = True, restarts: bool = False) -> None:
         """
         Start a process; not `renamed`, it takes the name of the one that was killed before, as a StatefulSet's pod does.
         """
@@ -248,7 +300,14 @@ class Simulation:
             looks=self._check_trust,
             race=self._rewrite,
             now=lambda: self.now() + skew,
+            hot=lambda feed_range: self._hot is not None and self._hot.contains(feed_range),
+            hears=self._hears,
+            restarts=restarts,
         )
+
+    def _hears(self, record: Record) -> None:
+        if isinstance(record, PositionAhead):
+            self._told_ahead.add(record.lease)
 
     async def _kill(self, name: str) -> None:
         worker = self.workers.pop(name)
@@ -320,15 +379,72 @@ class Simulation:
         await self._bury()
         if not self.workers:
             self._start("w0", skew=0)
+        await self._until_none_is(self._missing_beside_the_hot)
+        self._hot = None
+        if self.witness.is_astray(EVERY_KEY):
+            await self._until_none_is(self._ahead_in_silence)
+            await self._reset()
+        await self._until_none_is(self._missing)
+
+    async def _until_none_is(self, missing: Callable[[], Awaitable[Sequence[object]]]) -> None:
         until = self.now() + timedelta(minutes=30).total_seconds()
-        while missing := await self._missing():
+        while found := await missing():
             self._check()
             for worker in self.workers.values():
                 self._check_alive(worker)
             if self.now() > until:
-                raise Violation(f"after half an hour without a fault: {missing}")
+                raise Violation(f"after half an hour without a fault: {found}")
             await asyncio.sleep(1)
         self._check()
+
+    async def _missing_beside_the_hot(self) -> list[str]:
+        """
+        Return what did not arrive of the ranges that are not throttled, where one is.
+        """
+        if self._hot is None:
+            return []
+        return [
+            key
+            for key, count in self._written.items()
+            if self.witness.arrived[key] < count
+            and not self._hot.min <= (place := effective_partition_key(key)) < self._hot.max
+            and not self.witness.is_astray(FeedRange(min=place, max=place + "0"))
+        ]
+
+    async def _ahead_in_silence(self) -> list[str]:
+        """
+        Return the leases that lie ahead of their ranges and are not halted, or of which no worker told.
+        """
+        await self._stop_neighbour(clean=True)  # it knows nothing of such leases
+        newest = {partition.range: partition.lsn for partition in self.container._partitions}
+        silent = []
+        for lease in map(from_document, (await self._operator.list(f"{self.prefix}..")).documents):
+            found = max((lsn for one, lsn in newest.items() if lease.range and one.overlaps(lease.range)))
+            reached = lsn_of(lease.continuation) or 0
+            if AHEAD in lease.properties:
+                silent += [lease.id] if lease.id not in self._told_ahead else []
+            elif reached > found:
+                silent.append(lease.id)
+        return silent
+
+    async def _reset(self) -> None:
+        """
+        Do what the alarm says: stop all workers, have all leases begin again, and start one.
+        """
+        for name, worker in list(self.workers.items()):
+            worker.processor.stop()
+            await asyncio.wait({worker.task}, timeout=40)
+            await self._kill(name)
+        await asyncio.sleep(70)
+        self.witness.goes_astray(EVERY_KEY)
+        if (await self._operator.list(f"{self.prefix}..")).documents:
+            await reset_leases(
+                StartFrom.BEGINNING,
+                prefix=self.prefix,
+                store=self._operator,
+                expiration=timedelta(seconds=60),
+            )
+        self._start("w0", skew=0)
 
     async def _missing(self) -> list[object]:
         """

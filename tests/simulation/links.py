@@ -17,6 +17,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
+from cosmos_outbox.leases import FeedRange
 
 READ_TIMEOUT = 10.0
 _SERVICE_SIDE = contextvars.Context()  # a service goes on while a worker is frozen
@@ -42,6 +43,9 @@ REFUSALS: dict[int, Callable[[], OutboxError]] = {
 UNTRUE = {404: ("read", "replace", "delete"), 410: ("read_page", "physical_ranges", "partition_id")}
 
 
+OF_ONE_RANGE = ("read_page", "partition_id")
+
+
 class Link:
     """
     Every call of a worker to one service goes through here; what was sent is executed, whatever becomes of the worker.
@@ -49,7 +53,7 @@ class Link:
     dead: the process is gone, nothing leaves it. down: nothing reaches the service. lose: so many answers are lost
     after the service executed the call. refused: so many calls are refused with a status, `executed` or not. slow, late:
     seconds before the call is executed, and from then to its answer; beyond the read timeout the worker gives up on it.
-    raced: so many writes find that somebody wrote a moment before. doomed: so many half calls from now `die` is called, where
+    hot: says which ranges are throttled, for every worker. raced: so many writes find that somebody wrote a moment before. doomed: so many half calls from now `die` is called, where
     the first half of a call ends when it leaves the process.
     """
 
@@ -60,8 +64,10 @@ class Link:
         sending: Callable[[str, tuple[Any, ...]], None] = lambda *_: None,
         race: Callable[[Any], Awaitable[None]] | None = None,
         die: Callable[[], None] = lambda: None,
+        hot: Callable[[FeedRange], bool] = lambda _: False,
     ) -> None:
         self._service, self._sending, self._race, self._die = service, sending, race, die
+        self._hot = hot
         self.dead = False
         self.heal()
 
@@ -80,6 +86,8 @@ class Link:
             if self.down:
                 await asyncio.sleep(1)  # a connection that fails takes its time
                 raise StoreUnavailable
+            if operation in OF_ONE_RANGE and self._hot(args[0]):
+                raise TooManyRequests(retry_after=0.5)
             refusal = None  # chosen now: by the time of the answer the script may refuse with another status
             if self.refused and operation in UNTRUE.get(self.status, (operation,)):
                 self.refused -= 1

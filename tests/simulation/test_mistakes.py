@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox.changefeed import balancing, holdings, processor, pump, splits, supervisor, tenure
+from cosmos_outbox.changefeed import (
+    balancing,
+    bootstrap,
+    holdings,
+    processor,
+    pump,
+    splits,
+    supervisor,
+    tenure,
+)
 from tests.simulation.changefeed import Simulation, Step, Violation
 
 
@@ -59,6 +68,9 @@ CUT_SHORT = (
     "start 0 0, wait 0 2, merge 0 0, wait 0 3, split 0 0, wait 0 2, split 0 0, doom 0 9, wait 0 2, merge 0 0, "
     "start 1 0, start 2 0, wait 0 4, "
 ) + 6 * (LOAD + "wait 0 2, ")
+
+# An account falls over to a region that lacks the newest changes.
+ASTRAY = "start 0 0, leap 0 0, " + LOAD + "wait 0 3, lose 0 0, " + LOAD + "wait 0 3"
 
 MISTAKES = {
     "a position is saved before its changes are handled": Mistake(
@@ -149,6 +161,23 @@ MISTAKES = {
     "a merged partition is read on under its old name": Mistake(
         owner=pump.Pump, name="_read", right="page.range_id != self._tenure.lease.token", wrong="False",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
+    ),
+    "a hot range fails the whole list": Mistake(
+        owner=bootstrap, name="identified", right="silent[feed_range] = error", wrong="raise",
+        story="hot 0 0, start 0 0, " + LOAD + "wait 0 3", said="half an hour",
+    ),
+    "a child waits until the other one cools": Mistake(
+        owner=supervisor, name="_put_those_that_answer",
+        right="if asked.silent and [feed_range] == list(asked.silent):", wrong="if asked.silent:",
+        story="start 0 0, wait 0 2, split 0 0, hot 0 0, " + LOAD + "wait 0 3", ranges=1, said="half an hour",
+    ),
+    "a position ahead is believed": Mistake(
+        owner=pump.Pump, name="_next", right="regressed(before, self._tenure.continuation, page, now=now)", wrong="None",
+        story=ASTRAY, said="half an hour",
+    ),
+    "a lease that halts is not marked": Mistake(
+        owner=pump.Pump, name="_ahead", right="self._tenure.mark({AHEAD:", wrong="({AHEAD:",
+        story=ASTRAY, said="half an hour",
     ),
     "a page that failed is passed over": Mistake(
         owner=pump, name="handle", right="progress.failed(error)", wrong="break",

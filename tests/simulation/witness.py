@@ -60,11 +60,22 @@ class Witness:
         self._doubled: list[FeedRange] = []
         # By a creation that was so late that somebody else held its range: there are two leases of it for a while
         self._late: list[FeedRange] = []
+        # Where a position was set ahead of the feed, or the feed fell back behind positions: it may go back from there
+        self._astray: list[FeedRange] = []
         # By a stranger
         self._removed: list[Lease] = []
 
     def violated(self, what: str) -> None:
         self.violations.append(what)
+
+    def goes_astray(self, feed_range: FeedRange) -> None:
+        """
+        Excuse positions of a range from now on: none of them means that its changes were handled. What arrives is still due.
+        """
+        self._astray.append(feed_range)
+
+    def is_astray(self, feed_range: FeedRange | None) -> bool:
+        return feed_range is None or any(astray.overlaps(feed_range) for astray in self._astray)
 
     # what arrives
 
@@ -84,7 +95,10 @@ class Witness:
         if (owner, lease) in self._given_up:
             self.violated(f"{owner} handles a page of {lease}, which it released")
         last, reached = self._pages.get((owner, lease, batch.tenure), (0, 0))
-        if page not in (last, last + 1) or (page == last + 1 and first <= reached):
+        found = self.leases.get(lease)
+        if page not in (last, last + 1) or (
+            page == last + 1 and first <= reached and not self.is_astray(found and found.range)
+        ):
             self.violated(f"{owner} handles page {page} of {lease} at {first} after {last} at {reached}")
         self._pages[owner, lease, batch.tenure] = page, batch.documents[-1]["_lsn"]
 
@@ -154,7 +168,7 @@ class Witness:
             self._check_not_ahead(actor, after)
 
     def _is_replaced(self, actor: str, before: Lease, after: Lease) -> None:
-        if _position(after) < _position(before):
+        if _position(after) < _position(before) and not self.is_astray(after.range):
             self.violated(f"{actor} moves {after.id} back from {_position(before)} to {_position(after)}")
         kept = after.continuation == before.continuation and after.range == before.range
         if actor in STRANGERS:
@@ -180,7 +194,7 @@ class Witness:
 
     def _is_released(self, actor: str, lease: Lease) -> None:
         self._given_up.add((actor, lease.id))
-        if _position(lease) < self._handled.get((actor, lease.id), 0):
+        if _position(lease) < self._handled.get((actor, lease.id), 0) and not self.is_astray(lease.range):
             self.violated(f"{actor} releases {lease.id} without saving what it handled")
 
     def _is_robbed(self, lease: Lease) -> None:
@@ -258,7 +272,7 @@ class Witness:
         )
 
     def _check_not_ahead(self, actor: str, lease: Lease) -> None:
-        if not self._current(lease):
+        if not self._current(lease) or self.is_astray(lease.range):
             return
         covered, reached = lease.range or FeedRange(min="", max="FF"), _position(lease)
         for change in self._container().documents():

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.leases import Lease
+from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
+from cosmos_outbox.instrumentation import Record
+from cosmos_outbox.leases import FeedRange, Lease
 from cosmos_outbox.ports import ChangeBatch, Document
 from tests.simulation.ice import ICE, Ice
 from tests.simulation.links import Link
@@ -30,6 +31,9 @@ class Worker:
         looks: called when its handler begins a page: a good moment to look at everybody's leases.
         race: writes a lease a moment before this worker does.
         now: the time on its own clock.
+        hot: says which ranges of the feed are throttled.
+        hears: hears its records.
+        restarts: whether a lease that lies ahead of its range begins again; else it halts.
     """
 
     def __init__(
@@ -42,19 +46,27 @@ class Worker:
         looks: Callable[[], None],
         race: Callable[[Document], Awaitable[None]],
         now: Callable[[], float],
+        hot: Callable[[FeedRange], bool],
+        hears: Callable[[Record], None],
+        restarts: bool,
     ) -> None:
         self.instance = seat.actor
         self._witness, self._arrives, self._looks = witness, arrives, looks
         self.failures, self.hang, self.swallows = 0, 0.0, False
         self.ice, self._thawed_at = Ice(), 0.0
-        self.feed = Link(lambda: container)
+        self.feed = Link(lambda: container, hot=hot)
         self.leases = Link(lambda: seat, sending=self._check_sent, race=race, die=self.die)
         self.processor = ChangeFeedProcessor(
             self.feed,  # type: ignore[arg-type] # it passes every operation on
             self.leases,  # type: ignore[arg-type] # as well
             self._handle,
-            ProcessorOptions(processor_name="p", instance_name=self.instance, max_items=10),
-            hooks=(),
+            ProcessorOptions(
+                processor_name="p",
+                instance_name=self.instance,
+                max_items=10,
+                on_position_ahead=OnPositionAhead.RESTART if restarts else OnPositionAhead.HALT,
+            ),
+            hooks=(hears,),
             utcnow=lambda: datetime.fromtimestamp(now(), UTC),
         )
         context = contextvars.copy_context()

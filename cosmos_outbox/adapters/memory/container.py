@@ -159,7 +159,7 @@ class MemoryContainer:
         after, not_before = _position(partition, continuation, start)
         first = bisect_right(partition.log, after, key=lambda entry: entry[0])
         documents: list[Document] = []
-        read_to = partition.lsn
+        read_to = max(after, partition.lsn)  # a position beyond the feed is kept
         for lsn, key in itertools.islice(partition.log, first, None):
             if len(documents) >= max_items and lsn != documents[-1]["_lsn"]:
                 read_to = documents[-1]["_lsn"]
