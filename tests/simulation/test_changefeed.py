@@ -4,11 +4,14 @@ G2, G3 and G5 for any fleet and any faults, as a script that Hypothesis shrinks 
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.effort import examples
 from tests.simulation.changefeed import KINDS, Simulation, Step
+
+pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
 
 steps = st.builds(Step, st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 29))
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.simulation.changefeed import Simulation, Step
 
+pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
+
 ACQUIRE_SECONDS = 13
 LOAD = [Step("write", key, 19) for key in range(7)]
 

@@ -26,6 +26,8 @@ from cosmos_outbox.changefeed import (
 )
 from tests.simulation.changefeed import Simulation, Step, Violation
 
+pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
