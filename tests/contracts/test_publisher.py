@@ -122,7 +122,7 @@ class ServiceBusTopic:
             receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
         ) as receiver:
             while not messages or messages[-1].message_id != last.message_id:
-                if not (more := await receiver.receive_messages(100, max_wait_time=5)):
+                if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                     break
                 messages += more
             messages += await receiver.receive_messages(1, max_wait_time=0.1)  # one too many must show

@@ -50,7 +50,7 @@ async def received(site: Site, key: str, *, count: int) -> list[str]:
             "events", "all", session_id=key, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
         ) as receiver,
     ):
-        while len(ids) < count and (more := await receiver.receive_messages(100, max_wait_time=10)):
+        while len(ids) < count and (more := await receiver.receive_messages(100, max_wait_time=60)):
             ids += [str(message.message_id) for message in more]
         ids += [str(message.message_id) for message in await receiver.receive_messages(1, max_wait_time=0.2)]
     return ids

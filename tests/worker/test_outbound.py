@@ -38,7 +38,7 @@ async def received(bus: ServiceBusServer, topic: str):
             topic, "all", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
         ) as receiver,
     ):
-        (message,) = await receiver.receive_messages(1, max_wait_time=20)
+        (message,) = await receiver.receive_messages(1, max_wait_time=60)
         return message
 
 

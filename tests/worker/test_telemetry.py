@@ -84,10 +84,10 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
         async with bus:
             for _ in events:
                 session = bus.get_subscription_receiver(
-                    "events", "all", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
+                    "events", "all", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=60
                 )
                 async with session:
-                    (message,) = await session.receive_messages(1, max_wait_time=20)
+                    (message,) = await session.receive_messages(1, max_wait_time=60)
                     with processing(message, topic="events", subscription="all", tracer_provider=provider):
                         causes.append(await cause_of_a_commit())
                         await session.complete_message(message)

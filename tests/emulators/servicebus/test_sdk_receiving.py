@@ -35,7 +35,7 @@ async def everything_a_sender_sets_arrives():
             to="to", reply_to="r", time_to_live=dt.timedelta(seconds=60), application_properties=properties,
         )  # fmt: skip
         await sender.send_messages(sent)
-        (got,) = await receiver.receive_messages(1, max_wait_time=5)
+        (got,) = await receiver.receive_messages(1, max_wait_time=60)
         fields = ("message_id", "subject", "content_type", "correlation_id", "to", "reply_to", "time_to_live")
         assert [getattr(sent, name) for name in fields] == [getattr(got, name) for name in fields]
         assert b"\x00body" == b"".join(got.body)
@@ -52,7 +52,7 @@ async def every_way_to_settle():
     async with serving(config) as (server, client), client.get_topic_sender("t") as sender:
         await sender.send_messages(messages("complete", "abandon", "defer", "dead", "keep"))
         async with client.get_subscription_receiver("t", "s") as receiver:
-            received = await receiver.receive_messages(5, max_wait_time=5)
+            received = await receiver.receive_messages(5, max_wait_time=60)
             by_id = {message.message_id: message for message in received}
             assert ["complete", "abandon", "defer", "dead", "keep"] == list(by_id)
             until_then = by_id["keep"].locked_until_utc
@@ -63,7 +63,7 @@ async def every_way_to_settle():
             await receiver.dead_letter_message(by_id["dead"], reason="r", error_description="d")
             peeked = await receiver.peek_messages(10, sequence_number=1)
             assert ["abandon", "defer", "keep"] == texts(peeked)
-            (again,) = await receiver.receive_messages(5, max_wait_time=5)
+            (again,) = await receiver.receive_messages(5, max_wait_time=60)
             assert ("abandon", 1) == (again.message_id, again.delivery_count)
             number = by_id["defer"].sequence_number
             (deferred,) = await receiver.receive_deferred_messages([number])
@@ -76,7 +76,7 @@ async def every_way_to_settle():
         async with client.get_subscription_receiver(
             "t", "s", sub_queue=ServiceBusSubQueue.DEAD_LETTER
         ) as graves:
-            (dead,) = await graves.receive_messages(5, max_wait_time=5)
+            (dead,) = await graves.receive_messages(5, max_wait_time=60)
             assert ("dead", "r", "d") == (
                 dead.message_id,
                 dead.dead_letter_reason,
@@ -96,7 +96,7 @@ async def receive_and_delete_and_prefetch():
             "t", "s", receive_mode=mode, prefetch_count=20
         ) as receiver:
             while len(received) < 50:
-                received += texts(await receiver.receive_messages(20, max_wait_time=5))
+                received += texts(await receiver.receive_messages(20, max_wait_time=60))
         assert [str(number) for number in range(50)] == received
         assert (0, 50) == (subscription_stats(server)["active"], subscription_stats(server)["completed"])
 
@@ -111,7 +111,7 @@ async def a_large_message_crosses_in_several_frames():
     ):
         body = bytes(range(256)) * 12_000
         await sender.send_messages(ServiceBusMessage(body))
-        (got,) = await receiver.receive_messages(1, max_wait_time=5)
+        (got,) = await receiver.receive_messages(1, max_wait_time=60)
         assert body == b"".join(got.body)
 
 
@@ -123,13 +123,13 @@ async def an_expired_lock_is_lost_and_the_message_comes_again():
         client.get_subscription_receiver("t", "s") as receiver,
     ):
         await sender.send_messages(messages("a"))
-        (first,) = await receiver.receive_messages(1, max_wait_time=5)
+        (first,) = await receiver.receive_messages(1, max_wait_time=60)
         # The SDK refuses by its own clock; what the broker answers is what matters here.
         first._raw_amqp_message.annotations[b"x-opt-locked-until"] += 60_000
         await until(lambda: subscription_stats(server)["locked"] == 0)
         with pytest.raises(MessageLockLostError):
             await receiver.complete_message(first)
-        (second,) = await receiver.receive_messages(1, max_wait_time=5)
+        (second,) = await receiver.receive_messages(1, max_wait_time=60)
         assert ("a", 1) == (second.message_id, second.delivery_count)
         await receiver.complete_message(second)
 
@@ -143,11 +143,11 @@ async def too_many_deliveries_end_in_the_dead_letter_queue():
     ):
         await sender.send_messages(messages("a"))
         for expected in range(3):
-            (got,) = await receiver.receive_messages(1, max_wait_time=5)
+            (got,) = await receiver.receive_messages(1, max_wait_time=60)
             assert expected == got.delivery_count
             await receiver.abandon_message(got)
         async with client.get_subscription_receiver("t", "s", sub_queue="deadletter") as graves:
-            (dead,) = await graves.receive_messages(1, max_wait_time=5)
+            (dead,) = await graves.receive_messages(1, max_wait_time=60)
             assert "MaxDeliveryCountExceeded" == dead.dead_letter_reason
 
 
@@ -159,7 +159,7 @@ async def an_expired_message_is_dead_lettered_when_configured():
         await sender.send_messages(short)
         await until(lambda: subscription_stats(server)["dead_lettered"] == 1)
         async with client.get_subscription_receiver("t", "s", sub_queue="deadletter") as graves:
-            (dead,) = await graves.receive_messages(1, max_wait_time=5)
+            (dead,) = await graves.receive_messages(1, max_wait_time=60)
             assert "TTLExpiredException" == dead.dead_letter_reason
 
 
@@ -168,10 +168,10 @@ async def a_lost_connection_keeps_the_lock_until_it_expires():
     async with serving(topic_config(lock_s=1)) as (server, client), client.get_topic_sender("t") as sender:
         await sender.send_messages(messages("a"))
         receiver = client.get_subscription_receiver("t", "s")
-        await receiver.receive_messages(1, max_wait_time=5)
+        await receiver.receive_messages(1, max_wait_time=60)
         server.drop_connections()
         assert 1 == subscription_stats(server)["locked"]
-        (again,) = await receiver.receive_messages(1, max_wait_time=5)
+        (again,) = await receiver.receive_messages(1, max_wait_time=60)
         assert 1 == again.delivery_count
         await receiver.close()
 
@@ -183,7 +183,7 @@ async def settle_under(fault, *, completed):
         client.get_subscription_receiver("t", "s") as receiver,
     ):
         await sender.send_messages(messages("a"))
-        (got,) = await receiver.receive_messages(1, max_wait_time=5)
+        (got,) = await receiver.receive_messages(1, max_wait_time=60)
         added = server.broker.faults.add({**fault, "on": "settle", "entity": "t/Subscriptions/s"})
         try:
             await receiver.complete_message(got)

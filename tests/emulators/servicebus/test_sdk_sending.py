@@ -119,7 +119,7 @@ async def queues_are_served_too_and_a_session_queue_wants_a_session():
     ):
         async with client.get_queue_sender("q") as sender, client.get_queue_receiver("q") as receiver:
             await sender.send_messages(messages("a"))
-            (received,) = await receiver.receive_messages(1, max_wait_time=5)
+            (received,) = await receiver.receive_messages(1, max_wait_time=60)
             await receiver.complete_message(received)
         async with client.get_queue_sender("sq") as sender:
             with pytest.raises(ServiceBusError, match="SessionId was not set"):
@@ -127,7 +127,7 @@ async def queues_are_served_too_and_a_session_queue_wants_a_session():
             await sender.send_messages(messages("b", session_id="s"))
         async with client.get_queue_receiver("sq", session_id="s") as receiver:
             assert ["b"] == [
-                message.message_id for message in await receiver.receive_messages(1, max_wait_time=5)
+                message.message_id for message in await receiver.receive_messages(1, max_wait_time=60)
             ]
 
 

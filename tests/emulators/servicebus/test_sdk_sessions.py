@@ -34,7 +34,7 @@ def accept(client, session_id=NEXT_AVAILABLE_SESSION, **options):
 async def drain(receiver, count):
     out = []
     while len(out) < count:
-        for message in await receiver.receive_messages(10, max_wait_time=5):
+        for message in await receiver.receive_messages(10, max_wait_time=60):
             out.append(str(message))
             await receiver.complete_message(message)
     return out
@@ -64,7 +64,7 @@ async def each_session_is_received_in_order_and_its_state_is_kept():
 async def a_waiting_receiver_gets_the_session_that_appears():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         receiver = accept(client, max_wait_time=10)
-        waiting = asyncio.create_task(receiver.receive_messages(1, max_wait_time=10))
+        waiting = asyncio.create_task(receiver.receive_messages(1, max_wait_time=60))
         await asyncio.sleep(0.7)
         await sender.send_messages(messages("a", session_id="new"))
         assert ["a"] == texts(await waiting)
@@ -108,9 +108,9 @@ async def a_lost_session_lock_frees_the_session_and_counts_a_delivery():
     ):
         await sender.send_messages(messages("a", "b", session_id="A"))
         slow = accept(client, "A")
-        received = await slow.receive_messages(1, max_wait_time=5)
+        received = await slow.receive_messages(1, max_wait_time=60)
         async with accept(client, max_wait_time=5) as next_one:
-            got = await next_one.receive_messages(2, max_wait_time=5)
+            got = await next_one.receive_messages(2, max_wait_time=60)
             assert [("a", 1), ("b", 0)] == [(message.message_id, message.delivery_count) for message in got]
             with pytest.raises(SessionLockLostError):
                 await slow.complete_message(received[0])
@@ -124,7 +124,7 @@ async def renewing_holds_a_session_beyond_its_lock():
         renewer = AutoLockRenewer(max_lock_renewal_duration=10)
         async with accept(client, "A") as receiver:
             renewer.register(receiver, receiver.session, max_lock_renewal_duration=10)
-            (message,) = await receiver.receive_messages(1, max_wait_time=5)
+            (message,) = await receiver.receive_messages(1, max_wait_time=60)
             before = receiver.session.locked_until_utc
             await asyncio.sleep(3.5)
             assert before < receiver.session.locked_until_utc
@@ -138,9 +138,9 @@ async def a_closed_session_gives_its_messages_back_uncounted():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         await sender.send_messages(messages("a", "b", session_id="A"))
         async with accept(client, "A") as receiver:
-            await receiver.receive_messages(2, max_wait_time=5)
+            await receiver.receive_messages(2, max_wait_time=60)
         async with accept(client, "A") as receiver:
-            got = await receiver.receive_messages(2, max_wait_time=5)
+            got = await receiver.receive_messages(2, max_wait_time=60)
             assert [("a", 0), ("b", 0)] == [(message.message_id, message.delivery_count) for message in got]
 
 
@@ -149,10 +149,10 @@ async def a_lost_connection_frees_the_session_at_once():
     async with serving(sessions(), retry_total=0) as (server, client), client.get_topic_sender("t") as sender:
         await sender.send_messages(messages("a", session_id="A"))
         first = accept(client, "A")
-        (message,) = await first.receive_messages(1, max_wait_time=5)
+        (message,) = await first.receive_messages(1, max_wait_time=60)
         server.drop_connections()
         async with accept(client, "A") as second:
-            assert ["a"] == texts(await second.receive_messages(1, max_wait_time=5))
+            assert ["a"] == texts(await second.receive_messages(1, max_wait_time=60))
         with pytest.raises(ServiceBusError):
             await first.complete_message(message)
         await first.close()
@@ -163,12 +163,12 @@ async def dead_letters_of_a_session_subscription_are_read_without_a_session():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         await sender.send_messages([*messages("bad", "good", session_id="A"), *messages("homeless")])
         async with accept(client, "A") as receiver:
-            bad, good = await receiver.receive_messages(2, max_wait_time=5)
+            bad, good = await receiver.receive_messages(2, max_wait_time=60)
             await receiver.dead_letter_message(bad, reason="r", error_description="d")
             await receiver.complete_message(good)
         graves = client.get_subscription_receiver("t", "s", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
         async with graves:
-            got = await graves.receive_messages(5, max_wait_time=5)
+            got = await graves.receive_messages(5, max_wait_time=60)
         expected = {("homeless", None, "Session ID is null."), ("bad", "A", "r")}
         assert expected == {(dead.message_id, dead.session_id, dead.dead_letter_reason) for dead in got}
 
@@ -178,7 +178,7 @@ async def deferred_messages_and_peeking_inside_a_session():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         await sender.send_messages([*messages("a", "b", session_id="A"), *messages("c", session_id="B")])
         async with accept(client, "A") as receiver:
-            a, b = await receiver.receive_messages(2, max_wait_time=5)
+            a, b = await receiver.receive_messages(2, max_wait_time=60)
             await receiver.defer_message(a)
             await receiver.complete_message(b)
             assert ["a"] == texts(await receiver.peek_messages(10, sequence_number=1))
