@@ -14,9 +14,9 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import BEGINNING, format_timestamp
 from cosmos_outbox.ports import ChangePage
 
-AHEAD = (
-    "positionAhead"  # the property of a lease that was found ahead of its range: the lowest LSN that was seen
-)
+# Properties of a lease, each with the lowest LSN that was seen of its range: one that was found ahead of it, which halts; and
+# one of which it is not known yet, for the range may only have been read from a replica that lags.
+AHEAD, BEHIND = "positionAhead", "rangeBehind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

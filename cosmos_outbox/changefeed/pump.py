@@ -15,6 +15,7 @@ from cosmos_outbox.changefeed.handling import done, handle
 from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.position import (
     AHEAD,
+    BEHIND,
     Regression,
     ahead_of,
     lsn_of,
@@ -86,9 +87,12 @@ class Pump:
             ContainerReplaced: the container is another one now.
             LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`.
         """
+        properties = self._tenure.lease.properties
+        if (lowest := lsn_of(properties.get(BEHIND))) is not None:  # the owner before had to leave it open
+            self._regression = Regression(lowest=lowest, since=asyncio.get_running_loop().time())
         try:
-            if AHEAD in self._tenure.lease.properties:
-                following = await self._ahead(lsn_of(self._tenure.lease.properties[AHEAD]))
+            if AHEAD in properties:
+                following = await self._ahead(lsn_of(properties[AHEAD]))
             else:
                 following = _From(self._tenure.continuation)
             while following is not None:
@@ -98,8 +102,10 @@ class Pump:
                 following = await self._next(page)
                 del page  # gives its memory back before more is read
         finally:
-            if self._regression is not None:  # it may grow past the position before the next owner looks
-                self._tenure.advance(position_at(self._regression.lowest))
+            if (
+                self._regression is not None
+            ):  # the range may grow past the position before the next owner looks
+                self._tenure.mark({BEHIND: str(self._regression.lowest)})
 
     async def _next(self, page: ChangePage) -> _Following:
         """
@@ -114,6 +120,7 @@ class Pump:
             return await self._wait_for(self._regression, now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
             self._tenure.advance(position_at(before.lowest))
+            self._tenure.mark({BEHIND: None})
             return _From(self._tenure.continuation)
         if page.documents:
             return await self._work_on(page)
@@ -152,6 +159,8 @@ class Pump:
         Look again at a range that is behind its lease, until that has lasted for too long.
         """
         if now - regression.since <= self._options.position_ahead_after.total_seconds():
+            if now > regression.since:  # seen twice: so much is saved, should this worker be killed
+                self._tenure.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest)
             return _From(self._tenure.continuation)
         self._regression = None
@@ -166,12 +175,12 @@ class Pump:
         if self._options.on_position_ahead is OnPositionAhead.RESTART:
             # The last write of the lease is the service's clock, and not later than now.
             start = restart_at(lease.written_at(), self._options.restart_horizon)
-            self._tenure.restart({AHEAD: None, START: start})
+            self._tenure.restart({AHEAD: None, BEHIND: None, START: start})
             self._start = start_of(replace(lease, properties={START: start}))
             self._notify(replace(alarm, restarted_from=start))
             return _From(None)
         # Else a later owner would go on in silence, once the range has grown past the position.
-        self._tenure.mark({AHEAD: "" if lowest is None else str(lowest)})
+        self._tenure.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(lease.id, position, lowest))
         self._notify(alarm)
         while await self._pause(_TOLD_AGAIN_SECONDS):

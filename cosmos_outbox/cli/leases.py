@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.changefeed.position import AHEAD
+from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.cli.output import clock_time, readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.leases import START, Lease, format_timestamp, from_document, range_of
@@ -241,9 +241,9 @@ async def reset_leases(
 
 def _unmarked(lease: Lease) -> dict[str, str]:
     """
-    Return the properties of a lease without the mark that it was found ahead of its range.
+    Return the properties of a lease without the marks that it was found ahead of its range, or may be.
     """
-    return {name: text for name, text in lease.properties.items() if name != AHEAD}
+    return {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
 
 
 def start_named(text: str) -> StartFrom | datetime:

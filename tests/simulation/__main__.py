@@ -1,7 +1,9 @@
 """
 `python -m tests.simulation --minutes N`: random scripts for as long as asked; the last line is one JSON object.
 
-Every run has a seed of its own, which is printed with the script of a violation; `--seed S` plays that run alone.
+Runs with an even seed are of a fleet of change feed processors, those with an odd one of relays, two processors on one
+parked store. Every run has a seed of its own, which is printed with the script of a violation; `--seed S` plays that run
+alone.
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ import random
 import sys
 import time
 import traceback
+from collections.abc import Coroutine
+from pprint import pformat
 
 import looptime
 
+from tests.simulation import relay
 from tests.simulation.changefeed import Simulation, Step, random_script
+from tests.simulation.relay_script import random_relay_script
 
 
 def run_once(seed: int) -> tuple[int, str | None]:
@@ -25,14 +31,24 @@ def run_once(seed: int) -> tuple[int, str | None]:
     Play the script of a seed; return its length, and what went wrong.
     """
     random.seed(seed)  # jitter and back-off draw from the module's generator
-    ranges, script = random_script(random.Random(seed))
+    length, shown, playing = _drawn(seed)
     loop = looptime.new_event_loop()
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(Simulation(ranges=ranges).play(script))
+            runner.run(playing)
     except Exception:  # noqa: BLE001 - whatever ends a run is a finding, and is printed
-        return len(script), f"{_listed(ranges, script)}\n{traceback.format_exc()}"
-    return len(script), None
+        return length, f"{shown}\n{traceback.format_exc()}"
+    return length, None
+
+
+def _drawn(seed: int) -> tuple[int, str, Coroutine[None, None, None]]:
+    chance = random.Random(seed)
+    if seed % 2:
+        script = random_relay_script(chance)
+        length = len(script.pages) + len(script.owners) + len(script.operators)
+        return length, pformat(script), relay.Simulation(script).play()
+    ranges, steps = random_script(chance)
+    return len(steps), _listed(ranges, steps), Simulation(ranges=ranges).play(steps)
 
 
 def _listed(ranges: int, script: list[Step]) -> str:

@@ -237,6 +237,34 @@ async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from
     await world.stop_all()
 
 
+@pytest.mark.parametrize("end", ["stop", "kill", "split"])
+async def test_a_lease_that_was_set_ahead_and_changes_hands_before_the_alarm_skips_nothing(end: str):
+    """
+    What lies below the lowest LSN that was seen was never handled, so no owner may go on from there.
+    """
+    world, records = World(), list[Record]()
+    await world.write_many(20)
+    world.start("a")
+    await world.until(world.all_handled)
+    await world.stop_all()
+    world.handled.clear()
+    await world.write_many(10)
+    await moved_ahead(world)
+    world.start("a", hooks=[records.append])
+    await asyncio.sleep(20)
+    if end == "split":
+        world.container.split("0")
+        await asyncio.sleep(40)
+    else:
+        await (world.stop("a") if end == "stop" else world.kill("a"))
+        world.start("b", hooks=[records.append])
+    await asyncio.sleep(150)
+    assert {} == world.handled
+    assert [record for record in records if isinstance(record, PositionAhead)]
+    await world.stop_all()
+    assert {'"5000"'} == {lease.continuation for lease in await world.all_leases()}
+
+
 async def test_a_look_tells_of_a_lease_that_lies_ahead_and_of_one_that_was_marked():
     world = await started_ahead([])
     lag = await estimate_lag("p", feed=world.container, leases=world.leases)
