@@ -20,8 +20,11 @@ from typer.testing import CliRunner, Result
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos_store import CosmosStore
 from cosmos_outbox.cli.app import app
+from cosmos_outbox.leases import range_of
+from cosmos_outbox.ports import StartFrom
 from examples.contacts.domain import Contact, Name
 from examples.contacts.provision import provision
 from examples.contacts.service import ContactsUnitOfWork
@@ -105,12 +108,22 @@ class Local:
         """
         self.run("bootstrap")
 
-        async def move(leases: ContainerProxy) -> None:
+        async def move(database: DatabaseProxy) -> None:
+            leases = database.get_container_client("leases")
+            feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
+            container_rid = (await feed.describe()).container_rid
             async for item in leases.read_all_items():
-                if "LeaseToken" in item:
-                    await leases.replace_item(item["id"], item | {"ContinuationToken": '"1000000"'})
+                if (feed_range := range_of(item)) is not None:
+                    page = await feed.read_page(
+                        feed_range,
+                        container_rid=container_rid,
+                        continuation=None,
+                        start=StartFrom.NOW,
+                        max_items=1,
+                    )
+                    await leases.replace_item(item["id"], item | {"ContinuationToken": page.continuation})
 
-        self.on_leases(move)
+        self.on_database(move)
 
     def commit(self, *names: str) -> list[str]:
         """

@@ -77,8 +77,8 @@ ASTRAY = "start 0 0, leap 0 0, " + LOAD + "wait 0 3, lose 0 0, " + LOAD + "wait 
 MISTAKES = {
     "a position is saved before its changes are handled": Mistake(
         owner=pump.Pump, name="_work_on",
-        right="done = await self._handle(page)",
-        wrong="done = self._tenure.advance(page.continuation) or await self._handle(page)",
+        right="handled = await self._handle(page)",
+        wrong="handled = self._tenure.advance(page.continuation) or await self._handle(page)",
         story="start 0 0, wait 0 2, hang 0 1, write 0 5, wait 0 3", said="was not handled",
     ),
     "trust counts from the answer": Mistake(
@@ -180,6 +180,13 @@ MISTAKES = {
     "a lease that halts is not marked": Mistake(
         owner=pump.Pump, name="_ahead", right="self._tenure.mark({AHEAD:", wrong="({AHEAD:",
         story=ASTRAY, said="half an hour",
+    ),
+    "a lease that is handed over goes on from the lowest that was seen": Mistake(
+        owner=pump.Pump, name="run",
+        right="self._tenure.mark({BEHIND: str(self._regression.lowest)})",
+        wrong="self._tenure.advance(position_at(self._regression.lowest))",
+        story="start 0 0, wait 0 2, stop 0 0, " + LOAD + "ahead 0 0, ahead 0 1, start 0 0, wait 0 2, stop 0 0, " + LOAD + "start 1 0, wait 0 3",
+        said="arrived before",
     ),
     "a page that failed is passed over": Mistake(
         owner=pump, name="handle", right="progress.failed(error)", wrong="break",
