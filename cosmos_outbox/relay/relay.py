@@ -199,6 +199,11 @@ class Relay:
         self._leases[batch.lease] = lease
         if len(self._leases) > _MOST_LEASES:
             del self._leases[next(iter(self._leases))]  # the one that had no page for the longest time
+        if lease.tenure != batch.tenure:
+            # Another worker may have had the lease meanwhile. What was held of a page that it did not finish, no lease
+            # names: it has to be met again.
+            lease.tenure, lease.accepted = batch.tenure, set()
+            lease.parked = _ParkedNames(batch.notes)
         streams: Streams = streams_of(batch.documents, accepted=lease.accepted)
         for document in filter(is_malformed_event, batch.documents):
             self._notify(
@@ -210,9 +215,6 @@ class Relay:
             )
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
-            if lease.tenure != batch.tenure:
-                # Another worker may have had the lease, and parked keys; what it sent and held is behind us.
-                lease.parked, lease.tenure = _ParkedNames(batch.notes), batch.tenure
             await self._look(self._parking, lease, scope)
         # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
         page = _Page(batch=batch, lease=lease, scope=scope, done=lease.accepted)

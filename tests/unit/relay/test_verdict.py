@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -157,6 +158,30 @@ async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_t
         with suppress(TopicRefusesAll):
             await world.relay(page)
     assert {"b"} == await world.parked()
+
+
+async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_of_a_page_it_never_finished() -> (
+    None
+):
+    """
+    The page halted after some of its keys were parked, so no lease names them.
+    """
+    world = World()
+    await world.relay(batch(event("calm"), tenure=1))
+    world.broker.rejects = lambda message: True
+    with pytest.raises(TopicRefusesAll):
+        await world.relay(replace(crowd(), tenure=1))
+    parked = await world.parked()
+    assert parked
+    world.broker.rejects = lambda message: False
+    await world.relay(replace(crowd(), tenure=2))
+    await world.relay(replace(crowd(2), tenure=2))
+    for key in parked:
+        await world.operator.release(key)
+    for key in range(30):
+        assert [f"p0k{key}/1", f"p0k{key}/2"] == [
+            message.message_id for message in world.broker.accepted if message.session_id == f"p0k{key}"
+        ]
 
 
 async def test_what_one_topic_takes_says_nothing_of_another() -> None:
