@@ -89,6 +89,7 @@ class Simulation:
         self._hot: FeedRange | None = None
         # Every LSN was raised beyond what is reached by and by; and fell back to where it was
         self._leapt = self._lost = False
+        self._before_leap = 0
         # Leases that some worker said lie ahead of their ranges
         self._told_ahead: set[str] = set()
 
@@ -179,6 +180,8 @@ class Simulation:
                 await self._set_ahead(step.b)
             case "leap" if not self._leapt:
                 self._leapt = True
+                # Positions may be there, though the newest document of a partition is older: no LSN falls below it.
+                self._before_leap = max(partition.lsn for partition in self.container._partitions)
                 for partition in self.container._partitions:
                     partition.lsn += LEAP
             case "lose" if self._leapt and not self._lost:
@@ -263,8 +266,7 @@ class Simulation:
         self._lost = True
         self.witness.goes_astray(EVERY_KEY)
         for partition in self.container._partitions:
-            kept = max((lsn for lsn, _ in partition.log if lsn < LEAP), default=0)
-            self.container.lose(partition.id, partition.lsn - kept)
+            self.container.lose(partition.id, partition.lsn - self._before_leap)
         self._written.clear()
         for document in self.container.documents():
             key = document["partitionKey"]

@@ -217,7 +217,10 @@ class Witness:
             self._late += held
             return
         # Of several that hold it, since one of them was created that late, it is the child of one.
-        if lease.continuation not in (parent.continuation for parent in own):
+        astray = any(
+            self.is_astray(parent.range) for parent in own
+        )  # a position that an operator set, and no owner reached
+        if not astray and lease.continuation not in (parent.continuation for parent in own):
             reached = " and ".join(str(parent.continuation) for parent in own)
             self.violated(f"{lease.id} starts at {lease.continuation}, its parent is at {reached}")
         for other in others:
