@@ -199,7 +199,7 @@ class Simulation:
             case "split-again":  # as soon as a child of the split before exists
                 self._splits_again += 1
             case "merge":
-                partitions = await self._partitions()
+                partitions = self._partitions()
                 if len(partitions) > 1:
                     first = step.b % (len(partitions) - 1)
                     self.container.merge(partitions[first], partitions[first + 1])
@@ -225,12 +225,13 @@ class Simulation:
         )
 
     async def _split(self, number: int) -> None:
-        partitions = await self._partitions()
+        partitions = self._partitions()
         if len(partitions) < self._most_ranges:
             self.container.split(partitions[number % len(partitions)])
 
-    async def _partitions(self) -> list[str]:
-        return [await self.container.partition_id(one) for one in await self.container.physical_ranges()]
+    def _partitions(self) -> list[str]:
+        # Without a turn of the loop, in which they might split
+        return [partition.id for partition in self.container._partitions]
 
     async def _split_again(self, child: Lease) -> None:
         ranges = await self.container.physical_ranges()
@@ -453,7 +454,7 @@ class Simulation:
         Return what is not yet as it has to be: changes that did not arrive, leases that overlap or name what is gone.
         """
         late = [key for key, count in self._written.items() if self.witness.arrived[key] < count]
-        partitions = set(await self._partitions())
+        partitions = set(self._partitions())
         return [*late, *self.witness.overlapping(), *self.witness.misnamed(partitions)]
 
     async def _end(self) -> None:
