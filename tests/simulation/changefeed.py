@@ -234,11 +234,11 @@ class Simulation:
         return [partition.id for partition in self.container._partitions]
 
     async def _split_again(self, child: Lease) -> None:
-        ranges = await self.container.physical_ranges()
-        if self._splits_again and child.range and len(ranges) < self._most_ranges:
+        partitions = self.container._partitions
+        if self._splits_again and child.range and len(partitions) < self._most_ranges:
             self._splits_again -= 1
-            overlapping = next(one for one in ranges if one.overlaps(child.range))
-            self.container.split(await self.container.partition_id(overlapping))
+            overlapping = next(one for one in partitions if one.range.overlaps(child.range))
+            self.container.split(overlapping.id)
 
     async def _touch(self, number: int) -> None:
         """
