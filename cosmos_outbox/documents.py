@@ -194,6 +194,13 @@ def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
     return document.get("type") == EVENT_TYPE
 
 
+def copied_size(document: Mapping[str, Any]) -> int:
+    """
+    Return how many bytes the SDK sends for a copy of a document: compact JSON in which what is not ASCII is escaped.
+    """
+    return len(json.dumps(document, separators=(",", ":")))
+
+
 def is_malformed_event(document: Mapping[str, Any]) -> bool:
     """
     Say whether a document calls itself an event, but cannot be told to anybody.

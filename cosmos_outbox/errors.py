@@ -285,7 +285,7 @@ class KeyNotParked(ParkingError):
 
 class ReleaseInProgress(ParkingError):
     """
-    Somebody releases this partition key; wait for them, or take over if they are gone.
+    Another release of this partition key is under way; wait for it, one that was killed gives way after half a minute.
     """
 
 

@@ -18,11 +18,13 @@ from cosmos_outbox.entities import Entity, TakenEvents, guard_of
 from cosmos_outbox.errors import BatchTooLarge, EventTooLarge, IdentityConflict, UsageError
 from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.identifiers import check_id, new_id
-from cosmos_outbox.messages import MAX_PROPERTY_BYTES
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
 
 # An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
 PROVES_FOR = timedelta(hours=1)
+_LONGEST_CORRELATION = (
+    48 * 1024
+)  # of all ids and trace headers; a message carries 64 KB of properties, with its own
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 
 
@@ -119,7 +121,6 @@ def pending_commit(
         EventTooLarge: an event could not be set aside, or its message never be sent.
         UsageError: an event has an id that no document can have, or a stored entity no etag.
     """
-    _check_correlation(correlation)
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
@@ -133,6 +134,8 @@ def pending_commit(
             document = event_document(event, partition_key=partition_key, origin=origin, sequence=len(events))
             events.append(event)
             writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
+    if events:
+        _check_correlation(correlation)
     proof = next((event for event in events if event.ttl >= PROVES_FOR), None)
     writes.extend(_entity_write(part, None if proof else commit_id) for part in parts)
     _check_identities(writes)
@@ -182,11 +185,18 @@ def _check_identities(writes: Sequence[Write]) -> None:
 
 
 def _check_correlation(correlation: Mapping[str, str]) -> None:
-    for name, value in correlation.items():
-        if len(value) > MAX_PROPERTY_BYTES // 8 and len(value.encode()) > MAX_PROPERTY_BYTES // 2:
+    if sum(map(len, correlation.values())) <= _LONGEST_CORRELATION // 8:
+        return  # however many bytes a character takes
+    sizes = {name: len(value.encode("utf-8", "surrogatepass")) for name, value in correlation.items()}
+    for name, size in sizes.items():
+        if size > _LONGEST_CORRELATION // 2:
             raise EventTooLarge(
-                f"The {name} has {len(value.encode())} bytes; a message carries at most {MAX_PROPERTY_BYTES // 2} of one."
+                f"The {name} has {size} bytes; a message carries {_LONGEST_CORRELATION // 2}."
             )
+    if sum(sizes.values()) > _LONGEST_CORRELATION:
+        raise EventTooLarge(
+            f"{', '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}."
+        )
 
 
 def _checked_size(writes: list[Write], *, events: int) -> int:

@@ -14,9 +14,11 @@ from cosmos_outbox.instrumentation import EventRejected, Record, log_hook
 from cosmos_outbox.ports import ChangeBatch, Document, Publisher
 from cosmos_outbox.relay import ParkedKeys, Relay
 from cosmos_outbox.relay.parked import EventStatus
+from cosmos_outbox.relay.verdict import JudgedPublisher
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _CHUNKS_A_SECOND = 10
+_EVERY_REFUSAL = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +80,18 @@ def sending_to(publisher: Publisher) -> Send:
     Return what sends events to a topic: the same messages under the same ids, in order per partition key.
     """
 
+    refused: dict[tuple[str, str], EventRejected] = {}
+
+    def hear(record: Record) -> None:
+        log_hook(record)
+        if isinstance(record, EventRejected):
+            refused[record.partition_key, record.event_id] = record
+
+    # Every refusal is believed: nothing is parked by a replay, and it goes on behind what is refused.
+    relay = Relay(JudgedPublisher(publisher, believed=_EVERY_REFUSAL), notify=hear)
+
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
-        refused: dict[tuple[str, str], EventRejected] = {}
-
-        def hear(record: Record) -> None:
-            log_hook(record)
-            if isinstance(record, EventRejected):
-                refused[record.partition_key, record.event_id] = record
-
-        relay = Relay(publisher, notify=hear)
+        refused.clear()
         while True:
             left = tuple(one for one in documents if (one["partitionKey"], one["id"]) not in refused)
             try:

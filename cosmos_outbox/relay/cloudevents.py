@@ -99,6 +99,10 @@ class CloudEventsPublisher:
     def lanes(self) -> int:
         return self._publisher.lanes
 
+    @property
+    def judged(self) -> bool:
+        return getattr(self._publisher, "judged", False)
+
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         await self._publisher.publish(
             lane, [as_cloud_event(message, source=self._source, mode=self._mode) for message in messages]

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from cosmos_outbox.documents import Document
+from cosmos_outbox.documents import Document, copied_size
 from cosmos_outbox.errors import NotFound, ParkingError
 from cosmos_outbox.ports import MAX_EVENT_BYTES, ParkedStore, Write, WriteKind
+from cosmos_outbox.relay.message import HASHED, broker_id
 
 KEY_ID = "outbox.key"
 BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
@@ -73,9 +74,15 @@ class Scope:
         """
         Return the partition of the parked store in which the documents of a key lie.
         """
-        name = json.dumps([self.processor, self.container, partition_key], ensure_ascii=False)
-        raw = name.encode("utf-8", "surrogatepass")
-        return name if len(raw) <= _LONGEST_PARTITION else f"sha256:{hashlib.sha256(raw).hexdigest()}"
+        return self.partition_named(broker_id(partition_key))
+
+    def partition_named(self, name: str) -> str:
+        """
+        Return that partition for the name that a lease has for the key: the key itself or, of a long one, its hash.
+        """
+        partition = json.dumps([self.processor, self.container, name], ensure_ascii=False)
+        raw = partition.encode("utf-8", "surrogatepass")
+        return partition if len(raw) <= _LONGEST_PARTITION else f"{HASHED}{hashlib.sha256(raw).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,22 +169,22 @@ class ParkedEvent:
     @property
     def size(self) -> int:
         """
-        Return about how many bytes it takes in a batch, where the SDK escapes what is not ASCII.
+        Return about how many bytes it takes in a batch.
         """
-        return len(json.dumps(self.event)) + 1000
+        return copied_size(self.event) + 1000
 
     def fitted(self) -> ParkedEvent:
         """
         Return the event itself, or a reference to it where a copy does not fit into the store.
         """
-        return self if self.size <= MAX_EVENT_BYTES else self.as_reference()
+        return self if copied_size(self.event) <= MAX_EVENT_BYTES else self.as_reference()
 
     def as_reference(self) -> ParkedEvent:
         """
         Return what finds the event in its own container again: id, key, etag and place, without the payload.
         """
         event = {name: value for name, value in self.event.items() if name != "data"}
-        if len(json.dumps(event)) > _LONGEST_META:
+        if copied_size(event) > _LONGEST_META:
             event.pop("meta", None)
         return replace(self, event=event, referenced=True)
 
@@ -246,11 +253,25 @@ async def find_key(store: ParkedStore, scope: Scope, partition_key: str) -> Park
         PreconditionFailed, ParkingError: as `key_in`.
     """
     key = await key_in(store, scope.partition_of(partition_key))
-    if key is None:
-        # Parked before 0.1.0. No program writes such keys any more, so a read proves enough.
-        with suppress(NotFound):
-            return key_of(await store.read(KEY_ID, partition_key))
-    return key
+    return await _old_key_in(store, partition_key) if key is None else key
+
+
+async def find_named(store: ParkedStore, scope: Scope, name: str) -> ParkedKey | None:
+    """
+    Return the parked key that a lease has a name for, or None where it is certain that it is not parked.
+
+    Raises:
+        PreconditionFailed, ParkingError: as `key_in`.
+    """
+    key = await key_in(store, scope.partition_named(name))
+    return await _old_key_in(store, name) if key is None and broker_id(name) == name else key
+
+
+async def _old_key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
+    # Parked before 0.1.0. No program writes such keys any more, so a read proves enough.
+    with suppress(NotFound):
+        return key_of(await store.read(KEY_ID, partition_key))
+    return None
 
 
 def key_of(document: Mapping[str, Any]) -> ParkedKey:

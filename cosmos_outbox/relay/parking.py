@@ -82,6 +82,7 @@ from cosmos_outbox.relay.parked import (
     ParkedKey,
     Scope,
     find_key,
+    find_named,
     held_id,
     key_of,
 )
@@ -155,18 +156,21 @@ class Parking:
 
         return await until_applied(step, self._retry)
 
-    async def is_parked(self, partition_key: str, scope: Scope) -> bool:
+    async def is_parked(self, name: str, scope: Scope) -> bool:
         """
-        Say for certain whether a key is parked.
+        Say whether the key that a lease has this name for is parked; one whose document cannot be read is.
 
         Raises:
-            StoreError, ParkingError: the store refused or failed, or the key's document cannot be read.
+            StoreError: the store refused or failed.
         """
 
         async def step(deadline: Deadline) -> bool:
-            return await deadline.attempt(find_key, self._store, scope, partition_key) is not None
+            return await deadline.attempt(find_named, self._store, scope, name) is not None
 
-        return await until_applied(step, self._retry)
+        try:
+            return await until_applied(step, self._retry)
+        except ParkingError:
+            return True
 
     async def hold(
         self,

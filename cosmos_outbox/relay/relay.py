@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -18,6 +18,7 @@ from cosmos_outbox.documents import is_malformed_event
 from cosmos_outbox.errors import (
     MessageRejected,
     OutboxError,
+    ParkingError,
     ParkingFull,
     PublishError,
     TopicRefusesAll,
@@ -35,19 +36,22 @@ from cosmos_outbox.instrumentation import (
     PublishFailed,
     PublishHalted,
     Record,
+    WatchFailed,
     guarded,
     log_hook,
 )
 from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
 from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, share_out, streams_of
-from cosmos_outbox.relay.message import broker_id
+from cosmos_outbox.relay.names import ParkedNames
 from cosmos_outbox.relay.parked import Failure, Scope, failure_of
 from cosmos_outbox.relay.parking import Parking
-from cosmos_outbox.relay.verdict import JudgedPublisher
+from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW, JudgedPublisher
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
 _LOOK_SECONDS = 15.0  # between two looks for keys that no lease names, and for names that are out of date
-_CHECKED_AT_ONCE = 10  # names of a lease, each of which costs two requests
+_LONGEST_LOOK_SECONDS = 1.0  # what a store that is away may cost a page
+_ATTEMPTS_BEFORE_A_LOOK = 5  # at the same messages; an operator may have parked their key by hand
+_CHECKED_AT_ONCE = 10  # names of a lease, each of which costs three requests where it is out of date
 _MOST_LEASES = 1000  # remembered; more than one process can serve. One that is forgotten is begun anew
 
 # The events of each partition key that are still to be dealt with, in order
@@ -67,55 +71,13 @@ class _Outcome:
     How far a lane came: an event behind a rejected or doubted one of its partition key is in neither list.
 
     doubted: events for whose refusal the topic may be at fault.
+    aside: events whose keys were parked by hand while the broker did not answer.
     """
 
     accepted: set[EventKey] = field(default_factory=set)
     rejected: list[_Rejection] = field(default_factory=list)
     doubted: list[tuple[Delivery, TopicRefusesAll]] = field(default_factory=list)
-
-
-class _ParkedNames:
-    """
-    The names of the parked keys of a lease's range, as its notes have them; a name may be out of date, none is missing.
-    """
-
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-        self._names: list[str] = json.loads(notes.text) if notes.text else []  # longest unchecked first
-
-    def __contains__(self, partition_key: str) -> bool:
-        return broker_id(partition_key) in self._names
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @property
-    def untold(self) -> bool:
-        """
-        Say whether no owner of the lease has left any names yet, not even that there are none.
-        """
-        return self._notes.text is None
-
-    def add(self, *partition_keys: str) -> None:
-        names = map(broker_id, partition_keys)
-        self._names += [name for name in dict.fromkeys(names) if name not in self._names]
-        self._save()
-
-    def discard(self, partition_key: str) -> None:
-        if (name := broker_id(partition_key)) in self._names:
-            self._names.remove(name)
-            self._save()
-
-    def to_check(self, most: int) -> list[str]:
-        """
-        Return the keys that were not checked for the longest time; one too long to be named is never among them.
-        """
-        due = [name for name in self._names if broker_id(name) == name][:most]
-        self._names = [name for name in self._names if name not in due] + due
-        return due
-
-    def _save(self) -> None:
-        self._notes.text = json.dumps(self._names, ensure_ascii=False)
+    aside: list[Delivery] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -127,7 +89,7 @@ class _Lease:
     first_lane: int
     # what the topic, or the parked store, has of a page that could not be finished
     accepted: set[EventKey] = field(default_factory=set)
-    parked: _ParkedNames = field(default_factory=lambda: _ParkedNames(Notes()))
+    parked: ParkedNames = field(default_factory=lambda: ParkedNames(Notes()))
     tenure: int | None = None
     looked_at: float = 0.0
 
@@ -174,7 +136,9 @@ class Relay:
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
-        self._publisher, self._parking, self._lane_bytes = JudgedPublisher(publisher), parking, lane_bytes
+        self._publisher = publisher if getattr(publisher, "judged", False) else JudgedPublisher(publisher)
+        self._took_something = False
+        self._parking, self._lane_bytes = parking, lane_bytes
         self._backoff, self._notify = backoff or Backoff(), guarded(notify)
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
@@ -190,6 +154,7 @@ class Relay:
 
         Raises:
             MessageRejected: an event can never be sent as it is, and there is no parked store.
+            ParkingError: the lease names parked keys, and there is no parked store.
             TopicRefusesAll: the topic refuses every message.
             ParkingFull, StoreError: events could not be held.
                 After each of these, all events of other partition keys were accepted.
@@ -203,7 +168,7 @@ class Relay:
             # Another worker may have had the lease meanwhile. What was held of a page that it did not finish, no lease
             # names: it has to be met again.
             lease.tenure, lease.accepted = batch.tenure, set()
-            lease.parked = _ParkedNames(batch.notes)
+            lease.parked = ParkedNames(batch.notes)
         streams: Streams = streams_of(batch.documents, accepted=lease.accepted)
         for document in filter(is_malformed_event, batch.documents):
             self._notify(
@@ -212,6 +177,11 @@ class Relay:
                     document_id=str(document.get("id")),
                     partition_key=repr(document.get("partitionKey")),
                 )
+            )
+        if self._parking is None and len(lease.parked):
+            raise ParkingError(
+                f"Lease {batch.lease!r} names {len(lease.parked)} parked keys, whose events would be overtaken; name the parked "
+                "store again (OUTBOX_PARKED_CONTAINER), and release them first."
             )
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
@@ -240,31 +210,42 @@ class Relay:
         left: dict[str, list[Delivery]] = {}
         async with asyncio.TaskGroup() as group:
             sending = [
-                group.create_task(self._send((page.lease.first_lane + number) % lanes, share))
+                group.create_task(self._send((page.lease.first_lane + number) % lanes, share, page.scope))
                 for number, share in enumerate(shares)
             ]
             if self._parking is not None:
                 for key in parked:
                     group.create_task(self._hold(self._parking, page, key, streams[key], left))
-        for task in sending:
-            page.done |= task.result().accepted
-            for rejection in task.result().rejected:
+        return left | self._left_by([task.result() for task in sending], page, to_send)
+
+    def _left_by(self, outcomes: Sequence[_Outcome], page: _Page, sent: Streams) -> dict[str, list[Delivery]]:
+        """
+        Take note of what lanes came to; return what is to be sent again, or to be held.
+        """
+        again: list[Delivery] = []  # the first of each key
+        doubted: list[tuple[Delivery, TopicRefusesAll]] = []
+        for outcome in outcomes:
+            page.done |= outcome.accepted
+            again += outcome.aside
+            doubted += outcome.doubted
+            for rejection in outcome.rejected:
                 if self._parking is None:
                     page.unsendable.append(rejection)
-                    continue
-                key, event_id = rejection.delivery.event.partition_key, rejection.delivery.event.id
-                stream = to_send[key]
-                left[key] = stream[stream.index(rejection.delivery) :]
-                page.failures[key] = failure_of(event_id, rejection.error, attempts=rejection.attempts)
-        doubted = [doubt for task in sending for doubt in task.result().doubted]
-        if any(task.result().accepted for task in sending):
+                elif (doubt := self._doubt(page, rejection)) is not None:
+                    doubted.append((rejection.delivery, doubt))
+                else:
+                    event = rejection.delivery.event
+                    page.failures[event.partition_key] = failure_of(
+                        event.id, rejection.error, attempts=rejection.attempts
+                    )
+                    again.append(rejection.delivery)
+        if any(outcome.accepted for outcome in outcomes):
             # The topic takes messages: these come again, and are believed or not by what it took meanwhile.
-            for delivery, _ in doubted:
-                key = delivery.event.partition_key
-                left[key] = to_send[key][to_send[key].index(delivery) :]
+            again += [delivery for delivery, _ in doubted]
         else:
             page.errors += [error for _, error in doubted]
-        return left
+        streams = ((first, sent[first.event.partition_key]) for first in again)
+        return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
 
     async def _hold(
         self,
@@ -277,10 +258,14 @@ class Relay:
         failure = page.failures.pop(partition_key, None)
         lease = page.batch.lease
         try:
-            if failure is not None and len(page.lease.parked) >= parking.max_keys:
-                await self._forget_released(parking, page.lease, page.scope, most=parking.max_keys)
-                self._require_room(parking, page.lease, partition_key)
             async with self._holding:
+                if failure is not None:
+                    if len(page.lease.parked) >= parking.max_keys:
+                        await self._forget_released(parking, page.lease, page.scope, most=parking.max_keys)
+                    self._require_room(parking, page.lease, partition_key)
+                    page.lease.parked.add(
+                        partition_key
+                    )  # before: of an outcome that is not known, it is needed too
                 held = await parking.hold(partition_key, stream, failure, scope=page.scope)
         except OutboxError as error:  # other partition keys go on
             page.errors.append(error)
@@ -317,25 +302,41 @@ class Relay:
         Raises:
             StoreError: the look failed, and the lease has no names yet; others are looked for again later.
         """
+        if lease.parked.untold:
+            lease.parked.add(*await parking.announced(scope))
         now = asyncio.get_running_loop().time()
         try:
-            if self._announced_at is None or now - self._announced_at >= _LOOK_SECONDS:
-                self._announced_at = now  # a store that is away costs no page more than it must
-                self._announced = await parking.announced(scope)
-            if lease.parked.untold:
-                lease.parked.add(*self._announced)
-            if len(lease.parked) and now - lease.looked_at >= _LOOK_SECONDS:
-                lease.looked_at = now
-                await self._forget_released(parking, lease, scope, most=_CHECKED_AT_ONCE)
-        except OutboxError:
-            if lease.parked.untold:
-                self._announced_at = None
-                raise
+            async with asyncio.timeout(_LONGEST_LOOK_SECONDS):
+                await self._look_for_announced(parking, scope)
+                if len(lease.parked) and now - lease.looked_at >= _LOOK_SECONDS:
+                    lease.looked_at = now
+                    await self._forget_released(parking, lease, scope, most=_CHECKED_AT_ONCE)
+        except (OutboxError, TimeoutError) as error:
+            self._notify(WatchFailed(subject="which keys are parked by hand", error=error))
+
+    async def _look_for_announced(self, parking: Parking, scope: Scope) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._announced_at is None or now - self._announced_at >= _LOOK_SECONDS:
+            self._announced_at = now  # one look for all leases, and one that fails is made again later
+            self._announced = await parking.announced(scope)
 
     async def _forget_released(self, parking: Parking, lease: _Lease, scope: Scope, *, most: int) -> None:
         for name in lease.parked.to_check(most):
             if not await parking.is_parked(name, scope):
-                lease.parked.discard(name)
+                lease.parked.forget(name)
+
+    def _doubt(self, page: _Page, rejection: _Rejection) -> TopicRefusesAll | None:
+        """
+        Return why a rejection is not believed: this worker saw the topic take nothing yet, and a handful of keys is parked.
+        """
+        known = len(page.lease.parked) + len(page.failures)
+        if self._took_something or known < BELIEVED_IN_A_ROW:
+            return None
+        return TopicRefusesAll(
+            f"{known} keys of the lease are parked already, and the topic has taken nothing since this worker began, so it "
+            f"may be at fault; the lease waits. If this event can never be sent, park its key by hand "
+            f"(`cosmos-outbox parked park`). The last refusal: {rejection.error}"
+        )
 
     def _require_room(self, parking: Parking, lease: _Lease, partition_key: str) -> None:
         if len(lease.parked) >= parking.max_keys and partition_key not in lease.parked:
@@ -344,7 +345,7 @@ class Relay:
                 f"{partition_key!r} cannot be; list them, release or drop some, or raise the limit."
             )
 
-    async def _send(self, lane: int, due: Sequence[Delivery]) -> _Outcome:
+    async def _send(self, lane: int, due: Sequence[Delivery], scope: Scope) -> _Outcome:
         """
         Send the deliveries of one lane in order; around a rejected one, only its own partition key stops.
         """
@@ -373,6 +374,10 @@ class Relay:
                     chunks.appendleft((rest, attempts))
                     attempt = 1 if error.accepted else attempt + 1
                     await self._back_off(lane, attempt, error, rest)
+                    if attempt >= _ATTEMPTS_BEFORE_A_LOOK and self._parking is not None:
+                        aside = await self._parked_by_hand(self._parking, scope, rest)
+                        outcome.aside += aside
+                        stopped |= {delivery.event.partition_key for delivery in aside}
                 elif not isinstance(error, MessageRejected):
                     raise
                 elif len(rest) == 1:
@@ -380,6 +385,7 @@ class Relay:
                     stopped.add(rest[0].event.partition_key)
                     self._tell_rejected(lane, rest[0], error)
                 else:
+                    attempt = 0
                     middle = len(rest) // 2
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
             else:
@@ -387,10 +393,24 @@ class Relay:
                 self._accepted(outcome, lane, chunk, seconds=loop.time() - started)
         return outcome
 
+    async def _parked_by_hand(
+        self, parking: Parking, scope: Scope, waiting: Sequence[Delivery]
+    ) -> list[Delivery]:
+        """
+        Return the first event of each key among those that wait which an operator has parked meanwhile.
+        """
+        with suppress(OutboxError, TimeoutError):
+            async with asyncio.timeout(_LONGEST_LOOK_SECONDS):
+                await self._look_for_announced(parking, scope)
+        return [
+            first for first in _first_of_each_key(waiting) if first.event.partition_key in self._announced
+        ]
+
     def _accepted(
         self, outcome: _Outcome, lane: int, deliveries: Sequence[Delivery], *, seconds: float
     ) -> None:
         if deliveries:
+            self._took_something = True
             outcome.accepted.update(delivery.key for delivery in deliveries)
             record = MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds)
             self._tell(record, deliveries)

@@ -17,6 +17,7 @@ from cosmos_outbox.errors import (
     MessageRejected,
     NotFound,
     ParkingError,
+    ReleaseInProgress,
     UsageError,
 )
 from cosmos_outbox.messages import OutboundMessage
@@ -221,7 +222,7 @@ class ParkedKeys:
 
     async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
         """
-        Set a key aside by hand: the relays hold its events as soon as they look, within half a minute.
+        Set a key aside by hand: the relays hold its events as soon as they look, within 15 seconds.
 
         Returns:
             The key as it is parked now; one that was parked already stays as it is.
@@ -293,10 +294,12 @@ class ParkedKeys:
             ReleaseInProgress: a release of the key is under way.
             ParkingError: the document of the key or of the event cannot be read.
         """
-        await until_free(self._store, self._scope, partition_key, retry=self._retry)
+        void = await until_free(self._store, self._scope, partition_key, retry=self._retry)
 
         async def step(deadline: Deadline) -> ParkedEvent:
             key = await parked_key(self._store, self._scope, partition_key, deadline)
+            if key.claim not in (None, void):
+                raise ReleaseInProgress(f"A release of partition key {partition_key!r} has just begun.")
             event: ParkedEvent | None = None
             with suppress(NotFound):
                 event = event_of(await deadline.attempt(self._store.read, held_id(event_id), key.partition))

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.documents import Document, StoredEvent, copied_size, stored_event
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.instrumentation import (
     DeletionFailed,
@@ -30,7 +30,15 @@ from cosmos_outbox.instrumentation import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ChangeBatch, ChangeHandler, Store, Write, WriteKind
+from cosmos_outbox.ports import (
+    MAX_BATCH_OPERATIONS,
+    MAX_EVENT_BYTES,
+    ChangeBatch,
+    ChangeHandler,
+    Store,
+    Write,
+    WriteKind,
+)
 
 ALL_ACTIONS = "*"
 # A commit whose answer was lost proves itself by its events (decision 5), and by their absence for a minute.
@@ -113,8 +121,9 @@ class Retention:
         if not self._actions:
             return
         ids: _Ids = {}
-        for event in map(stored_event, batch.documents):
-            if event is not None and self._asks(event):
+        for document in batch.documents:
+            event = stored_event(document)
+            if event is not None and self._asks(event) and _is_copied_if_held(document):
                 ids.setdefault(event.partition_key, []).append(event.id)
         if ids:
             self._handled.setdefault(batch.lease, deque()).append((batch.page, ids))
@@ -208,3 +217,8 @@ class Retention:
                 told_at = asked_at
                 self._notify(DeletionsStopped(reason=reason, waiting=self._waiting))
             await asyncio.sleep(_ASKED_AGAIN_SECONDS)
+
+
+def _is_copied_if_held(document: Document) -> bool:
+    # A larger one may have been parked as a reference, and is then nowhere else.
+    return copied_size(document) <= MAX_EVENT_BYTES // 2

@@ -100,11 +100,12 @@ class RoutedPublisher:
         ConfigurationError: a topic has no publisher.
     """
 
+    judged = True  # each topic by itself: what one takes says nothing of another
+
     def __init__(self, routes: Routes, publishers: Mapping[str, Publisher]) -> None:
         missing = [topic for topic in routes.topics if topic not in publishers]
         if missing:
             raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
-        # Each topic by itself: what one takes says nothing of another.
         self._routes = routes
         self._publishers = {topic: JudgedPublisher(publisher) for topic, publisher in publishers.items()}
 

@@ -29,6 +29,7 @@ UNCLEAR_ATTEMPTS = 5  # of the same messages, each with the same answer
 _UNCLEAR_ATTEMPTS_ALONE = (
     15  # where nothing else was sent that could tell; a topic that is away is not blamed on a key
 )
+_NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
 
@@ -38,10 +39,13 @@ class JudgedPublisher:
 
     Args:
         publisher: of one topic.
+        believed: how many refusals count without anything accepted between them. Defaults to 5.
     """
 
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
+    judged = True  # a relay does not judge once more
+
+    def __init__(self, publisher: Publisher, *, believed: int = BELIEVED_IN_A_ROW) -> None:
+        self._publisher, self._believed = publisher, believed
         self._taken: OutboundMessage | None = None  # the last that the topic accepted
         self._refused: set[str] = set()  # ids of messages, since one was accepted
         self._refuses_all = False
@@ -60,8 +64,8 @@ class JudgedPublisher:
             rest = messages[error.accepted :]
             if isinstance(error, MessageRejected):
                 await self._judge_refusal(lane, rest, error)
-            elif isinstance(error, BrokerUnavailable) and error.condition is not None:
-                await self._judge_unclear(lane, rest, error, error.condition)
+            elif isinstance(error, BrokerUnavailable) and error.retry_after is None:
+                await self._judge_unclear(lane, rest, error)
             raise
         else:
             if messages:
@@ -79,7 +83,7 @@ class JudgedPublisher:
             self._refused.add(rest[0].message_id)
         elif not self._refuses_all:
             return  # which of them it is, the sender finds out
-        if len(self._refused) <= BELIEVED_IN_A_ROW or await self._takes_another(lane):
+        if len(self._refused) <= self._believed or await self._takes_another(lane):
             return
         self._refuses_all = self._taken is not None
         if len(rest) > 1 and not self._refuses_all:
@@ -92,8 +96,9 @@ class JudgedPublisher:
         ) from error
 
     async def _judge_unclear(
-        self, lane: int, rest: Sequence[OutboundMessage], error: BrokerUnavailable, condition: str
+        self, lane: int, rest: Sequence[OutboundMessage], error: BrokerUnavailable
     ) -> None:
+        condition = error.condition or _NO_ANSWER
         before, times = self._unclear.pop(_call(rest), (condition, 0))
         times = times + 1 if before == condition else 1
         self._unclear[_call(rest)] = condition, times
@@ -101,6 +106,8 @@ class JudgedPublisher:
             self._unclear.popitem(last=False)
         if times < UNCLEAR_ATTEMPTS:
             return
+        if error.condition is None and (self._taken is None or times % UNCLEAR_ATTEMPTS):
+            return  # an outage more often than not: a look now and then, and none without a message that was taken
         if self._taken is None and len(rest) == 1 and not self._believes(rest[0], times):
             raise TopicRefusesAll(
                 f"The same message failed {times} times, and no other was accepted yet: {error}",
@@ -116,7 +123,7 @@ class JudgedPublisher:
         if times < _UNCLEAR_ATTEMPTS_ALONE:
             return False
         self._refused.add(message.message_id)
-        return len(self._refused) <= BELIEVED_IN_A_ROW
+        return len(self._refused) <= self._believed
 
     async def _takes_another(self, lane: int) -> bool:
         """

@@ -80,7 +80,7 @@ class HandBackIsUnconditional(Simulation):
 class EveryRefusalIsBelieved(Simulation):
     async def play(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(verdict, "BELIEVED_IN_A_ROW", 1000)
+            patch.setattr(verdict.JudgedPublisher.__init__, "__kwdefaults__", {"believed": 1000})
             await super().play()
 
 
@@ -93,7 +93,7 @@ class UnclearAnswersAreWaitedOut(Simulation):
                 try:
                     await publisher.publish(lane, messages)
                 except BrokerUnavailable as error:
-                    error.condition = None
+                    error.condition, error.retry_after = None, 0.1  # as a broker that is busy
                     raise
 
         vague: Any = Vague()

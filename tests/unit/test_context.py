@@ -275,14 +275,31 @@ def test_a_correlation_id_that_no_message_can_carry_is_refused_by_its_name():
     context, note = ContainerContext(), committed(Note(id="n"))
     context.track(note)
     note.change("more")
-    for text, refused in (("x" * 16_000, False), ("x" * 17_000, True), ("é" * 9_000, True)):
+    for text, names, refused in (
+        ("x" * 24_000, 1, False),
+        ("x" * 25_000, 1, True),
+        ("é" * 12_500, 1, True),
+        ("\ud800" * 9_000, 1, True),
+        ("x" * 16_000, 3, False),
+        ("x" * 17_000, 3, True),
+    ):
+        correlation = dict.fromkeys(("correlationId", "causationId", "tracestate")[:names], text)
         if refused:
             with pytest.raises(EventTooLarge, match="correlationId"):
-                context.pending_commit(context.changed(), correlation={"correlationId": text}, published={})
+                context.pending_commit(context.changed(), correlation=correlation, published={})
         else:
-            assert context.pending_commit(
-                context.changed(), correlation={"correlationId": text}, published={}
-            )
+            assert context.pending_commit(context.changed(), correlation=correlation, published={})
+
+
+def test_a_correlation_id_counts_only_where_an_event_carries_it():
+    context, line = ContainerContext(), committed(Line(book="b", text="x"))
+    context.track(line, Change.UPDATE)
+    assert (
+        ()
+        == context.pending_commit(
+            context.changed(), correlation={"correlationId": "x" * 100_000}, published={}
+        ).events
+    )
 
 
 def test_control_characters_are_measured_as_they_are_sent():
