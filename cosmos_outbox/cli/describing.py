@@ -96,6 +96,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
     if (
         opened.parked
         and parked
+        and data.seen  # whose keys they are, its resource id tells
         and parked.partition_key == ("/partitionKey",)
         and await _try_documents("parked keys", opened.parked, OF_PARKED_KEYS, failures)
     ):

@@ -17,7 +17,8 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.changefeed import OnPositionAhead, ProcessorOptions
+from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ParkingFull
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay import Relay
@@ -64,6 +65,8 @@ def test_the_processors_options_are_what_the_settings_ask_for():
         "lease_expiration_seconds": 57,
         "max_poll_seconds": 2,
         "grace_seconds": 5,
+        "memory_mb": 1000,
+        "on_position_ahead": "restart",
     }
     assert ProcessorOptions(
         processor_name="billing",
@@ -75,6 +78,10 @@ def test_the_processors_options_are_what_the_settings_ask_for():
         expiration=timedelta(seconds=57),
         max_poll_interval=timedelta(seconds=2),
         grace_period=timedelta(seconds=5),
+        memory_bytes=400 * 1024 * 1024,
+        wanted=claims_to_be_an_event,
+        on_position_ahead=OnPositionAhead.RESTART,
+        restart_horizon=processor_options(settings_of()).restart_horizon,
     ) == processor_options(settings_of(**values))
     begun = processor_options(settings_of(start="2026-01-01T00:00:00Z")).start
     assert "2026-01-01T00:00:00+00:00" == getattr(begun, "isoformat", lambda: begun)()

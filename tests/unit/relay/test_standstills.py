@@ -1,0 +1,270 @@
+"""
+What must not stand still, or get lost, because of one thing that is wrong: a key, a name, a look, a broker, a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.cli.replay import sending_to
+from cosmos_outbox.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    KeyNotParked,
+    OutboxError,
+    ParkingError,
+    ParkingFull,
+    ReleaseInProgress,
+)
+from cosmos_outbox.instrumentation import LeaseCheckpointed, WatchFailed
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import Notes, Write, WriteKind
+from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.relay.parked import KEY_ID
+from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
+from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from tests.unit.relay.factories import batch, event
+from tests.unit.relay.test_parked import tampered
+from tests.unit.relay.test_parking import Counted, World, parked, place
+from tests.unit.relay.test_scopes import old
+
+# Keys and names
+
+
+async def test_each_lease_of_before_is_told_which_keys_are_parked_however_many_begin_at_once() -> None:
+    world = World()
+    await old(world)
+    world.counted.latency_seconds = 0.02
+    pages = (batch(event(key, 4), lease=lease) for lease, key in (("0", "a"), ("1", "b")))
+    await asyncio.gather(*map(world.relay, pages))
+    assert ["a/4"] == world.ids
+
+
+async def test_keys_too_long_to_be_named_leave_the_lease_too_once_they_are_handed_back() -> None:
+    world = World(max_keys=3)
+    for number in range(3):
+        key = "k" * 150 + str(number)
+        world.broker.rejects = lambda message: True
+        await world.relay(world.page(event(key, 1)))
+        world.broker.rejects = lambda message: False
+        await world.operator.release(key)
+    world.reject("b/1")
+    await world.relay(world.page(event("b", 1)))
+    assert ["b"] == [key.partition_key for key in await world.operator.list()]
+
+
+async def test_a_damaged_key_keeps_no_other_from_being_forgotten_at_the_limit() -> None:
+    world = World(max_keys=3)
+    for key in "abc":
+        world.reject(f"{key}/1")
+        await world.relay(world.page(event(key, 1)))
+    world.reject()
+    for key in "bc":
+        await world.operator.release(key)
+    await tampered(world.store, KEY_ID, place("a"), lambda document: document.pop("state"))
+    world.reject("d/1")
+    await world.relay(world.page(event("d", 1), event("e", 1)))
+    assert ["d/1"] == await world.held("d")
+    assert ["b/1", "c/1", "e/1"] == world.ids
+
+
+async def test_no_more_keys_are_parked_than_the_limit_says_although_many_of_one_page_are_refused() -> None:
+    world = World(max_keys=5)
+    await world.relay(world.page(event("calm", 1)))
+    world.broker.rejects = lambda message: message.message_id.startswith("x")
+    with pytest.raises(ParkingFull):
+        await world.relay(world.page(*(event(f"x{number}", 1, lsn=number) for number in range(50))))
+    assert 5 == len(await world.operator.list())
+
+
+async def test_notes_that_are_no_list_of_names_are_told_of_before_anything_is_sent() -> None:
+    for text in ("null", "{}", "[1]", "b"):
+        world = World()
+        with pytest.raises(ParkingError, match="notes of the lease"):
+            await world.relay(batch(event("a", 1), notes=Notes(text)))
+        assert [] == world.ids
+
+
+async def test_a_lease_that_names_parked_keys_is_not_relayed_without_the_parked_store() -> None:
+    world = await parked(later=0)
+    world.reject()
+    relay = Relay(world.broker.publisher(), notify=world.told.append)
+    with pytest.raises(ParkingError, match="OUTBOX_PARKED_CONTAINER"):
+        await relay(world.page(event("b", 3), tenure=3))
+    assert ["b/1"] == world.ids
+
+
+# The topic
+
+
+async def test_workers_that_start_while_the_topic_refuses_everything_park_a_handful_of_a_lease_in_all() -> (
+    None
+):
+    world = World()
+    world.broker.rejects = lambda message: True
+    documents = [event(f"k{number}", 1, lsn=number) for number in range(60)]
+    for tenure in range(6):
+        with suppress(OutboxError):
+            await world.worker()(world.page(*documents, tenure=tenure))
+    assert BELIEVED_IN_A_ROW >= len(await world.operator.list())
+
+
+class CutBy(MemoryBroker):
+    """
+    A broker whose connection is cut by one message.
+    """
+
+    message_id = "b/1"
+
+    async def send(self, batch: Any) -> None:
+        if any(message.message_id == self.message_id for message in batch):
+            raise BrokerUnavailable("The connection was cut.")
+        await super().send(batch)
+
+
+async def test_a_message_that_cuts_the_connection_is_parked_while_others_pass() -> None:
+    store, broker = MemoryParked(), CutBy(clock=asyncio.get_running_loop().time)
+    relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
+    await relay(batch(event("a", 1)))
+    await relay(batch(event("b", 1), event("a", 2), event("b", 2)))
+    assert ["b"] == [key.partition_key for key in await ParkedKeys(store).list()]
+    assert ["a/1", "a/2"] == [message.message_id for message in broker.accepted]
+
+
+async def test_a_key_is_set_aside_by_hand_also_while_the_broker_does_not_answer_to_its_message() -> None:
+    store, broker = MemoryParked(), CutBy(clock=asyncio.get_running_loop().time)
+    relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
+    relaying = asyncio.create_task(relay(batch(event("b", 1), event("a", 1))))
+    await asyncio.sleep(60)
+    assert not relaying.done(), "nothing tells this from an outage"
+    await ParkedKeys(store).park("b", reason="it cuts the connection")
+    async with asyncio.timeout(120):
+        await relaying
+    assert ["a/1"] == [message.message_id for message in broker.accepted]
+    assert ["b/1"] == [held.event_id for held in (await ParkedKeys(store).show("b")).held]
+
+
+async def test_a_topic_that_is_away_does_not_make_the_refusals_of_another_its_fault() -> None:
+    clock = asyncio.get_running_loop().time
+    brokers = {topic: MemoryBroker(clock=clock) for topic in "abc"}
+    publisher = RoutedPublisher(
+        parse_routes("action:B=b; action:C=c", default="a"),
+        {topic: broker.publisher(lanes=1) for topic, broker in brokers.items()},
+    )
+    store = MemoryParked()
+    relay = Relay(publisher, parking=Parking(store), notify=lambda record: None)
+
+    def routed(key: str, action: str, *, lsn: int = 1) -> Any:
+        document = event(key, 1, lsn=lsn)
+        document["data"]["action"] = action
+        return document
+
+    await relay(batch(routed("w", "B")))
+    await relay(batch(routed("x", "C")))
+    brokers["c"].down = True
+    brokers["b"].rejects = lambda message: message.session_id.startswith("p")
+    await relay(batch(*(routed(f"p{number}", "B", lsn=number) for number in range(10))))
+    assert 10 == len(await ParkedKeys(store).list())
+
+
+async def test_a_replay_goes_on_behind_any_number_of_refused_events() -> None:
+    broker = MemoryBroker(rejects=lambda message: message.message_id.startswith("x"))
+    send = sending_to(broker.publisher(lanes=1))
+    assert () == await send([event("calm", 1)])
+    assert 8 == len(await send([event(f"x{number}", 1, lsn=number) for number in range(8)]))
+    assert () == await send([event("calm", 2)])
+
+
+# The parked store, and operators
+
+
+async def test_a_look_that_fails_is_told() -> None:
+    world = World()
+    await world.relay(world.page(event("a", 1)))
+    world.counted.before = lambda operation, key: AccessDenied() if operation == "keys" else None
+    await asyncio.sleep(20)
+    await world.relay(world.page(event("a", 2)))
+    assert ["a/1", "a/2"] == world.ids
+    assert 1 == len(world.told_of(WatchFailed))
+
+
+async def test_a_parked_store_that_hangs_costs_a_page_a_second_and_few_pages_at_all() -> None:
+    world = World()
+    await world.relay(world.page(event("a", 1)))
+    world.counted.latency_seconds = 1000
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    for number in range(2, 102):
+        await world.relay(world.page(event("a", number)))
+        await asyncio.sleep(0.5)
+    assert 50 + 10 > loop.time() - started
+
+
+async def test_a_drop_does_not_break_into_a_release_that_began_while_it_looked() -> None:
+    world = await parked(later=3)
+    world.reject()
+    world.broker.latency_seconds = 1.0
+
+    class Slow(Counted):
+        """
+        A store whose first answer takes a second to arrive.
+        """
+
+        async def call(self, operation: str, partition_key: str, request: Any) -> Any:
+            answer = await super().call(operation, partition_key, request)
+            if self.requests == 1:
+                await asyncio.sleep(1.0)
+            return answer
+
+    dropping = asyncio.create_task(ParkedKeys(Slow(world.store)).drop("b", "b/4", reason="of no use"))
+    await asyncio.sleep(0.2)
+    assert 4 == (await world.operator.release("b")).sent
+    with pytest.raises((ReleaseInProgress, KeyNotParked)):
+        await dropping
+    assert () == await world.operator.records("b")
+
+
+async def test_an_event_that_was_parked_as_a_reference_is_not_deleted_after_it_was_sent_on() -> None:
+    clock = asyncio.get_running_loop().time
+    container, store = MemoryContainer(now=clock), MemoryParked()
+    large = event("b", 1, size=1_950_000)
+    stored = {name: value for name, value in large.items() if not name.startswith("_")}
+    await container.commit("b", [Write(kind=WriteKind.CREATE, id=large["id"], document=stored)])
+    broker = MemoryBroker(clock=clock, max_message_bytes=10_000_000)
+    broker.rejects = lambda message: message.session_id == "b"
+    relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
+
+    async def alone() -> tuple[str, ...]:
+        return ()
+
+    async with Retention(relay, container, delete={"*"}, others=alone) as retention:
+        await retention(batch(large, event("a", 1)))
+        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await asyncio.sleep(600)
+    broker.rejects = lambda message: False
+    keys = ParkedKeys(store, broker.publisher(), events=container)
+    assert [True] == [held.referenced for held in (await keys.show("b")).held]
+    assert (await keys.release("b")).handed_back
+
+
+async def test_an_event_that_a_commit_takes_is_copied_whole() -> None:
+    world = World()
+    document = event("b", 1)
+    document["data"]["numbers"] = [
+        1
+    ] * 640_000  # 1.28 MB as it is sent, and much more with a blank behind each comma
+
+    def rejects(message: OutboundMessage) -> bool:
+        return message.session_id == "b"
+
+    world.broker.rejects = rejects
+    await world.relay(world.page(document))
+    assert [False] == [held.referenced for held in (await world.operator.show("b")).held]
