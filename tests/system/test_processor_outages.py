@@ -41,7 +41,7 @@ async def test_workers_whose_permission_is_lost_stop_and_go_on_when_it_is_given_
         assert [] == world.out_of_order()
 
 
-async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_new_worker_repairs_it(tmp_path: Path):
+async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_worker_repairs_it(tmp_path: Path):
     async with a_world(tmp_path) as world:
         await world.start("a")
         await owned_by(world, "a")
@@ -56,7 +56,8 @@ async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_new_worker_repai
         await owned_by(world, "a", "b")
 
         assert RANGES == len(await world.leases())
-        assert "lease.repaired" in world.log("b")
+        # Which of them comes first depends on how long "b" took to start.
+        assert any("lease.repaired" in world.log(name) for name in ("a", "b"))
         assert [] == world.out_of_order()
 
 
