@@ -160,23 +160,29 @@ async def create_missing(
     by_id = await store.partitioned_by_id()
     properties = {START: _start_property(start, now)}
     created: list[Lease] = []
+    ids: dict[FeedRange, str] = {}
+    left: dict[FeedRange, OutboxError] = {}
     while True:
         # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
         physical = await feed.physical_ranges()
         listed_at = loop.time()
         leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
-        placed, left = await located(leases, physical, feed)
-        left = dict(left)
-        for gap in uncovered(physical, placed):
-            if only is not None and not any(wanted.contains(gap) for wanted in only):
+        placed, unplaced = await located(leases, physical, feed)
+        gaps = [
+            gap
+            for gap in uncovered(physical, placed)
+            if only is None or any(wanted.contains(gap) for wanted in only)
+        ]
+        # Each is asked once, however often the leases have to be listed: silent ones would hold up the rest for ever.
+        found = await identified((g for g in gaps if g in physical and g not in ids and g not in left), feed)
+        ids |= found.ids
+        left |= {**unplaced, **found.silent}
+        for gap in gaps:
+            if gap in left:
                 continue
             token, version = f"{gap.min}-{gap.max}", 1
             if gap in physical:  # else it can only be named by its bounds, as after a merge
-                found = await identified([gap], feed)
-                if found.silent:
-                    left |= found.silent
-                    continue
-                token, version = found.ids[gap], 0
+                token, version = ids[gap], 0
             if loop.time() - listed_at > LOCK_SECONDS:
                 # This process may have been frozen. Others have broken the lock then, and a lease of a range that they
                 # have split since would have all of it handled once more, from its start.

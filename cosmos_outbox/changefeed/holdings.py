@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.splits import half_replaced
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
-from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, PreconditionFailed
+from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed
 from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired
 from cosmos_outbox.leases import FeedRange, Lease
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
@@ -196,14 +196,12 @@ class Holdings:
         Return the range of the partition that a lease names by its token alone.
         """
         taken = {other.range for other in others}
-        silent: OutboxError | None = None
-        for candidate in await self._feed.physical_ranges():
-            if candidate in taken:
-                continue
-            found = await identified([candidate], self._feed)
-            if found.ids.get(candidate) == lease.token:
+        physical = await self._feed.physical_ranges()
+        found = await identified((candidate for candidate in physical if candidate not in taken), self._feed)
+        for candidate, partition_id in found.ids.items():
+            if partition_id == lease.token:
                 return candidate
-            silent = found.silent.get(candidate, silent)
+        silent = next(iter(found.silent.values()), None)
         gone = ConfigurationError(
             f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
             "delete the lease, its changes are then read again from the start of the new ranges."

@@ -1,18 +1,22 @@
 """
-Partitions: which physical partition serves a range; asked of one at a time, so that one that is throttled holds up no other.
+Partitions: which physical partition serves a range; all are asked at once, so that one that is throttled or silent holds up
+no other.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.errors import OutboxError, RangeGone, StoreError
+from cosmos_outbox.errors import OutboxError, RangeGone, StoreError, StoreUnavailable
 from cosmos_outbox.leases import FeedRange, Lease
 from cosmos_outbox.ports import ChangeFeed
 
 ASK_AGAIN = Backoff(maximum_seconds=1.0)
+ANSWER_SECONDS = 5.0
+_AT_ONCE = 32  # a container of hundreds of partitions is not asked in one burst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +31,33 @@ class Identified:
 
 async def identified(ranges: Iterable[FeedRange], feed: ChangeFeed) -> Identified:
     """
-    Ask each range once for the id of its partition.
+    Ask each range once for the id of its partition, and wait for none longer than `ANSWER_SECONDS`.
 
     Raises:
         StoreError: one is refused for good.
     """
-    ids: dict[FeedRange, str] = {}
-    silent: dict[FeedRange, OutboxError] = {}
-    for feed_range in ranges:
+    room = asyncio.Semaphore(_AT_ONCE)
+    async with asyncio.TaskGroup() as group:
+        asked = {one: group.create_task(_answer(one, feed, room)) for one in dict.fromkeys(ranges)}
+    answers = {feed_range: task.result() for feed_range, task in asked.items()}
+    silent = {one: answer for one, answer in answers.items() if isinstance(answer, OutboxError)}
+    for error in silent.values():
+        if isinstance(error, StoreError) and not error.retriable:
+            raise error
+    return Identified(
+        ids={one: answer for one, answer in answers.items() if isinstance(answer, str)}, silent=silent
+    )
+
+
+async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semaphore) -> str | OutboxError:
+    async with room:
         try:
-            ids[feed_range] = await feed.partition_id(feed_range)
-        except RangeGone as error:
-            silent[feed_range] = error
-        except StoreError as error:
-            if not error.retriable:
-                raise
-            silent[feed_range] = error
-    return Identified(ids=ids, silent=silent)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await feed.partition_id(feed_range)
+        except (RangeGone, StoreError) as error:
+            return error
+        except TimeoutError:
+            return StoreUnavailable(f"The partition did not tell its id within {ANSWER_SECONDS:g} s.")
 
 
 async def located(

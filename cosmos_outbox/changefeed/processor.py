@@ -115,9 +115,9 @@ class ChangeFeedProcessor:
         )
         self._gaps: tuple[FeedRange, ...] = ()
         self._gaps_since = 0.0
-        self._left: tuple[
-            FeedRange, ...
-        ] = ()  # never had a lease since this worker looked, for their partitions are silent
+        # Never had a lease since this worker looked, for their partitions are silent.
+        self._left: tuple[FeedRange, ...] = ()
+        self._filling: asyncio.Task[None] | None = None
 
     def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:
         """
@@ -261,8 +261,8 @@ class ChangeFeedProcessor:
                 )
                 waiting |= await self._is_to_be_repeated(lease, taking)
             if not damaged:  # what cannot be read may cover anything
-                await self._repair(container, leases)
-                waiting |= await self._create_left(container)
+                self._fill_gaps(container, leases, group)
+                waiting |= bool(self._left)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._failed(error)
             return False
@@ -281,31 +281,59 @@ class ChangeFeedProcessor:
             return error.retriable
         return False
 
-    async def _repair(self, container: MonitoredContainer, leases: Sequence[Lease]) -> None:
+    def _fill_gaps(
+        self, container: MonitoredContainer, leases: Sequence[Lease], group: asyncio.TaskGroup
+    ) -> None:
         """
-        Create leases where somebody deleted some, once no owner of a deleted one can trust it any more.
+        Have leases created of ranges that have none, beside the balancing: partitions that are silent must not hold it up.
+        """
+        deleted = self._is_to_be_repaired(gaps_between(leases))
+        if (deleted or self._left) and (self._filling is None or self._filling.done()):
+            if deleted:  # where it does not help, it is not tried at every pass
+                self._gaps_since = asyncio.get_running_loop().time()
+            self._filling = group.create_task(self._fill(container, deleted=deleted))
+
+    def _is_to_be_repaired(self, gaps: Sequence[FeedRange]) -> bool:
+        """
+        Say whether leases were deleted, and no owner of a deleted one can trust it any more.
         """
         now = asyncio.get_running_loop().time()
-        gaps = gaps_between(leases)
-        if gaps != self._gaps:
-            self._gaps, self._gaps_since = gaps, now
-        elif gaps and now - self._gaps_since > self._options.expiration.total_seconds():
-            self._gaps_since = now  # where it does not help, it is not tried at every pass
-            await self._bootstrap(container)
+        deleted = tuple(rest for gap in gaps for rest in gap.without(self._left))
+        if deleted != self._gaps:
+            self._gaps, self._gaps_since = deleted, now
+        return bool(deleted) and now - self._gaps_since > self._options.expiration.total_seconds()
 
-    async def _create_left(self, container: MonitoredContainer) -> bool:
+    async def _fill(self, container: MonitoredContainer, *, deleted: bool) -> None:
+        try:
+            await within_grace(
+                self._repair(container) if deleted else self._create_left(container),
+                asked=self._stopping,
+                seconds=0,
+            )
+        except TimeoutError:
+            return
+        except (StoreError, RangeGone) as error:
+            self._failed(error)
+
+    async def _repair(self, container: MonitoredContainer) -> None:
         """
-        Try again to create the leases that `_bootstrap` left; return True where some can be taken, or are still to come.
+        Create leases where an operator deleted some.
+        """
+        await self._bootstrap(container)
+        self._wake.set()
+
+    async def _create_left(self, container: MonitoredContainer) -> None:
+        """
+        Try again to create the leases that `_bootstrap` left.
 
         They never had an owner who may still trust them, so that nobody has to be waited for.
         """
-        if not self._left:
-            return False
         created = await bootstrap_later(
             self._prefix(container), self._left, feed=self._feed, store=self._store, start=self._start
         )
         self._leave(container, created.left)
-        return True
+        if created.leases:
+            self._wake.set()
 
     async def _bootstrap(self, container: MonitoredContainer) -> None:
         left = await bootstrap(self._prefix(container), feed=self._feed, store=self._store, start=self._start)

@@ -165,7 +165,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
     ),
     "a hot range fails the whole list": Mistake(
-        owner=bootstrap, name="identified", right="silent[feed_range] = error", wrong="raise",
+        owner=bootstrap, name="identified", right="isinstance(error, StoreError) and not error.retriable", wrong="isinstance(error, StoreError)",
         story="hot 0 0, start 0 0, " + LOAD + "wait 0 3", said="half an hour",
     ),
     "a child waits until the other one cools": Mistake(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.bootstrap import bootstrap
 from cosmos_outbox.errors import TooManyRequests
+from cosmos_outbox.instrumentation import LeasesListed, Record
 from cosmos_outbox.leases import FeedRange
 from cosmos_outbox.ports import StartFrom
 from tests.unit.changefeed.world import World
@@ -23,8 +25,10 @@ RETRY_AFTER = 2.0
 
 class Throttled:
     """
-    A feed of which some ranges answer 429.
+    A feed of which some ranges answer 429, some of them after a long silence.
     """
+
+    silence = 0.0
 
     def __init__(self, world: World) -> None:
         self._container = world.container
@@ -37,6 +41,7 @@ class Throttled:
             self.calls[name] += 1
             if args and any(hot.contains(args[0]) for hot in self.hot):
                 self.refused_at.append(asyncio.get_running_loop().time())
+                await asyncio.sleep(self.silence)
                 raise TooManyRequests(retry_after=RETRY_AFTER)
             return await getattr(self._container, name)(*args, **kwargs)
 
@@ -78,6 +83,44 @@ async def test_a_new_processor_works_on_all_ranges_but_the_one_that_is_hot_and_o
     assert [str(number) for number in range(10)] == await tokens(world)
     assert {0} == {lease.version for lease in await world.all_leases()}
     await world.stop_all()
+
+
+@pytest.mark.parametrize(("hot", "silence"), [({0}, 35.0), ({0, 1, 2}, 10.5), (set(range(9)), 35.0)])
+async def test_ranges_that_are_silent_for_longer_than_the_lock_lives_hold_up_no_other(hot, silence):
+    world = World(ranges=10)
+    feed = Throttled(world)
+    feed.silence = silence
+    feed.hot |= {one for number, one in enumerate(await world.container.physical_ranges()) if number in hot}
+    processor = world.start("a", feed=feed)
+
+    async with asyncio.timeout(20):
+        while {str(number) for number in {*range(10)} - hot} != set(await tokens(world)):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(75)
+    assert len(hot) == sum(status.stalled for status in processor.status())
+    feed.hot.clear()
+    await world.write_many(40, keys=40)
+    await world.until(world.all_handled, within=timedelta(minutes=1))
+    await world.stop_all()
+
+
+async def test_partitions_that_are_silent_hold_up_no_balancing_and_no_stop():
+    world, feed, _ = await hot_world(ranges=8, hot=7)
+    feed.hot |= set((await world.container.physical_ranges())[4:])
+    feed.silence = 35.0
+    listed = list[float]()
+
+    def note(record: Record) -> None:
+        if isinstance(record, LeasesListed):
+            listed.append(asyncio.get_running_loop().time())
+
+    world.start("a", feed=feed, hooks=[note])
+    await asyncio.sleep(600)
+    stopped = asyncio.get_running_loop().time()
+    await world.stop_all()
+
+    assert asyncio.get_running_loop().time() - stopped < 1
+    assert max(later - earlier for earlier, later in pairwise(listed)) < 15
 
 
 async def test_a_range_without_a_lease_is_told_of_by_name_within_a_minute():
