@@ -208,7 +208,7 @@ class Settings(BaseSettings):
     )
     start: Annotated[Literal["beginning", "now"] | datetime, BeforeValidator(_start)] = Field(
         default="beginning",
-        description="Where ranges without a lease begin: beginning, now, or an ISO 8601 time that is past (UTC without a zone).",
+        description="Where the first leases begin, and ranges that get theirs later: beginning, now, or an ISO 8601 time that is past (UTC without a zone).",
     )
     on_position_ahead: Literal["halt", "restart"] = Field(
         default="halt",

@@ -2,7 +2,7 @@
 Bootstrap: create the leases of all ranges, once, however many workers start at the same time.
 
 As in .NET: `<prefix>.info` says that it was done; `<prefix>.lock` is held while it is being done. On top of it, a lock
-left behind by a crash is broken, and ranges that no lease covers get one.
+left behind by a crash is broken, ranges that no lease covers get one, and `.info` says where all of them begin.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ async def bootstrap(
             await asyncio.sleep(look_again.total_seconds())
             continue
         try:
-            created = await _patiently(prefix, feed=feed, store=store, start=start, now=_written_at(held))
+            chosen = await _chosen_before(prefix, store) or _start_property(start, _written_at(held))
+            created = await _patiently(prefix, feed=feed, store=store, start=chosen)
             with suppress(Conflict):
-                await store.create(marker)
+                await store.create(marker | {START: chosen})
         finally:  # also after a fault: whoever tries again need not wait until the lock expires
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return created.left
-    # "Now" is still when the first leases were created: what came since may not have been handled.
-    repaired = await _patiently(prefix, feed=feed, store=store, start=start, now=_written_at(found))
+    repaired = await _patiently(prefix, feed=feed, store=store, start=_start_in(found, start))
     tell_repaired(repaired.leases)
     return repaired.left
 
@@ -100,9 +100,7 @@ async def bootstrap_later(
     """
     marker = _document(f"{prefix}.info", by_id=await store.partitioned_by_id())
     found = await store.read(marker["id"], _routing(marker))
-    return await create_missing(
-        prefix, feed=feed, store=store, start=start, now=_written_at(found), only=ranges
-    )
+    return await create_missing(prefix, feed=feed, store=store, start=_start_in(found, start), only=ranges)
 
 
 def tell_repaired(leases: Sequence[Lease]) -> None:
@@ -116,16 +114,14 @@ def tell_repaired(leases: Sequence[Lease]) -> None:
         )
 
 
-async def _patiently(
-    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: StartFrom | datetime, now: datetime
-) -> Creation:
+async def _patiently(prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str) -> Creation:
     """
     Create what is missing, and ask partitions that are throttled again, for a few seconds.
     """
     loop = asyncio.get_running_loop()
     until, attempt, created = loop.time() + PATIENCE_SECONDS, 0, list[Lease]()
     while True:
-        found = await create_missing(prefix, feed=feed, store=store, start=start, now=now)
+        found = await create_missing(prefix, feed=feed, store=store, start=start)
         created += found.leases
         if found.left:
             attempt += 1
@@ -141,8 +137,7 @@ async def create_missing(
     *,
     feed: ChangeFeed,
     store: LeaseStore,
-    start: StartFrom | datetime,
-    now: datetime,
+    start: str,
     only: Collection[FeedRange] | None = None,
 ) -> Creation:
     """
@@ -152,13 +147,12 @@ async def create_missing(
         prefix: of the leases.
         feed: of the container.
         store: where the leases are.
-        start: where they begin.
-        now: what `StartFrom.NOW` means, on the service's clock.
+        start: where they begin, as a lease's property.
         only: ranges to be given a lease; the others are left as they are. Defaults to all.
     """
     loop = asyncio.get_running_loop()
     by_id = await store.partitioned_by_id()
-    properties = {START: _start_property(start, now)}
+    properties = {START: start}
     created: list[Lease] = []
     ids: dict[FeedRange, str] = {}
     left: dict[FeedRange, OutboxError] = {}
@@ -234,6 +228,28 @@ def pinned(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lea
         return lease
     chosen = _start_property(start, min(since, lease.written_at()))
     return replace(lease, properties={**lease.properties, START: chosen})
+
+
+async def _chosen_before(prefix: str, store: LeaseStore) -> str | None:
+    """
+    Return the earliest start of leases that are there already, as a worker leaves them that died while it created them.
+    """
+    leases = [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
+    chosen = {lease.properties[START]: start_of(lease) for lease in leases if START in lease.properties}
+    moments = {text: start for text, start in chosen.items() if isinstance(start, datetime)}
+    if len(moments) < len(chosen):
+        return BEGINNING
+    return min(moments, key=lambda text: moments[text], default=None)
+
+
+def _start_in(marker: Document, start: StartFrom | datetime) -> str:
+    """
+    Return where the first leases began, which the marker says; not where it is .NET's, or older.
+
+    A range that gets its lease later begins there too: what came since has not been handled.
+    """
+    chosen = marker.get(START)
+    return chosen if isinstance(chosen, str) else _start_property(start, _written_at(marker))
 
 
 def _start_property(start: StartFrom | datetime, now: datetime) -> str:

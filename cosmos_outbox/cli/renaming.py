@@ -61,9 +61,9 @@ async def rename_host(
     )
     if dry_run:
         return changes
-    if any(document["id"].endswith(".info") for source in sources for document in source.documents):
-        # First, for a worker that finds no mark creates leases.
-        await _create_mark(f"{prefix}.info", target, store)
+    marks = [one for source in sources for one in source.documents if one["id"].endswith(".info")]
+    if marks:  # first, for a worker that finds no mark creates leases
+        await _create_mark(f"{prefix}.info", marks, target, store)
     for token, lease in wanted.items():
         await _put(_renamed(lease, f"{prefix}..{token}"), there.get(token), store)
     for source in sources:
@@ -147,7 +147,10 @@ async def _put(lease: Lease, there: Lease | None, store: LeaseStore) -> None:
         await store.replace(lease.raw, etag=there.etag or "")
 
 
-async def _create_mark(mark_id: str, target: Listing, store: LeaseStore) -> None:
+async def _create_mark(mark_id: str, marks: Iterable[Document], target: Listing, store: LeaseStore) -> None:
     if mark_id not in {document["id"] for document in target.documents}:
         by_id = await store.partitioned_by_id()
-        await store.create({"id": mark_id} if by_id else {"id": mark_id, "partitionKey": mark_id})
+        chosen = [str(mark[START]) for mark in marks if START in mark]
+        start = {START: chosen[0]} if chosen else {}  # where leases that are created later begin
+        routing = {} if by_id else {"partitionKey": mark_id}
+        await store.create({"id": mark_id, **routing, **start})

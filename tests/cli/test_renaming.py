@@ -54,7 +54,7 @@ class Leases(MemoryLeases):
     async def plant(self, host: str, owner: str | None = None, **continuations: str | None) -> None:
         prefix = lease_prefix("p", host, CONTAINER.database_rid, CONTAINER.container_rid)
         by_id = await self.partitioned_by_id()
-        await self.create({"id": f"{prefix}.info"})
+        await self.create({"id": f"{prefix}.info", "start": "2026-01-01T00:00:00Z"})
         for name, continuation in continuations.items():
             token = name.removeprefix("range")
             lease = new_lease(
@@ -93,6 +93,7 @@ async def test_leases_and_their_mark_move_with_their_positions_and_all_that_othe
     prefix = lease_prefix("p", GLOBAL, CONTAINER.database_rid, CONTAINER.container_rid)
     assert {f"{prefix}..0", f"{prefix}..1", f"{prefix}.info"} == {one["id"] for one in documents}
     assert {"0": '"7"', "1": None} == await leases.positions(GLOBAL)
+    assert ["2026-01-01T00:00:00Z"] == [one["start"] for one in documents if one["id"].endswith(".info")]
     assert ["kept", "kept"] == [one["from-another-program"] for one in documents if "LeaseToken" in one]
     assert {by_id} == {
         one.get("partitionKey", one["id"]) == one["id"] and ("partitionKey" not in one) for one in documents

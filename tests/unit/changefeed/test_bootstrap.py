@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, gaps_between, uncovered
+from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, gaps_between, start_of, uncovered
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.leases import FeedRange, new_lease
 from cosmos_outbox.ports import StartFrom
@@ -41,7 +41,7 @@ async def test_many_workers_at_once_create_every_lease_once():
     assert ["..0", "..1", "..2", "..3", "..4", ".info"] == await ids(world)
 
 
-async def test_marker_and_lock_are_the_documents_of_dotnet():
+async def test_marker_and_lock_are_the_documents_of_dotnet_and_the_marker_says_where_the_leases_begin():
     seen: list[dict[str, object]] = []
 
     class Spying(MemoryLeases):
@@ -54,7 +54,7 @@ async def test_marker_and_lock_are_the_documents_of_dotnet():
     await run(world)
 
     assert {"id": f"{PREFIX}.lock", "ttl": 30} == seen[0]
-    assert {"id": f"{PREFIX}.info"} == seen[-1]
+    assert {"id": f"{PREFIX}.info", "start": "beginning"} == seen[-1]
 
 
 async def test_in_a_container_partitioned_on_partition_key_every_document_carries_its_id_there():
@@ -364,6 +364,53 @@ async def test_a_lease_created_again_starts_where_now_was_when_there_were_none()
     await asyncio.sleep(3600)
 
     assert first == await from_now()
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(StartFrom.BEGINNING, StartFrom.NOW), (StartFrom.NOW, StartFrom.BEGINNING)]
+)
+async def test_a_lease_created_later_begins_where_the_first_began_whatever_its_worker_would_choose(
+    first: StartFrom, later: StartFrom
+):
+    world = World(ranges=2)
+    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=first)
+    kept, deleted = await world.all_leases()
+    await world.leases.delete(deleted.id, deleted.id)
+    await asyncio.sleep(3600)
+    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=later)
+
+    assert [kept.properties] * 2 == [lease.properties for lease in await world.all_leases()]
+
+
+async def test_beside_a_marker_of_dotnet_a_lease_begins_where_its_worker_says_and_now_is_the_markers_time():
+    world = World()
+    await world.leases.create({"id": f"{PREFIX}.info"})
+    created = virtual_utcnow()
+    await asyncio.sleep(3600)
+    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+    (lease,) = await world.all_leases()
+
+    assert created - timedelta(seconds=2) <= start_of(lease) <= created
+
+
+async def test_leases_of_a_worker_that_died_while_it_created_them_say_where_the_rest_begins():
+    class Dying(MemoryLeases):
+        async def create(self, document):
+            if document["id"].endswith("..1"):
+                raise StoreUnavailable
+            return await super().create(document)
+
+    world = World(ranges=3)
+    dying = Dying(now=virtual_seconds)
+    with pytest.raises(StoreUnavailable):
+        await bootstrap(PREFIX, feed=world.container, store=dying, start=StartFrom.NOW)
+    for document in (await dying.list("")).documents:
+        await world.leases.create({name: value for name, value in document.items() if name[0] != "_"})
+    (first,) = await world.all_leases()
+    await asyncio.sleep(60)
+    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+
+    assert [first.properties] * 3 == [lease.properties for lease in await world.all_leases()]
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ async def test_a_range_that_gets_its_lease_late_begins_where_now_was():
     feed.hot.clear()
 
     assert await world.until(world.all_handled) < 30
+    assert 1 == len({lease.properties["start"] for lease in await world.all_leases()})
     await world.stop_all()
 
 
