@@ -109,6 +109,19 @@ class PositionAhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PositionRewound:
+    """
+    A range was behind its lease for a moment and is back: what lies above `lowest_lsn` is read again.
+
+    So it is where a replica lagged. Where the lease was set ahead, by an edit or an import, what lies below is left out.
+    """
+
+    lease: str
+    position: str | None
+    lowest_lsn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBlocked:
     """
     ALARM: something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
@@ -353,6 +366,7 @@ Record = (
     | HandlerSlow
     | LeaseHalted
     | PositionAhead
+    | PositionRewound
     | LoopBlocked
     | MonitoredContainerReplaced
     | LeasesListed

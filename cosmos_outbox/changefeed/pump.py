@@ -27,7 +27,7 @@ from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.instrumentation import Hook, PageFailed, PositionAhead
+from cosmos_outbox.instrumentation import Hook, PageFailed, PositionAhead, PositionRewound
 from cosmos_outbox.leases import START, FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage
 
@@ -119,6 +119,8 @@ class Pump:
         if self._regression is not None:
             return await self._wait_for(self._regression, now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
+            lease, position = self._tenure.lease.id, self._tenure.continuation
+            self._notify(PositionRewound(lease=lease, position=position, lowest_lsn=before.lowest))
             self._tenure.advance(position_at(before.lowest))
             self._tenure.mark({BEHIND: None})
             return _From(self._tenure.continuation)

@@ -5,13 +5,14 @@ A lease that lies ahead of the feed of its range, as after a restore: nothing is
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 
 import pytest
 
 from cosmos_outbox.changefeed import OnPositionAhead, estimate_lag
 from cosmos_outbox.changefeed.position import AHEAD, Regression, lsn_of, newest_below, regressed
-from cosmos_outbox.instrumentation import PositionAhead, Record, level_of
+from cosmos_outbox.instrumentation import PositionAhead, PositionRewound, Record, level_of
 from cosmos_outbox.leases import START
 from cosmos_outbox.ports import ChangePage
 from tests.unit.changefeed.world import World
@@ -196,9 +197,9 @@ async def test_a_range_that_falls_back_for_a_moment_and_grows_past_the_position_
     await world.stop_all()
 
 
-async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_nothing_else():
-    world = World()
-    world.start("a")
+async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_a_warning_and_nothing_else():
+    world, records = World(), list[Record]()
+    world.start("a", hooks=[records.append])
     await world.write_many(100)
     await world.until(world.all_handled)
     await asyncio.sleep(2)
@@ -212,6 +213,9 @@ async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_nothing_e
 
     assert world.first_copies_in_order()
     assert 110 + 5 == sum(map(len, world.handled.values()))
+    (lease,) = await world.all_leases()
+    (warning,) = [record for record in records if level_of(record) >= logging.WARNING]
+    assert PositionRewound(lease=lease.id, position='"100"', lowest_lsn=95) == warning
 
 
 @pytest.mark.parametrize("end", ["stop", "split"])
