@@ -228,7 +228,6 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         start=settings.start if isinstance(settings.start, datetime) else StartFrom(settings.start),
         max_items=settings.page_size,
         on_position_ahead=OnPositionAhead(settings.on_position_ahead),
-        restart_horizon=timedelta(seconds=settings.event_ttl_seconds),
         # The process takes about 90 MiB before it has read anything; of the rest, what Python is done with stays for a while.
         memory_bytes=settings.memory_mb * 1024 * 1024 * 2 // 5,
         wanted=claims_to_be_an_event,

@@ -213,7 +213,7 @@ class Settings(BaseSettings):
     on_position_ahead: Literal["halt", "restart"] = Field(
         default="halt",
         description="What becomes of a lease that lies ahead of its range, as after a restore: it halts with an alarm, or "
-        "begins again OUTBOX_EVENT_TTL_SECONDS ago.",
+        "begins again at the beginning of the feed.",
     )
     page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
     memory_mb: int = Field(

@@ -25,7 +25,7 @@ class OnPositionAhead(StrEnum):
     """
 
     HALT = "halt"  # it stands still, with an alarm, until an operator resets it
-    RESTART = "restart"  # it begins again, `restart_horizon` ago: much is handled twice, nothing is left out
+    RESTART = "restart"  # it begins again, at the beginning or `restart_horizon` ago: much is handled twice
 
 
 class FailureHandler(Protocol):
@@ -74,7 +74,7 @@ class ProcessorOptions:
         on_failure: called then instead; see `FailureHandler`. Defaults to None: halt.
         on_position_ahead: what becomes of a lease that lies ahead of its range. Defaults to halt, with the alarm `PositionAhead`.
         position_ahead_after: for how long a range may seem to be behind its lease, as a replica that lags does. Defaults to 30 s.
-        restart_horizon: how long ago a restart begins. Defaults to None: at the beginning.
+        restart_horizon: how long ago a restart begins, which leaves out what is older. Defaults to None: at the beginning.
         slow_handler_after: a handler this slow is reported. Defaults to 60 s.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 

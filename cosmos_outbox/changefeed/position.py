@@ -8,7 +8,7 @@ LSNs that count as done, and would be skipped in silence. A replica that lags ca
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import BEGINNING, format_timestamp
@@ -17,6 +17,8 @@ from cosmos_outbox.ports import ChangePage
 # Properties of a lease, each with the lowest LSN that was seen of its range: one that was found ahead of it, which halts; and
 # one of which it is not known yet, for the range may only have been read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,9 @@ def restart_at(now: datetime, horizon: timedelta | None) -> str:
     """
     Return, as a lease's property, where to begin again: so long before now, or at the beginning.
     """
-    return BEGINNING if horizon is None else format_timestamp(now - horizon)
+    if horizon is None or horizon >= now - _EPOCH:  # the service knows no earlier time
+        return BEGINNING
+    return format_timestamp(now - horizon)
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from cosmos_outbox.changefeed import OnPositionAhead, estimate_lag
-from cosmos_outbox.changefeed.position import AHEAD, Regression, lsn_of, newest_below, regressed
+from cosmos_outbox.changefeed.position import AHEAD, Regression, lsn_of, newest_below, regressed, restart_at
 from cosmos_outbox.instrumentation import PositionAhead, PositionRewound, Record, level_of
 from cosmos_outbox.leases import START
 from cosmos_outbox.ports import ChangePage
@@ -158,6 +158,22 @@ async def test_a_lease_that_is_to_begin_again_leaves_nothing_out_and_tells_from_
     assert AHEAD not in lease.properties
     assert not world.workers["b"][0].status()[0].stalled
     await world.stop_all()
+
+
+@pytest.mark.parametrize(
+    ("horizon", "start"),
+    [
+        (None, "beginning"),
+        (timedelta(days=1), "2026-12-31T00:00:00.000000Z"),
+        (timedelta(days=365 * 60), "beginning"),
+        (timedelta(days=365 * 3000), "beginning"),
+        (timedelta.max, "beginning"),
+    ],
+)
+def test_a_restart_begins_at_the_beginning_where_its_horizon_is_older_than_any_time_of_the_service(
+    horizon, start
+):
+    assert start == restart_at(datetime(2027, 1, 1, tzinfo=UTC), horizon)
 
 
 async def test_a_restart_begins_no_earlier_than_its_horizon():
