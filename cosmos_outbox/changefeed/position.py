@@ -7,6 +7,7 @@ LSNs that count as done, and would be skipped in silence. A replica that lags ca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -44,6 +45,16 @@ def position_at(lsn: int) -> str:
     Return the position of an LSN, as the service writes it.
     """
     return f'"{lsn}"'
+
+
+def behind_in(properties: Mapping[str, str], position: str | None) -> int | None:
+    """
+    Return the lowest LSN that an owner before saw of a range that was behind; None where the position is not above it.
+
+    Who edited the position since has decided where to go on, and the mark must not move it forward.
+    """
+    lowest, reached = lsn_of(properties.get(BEHIND)), lsn_of(position)
+    return lowest if lowest is not None and reached is not None and reached > lowest else None
 
 
 def newest_below(position: str | None, page: ChangePage) -> int | None:

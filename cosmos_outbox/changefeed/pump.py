@@ -18,6 +18,7 @@ from cosmos_outbox.changefeed.position import (
     BEHIND,
     Regression,
     ahead_of,
+    behind_in,
     lsn_of,
     position_at,
     regressed,
@@ -88,8 +89,11 @@ class Pump:
             LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`.
         """
         properties = self._tenure.lease.properties
-        if (lowest := lsn_of(properties.get(BEHIND))) is not None:  # the owner before had to leave it open
+        if (lowest := behind_in(properties, self._tenure.continuation)) is not None:
+            # The owner before had to leave it open.
             self._regression = Regression(lowest=lowest, since=asyncio.get_running_loop().time())
+        elif BEHIND in properties:
+            self._tenure.mark({BEHIND: None})
         try:
             if AHEAD in properties:
                 following = await self._ahead(lsn_of(properties[AHEAD]))

@@ -11,7 +11,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed import OnPositionAhead, estimate_lag
-from cosmos_outbox.changefeed.position import AHEAD, Regression, lsn_of, newest_below, regressed, restart_at
+from cosmos_outbox.changefeed.position import (
+    AHEAD,
+    BEHIND,
+    Regression,
+    lsn_of,
+    newest_below,
+    regressed,
+    restart_at,
+)
 from cosmos_outbox.instrumentation import PositionAhead, PositionRewound, Record, level_of
 from cosmos_outbox.leases import START
 from cosmos_outbox.ports import ChangePage
@@ -174,6 +182,29 @@ def test_a_restart_begins_at_the_beginning_where_its_horizon_is_older_than_any_t
     horizon, start
 ):
     assert start == restart_at(datetime(2027, 1, 1, tzinfo=UTC), horizon)
+
+
+@pytest.mark.parametrize(("position", "handled"), [('"10"', 10), (None, 20), ('"20"', 0)])
+async def test_a_position_that_was_set_back_below_the_mark_is_gone_on_from(
+    position: str | None, handled: int
+):
+    records = list[Record]()
+    world = await started_ahead(records)
+    await asyncio.sleep(10)
+    await world.stop_all()
+    (lease,) = await world.all_leases()
+    assert "20" == lease.properties[BEHIND]
+    edited = lease.with_changes(now=world.utcnow(), continuation=position)
+    await world.leases.replace(edited.raw, etag=lease.etag or "")
+    world.handled.clear()
+    world.start("c", hooks=[records.append])
+    await asyncio.sleep(60)
+    await world.stop_all()
+
+    assert handled == sum(map(len, world.handled.values()))
+    assert [] == [record for record in records if level_of(record) >= logging.WARNING]
+    (lease,) = await world.all_leases()
+    assert ('"20"', False) == (lease.continuation, BEHIND in lease.properties)
 
 
 async def test_a_restart_begins_no_earlier_than_its_horizon():
