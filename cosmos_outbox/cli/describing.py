@@ -36,12 +36,20 @@ from cosmos_outbox.cli.trials import (
     Operation,
     refusals,
 )
-from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, ParkingError
-from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    NotFound,
+    OutboxError,
+    ParkingError,
+    RangeGone,
+    StoreUnavailable,
+)
+from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.retries import RetryOptions, repeated
 
 _SECONDS = 15.0
+_SECONDS_A_RANGE = 5.0
 # A look makes several requests, each with a limit of its own.
 _LOOK = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
 
@@ -71,19 +79,10 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
     leases: _Leases | None = None
     names = _Names()
     if usable:
-        feed = opened.feed
-
-        async def read_feed() -> None:
-            ranges = await feed.physical_ranges()
-            await feed.read_page(
-                ranges[0],
-                container_rid=(await feed.describe()).container_rid,
-                continuation=None,
-                start=StartFrom.NOW,
-                max_items=1,
-            )
-
-        if await _tried("read the change feed", lambda: repeated(read_feed, _LOOK), failures):
+        allowed = await _tried(
+            "read the change feed", lambda: repeated(partial(_read_any, opened.feed), _LOOK), failures
+        )
+        if allowed or not failures.denied:  # a feed that does not answer says nothing of the leases
             names = await _names(opened, failures)
             if names.known and len(names.hosts) <= 1:  # two sets of leases are no set to look at
                 leases = await _leases(opened, expiration, failures)
@@ -138,6 +137,30 @@ async def describe_for_application(opened: Opened) -> Resources:
         unanswered=tuple(failures.unanswered),
         several_write_regions=has_several_write_regions(opened.client),
     )
+
+
+async def _read_any(feed: ChangeFeed) -> None:
+    """
+    Read some range of the feed: one that is throttled or silent says nothing of the others.
+
+    Raises:
+        StoreError: the feed may not be read; or no range answered, for the reason that the last one gave.
+    """
+    container_rid = (await feed.describe()).container_rid
+    failure: OutboxError = StoreUnavailable()
+    for one in await feed.physical_ranges():
+        try:
+            async with asyncio.timeout(_SECONDS_A_RANGE):
+                await feed.read_page(
+                    one, container_rid=container_rid, continuation=None, start=StartFrom.NOW, max_items=1
+                )
+        except TimeoutError:
+            failure = StoreUnavailable(f"No answer in {_SECONDS_A_RANGE:g} s.")
+        except (*UNANSWERED, RangeGone) as error:
+            failure = error
+        else:
+            return
+    raise failure
 
 
 async def _container(container: ContainerProxy, failures: _Failures) -> ContainerDescription:
@@ -210,7 +233,7 @@ async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) ->
             lambda: estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases), _LOOK
         )
     except OutboxError as error:
-        failures.note("list leases", error)
+        failures.note("look at the leases", error)
         return None
     for name, reason in lag.unseen.items():
         failures.unanswered.append((f"see what waits for lease {name}", reason))

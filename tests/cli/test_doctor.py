@@ -45,6 +45,25 @@ def test_leases_that_nobody_works_on_are_a_warning_and_an_error_where_events_wai
     assert ("error", "owners") in found(outbox, code=2)
 
 
+@pytest.mark.parametrize("partition", ["0", None])
+def test_leases_are_looked_at_where_a_partition_or_the_whole_feed_is_throttled(
+    outbox: Local, partition: str | None
+):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+
+    async def delete_last(leases):
+        items = sorted([item["id"] async for item in leases.read_all_items() if "LeaseToken" in item])
+        await leases.delete_item(items[-1], items[-1])
+
+    outbox.on_leases(delete_last)
+    container = outbox.environment["OUTBOX_COSMOS_CONTAINER"]
+    fault = {"container": container, "operation": RequestKind.CHANGEFEED, "status": 429}
+    outbox.steer("/cosmos/faults", **fault, partition=partition, retry_after_ms=100)
+
+    assert ("error", "leases") in found(outbox, code=2)
+
+
 def test_a_range_that_no_lease_covers_is_an_error(outbox: Local):
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
@@ -148,7 +167,7 @@ def test_a_trial_whose_answer_is_lost_finds_its_own_document(outbox: Local):
 @pytest.mark.parametrize(
     ("container", "unknown"),
     [
-        ("data", {"read the change feed"}),
+        ("data", {"read the change feed", "look at the leases"}),
         ("leases", {"list leases", "create leases", "delete leases"}),
         ("parked", {"create parked keys", "delete parked keys"}),
     ],
