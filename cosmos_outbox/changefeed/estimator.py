@@ -8,10 +8,12 @@ instead of reporting phantom lag for it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.changefeed.naming import hosts_of_leases
@@ -22,6 +24,7 @@ from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
+_AT_ONCE = 8  # pages of one change each are in memory
 _LONGEST_LOOK = 300  # pages without a document, some seconds; a worker saves how far it came behind them
 
 
@@ -111,10 +114,31 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     physical = await feed.physical_ranges()
     found, _ = await located(readable_ones, physical, feed)
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(lease: Lease) -> LeaseLag:
+        async with room:
+            return await _lag_of(lease, found, physical, read, listing.read_at)
+
     return Lag(
-        leases=tuple([await _lag_of(lease, found, physical, read, listing.read_at) for lease in found]),
+        leases=await _all_of([look(lease) for lease in found]),
         damaged={lease_id: str(error) for lease_id, error in damaged.items()},
     )
+
+
+async def _all_of(looks: Sequence[Coroutine[Any, Any, LeaseLag]]) -> tuple[LeaseLag, ...]:
+    """
+    Look at several leases at once, so that one whose range is silent costs no more than its own time.
+
+    Raises:
+        OutboxError: the first that came out of a look.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(look) for look in looks]
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return tuple(task.result() for task in tasks)
 
 
 async def _lag_of(

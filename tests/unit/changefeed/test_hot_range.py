@@ -245,6 +245,20 @@ async def test_a_look_tells_what_waits_for_all_leases_but_the_hot_one_which_it_n
     assert all(seen[token].transactions > 1 and seen[token].unseen is None for token in "013")
 
 
+async def test_a_look_beside_ranges_that_are_silent_takes_as_long_as_one_of_them():
+    world, feed, _ = await hot_world(ranges=8, hot=0)
+    world.start("a")
+    await asyncio.sleep(5)
+    await world.stop_all()
+    feed.hot |= set((await world.container.physical_ranges())[2:5])
+    feed.silence = 35.0
+    started = asyncio.get_running_loop().time()
+    lag = await estimate_lag("p", feed=feed, leases=world.leases)
+
+    assert asyncio.get_running_loop().time() - started < 36
+    assert ["0", "2", "3", "4"] == sorted(name.rpartition("..")[2] for name in lag.unseen)
+
+
 async def test_a_look_reads_the_ranges_once_and_the_feed_of_each_lease_once():
     world, feed, _ = await hot_world(ranges=20, hot=0)
     feed.hot.clear()
