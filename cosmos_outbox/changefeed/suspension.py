@@ -14,7 +14,10 @@ def suspended_seconds() -> float:
     Return for how long the machine was asleep since it was started; 0 where the platform does not tell.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
+    try:
+        return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
+    except OSError:  # the kernel, or a sandbox, has no such clock
+        return 0.0
 
 
 def asleep_since(before: float, now: float) -> float:
