@@ -33,7 +33,7 @@ async def handle(
 
     Args:
         pause: waits so many seconds and returns False where the work is to end instead of being tried again.
-        again: reads the page anew, after every `halt_after_attempts` failures: what is deleted or corrected meanwhile no
+        again: reads the page anew, after every `halt_after_attempts` failures: what is deleted meanwhile no
             longer holds up what comes behind it.
 
     Returns:
