@@ -253,7 +253,7 @@ class Settings(BaseSettings):
     lag_seconds: _Seconds = Field(
         default=15.0,
         gt=0,
-        description="Time between two looks at how much waits; each costs about a read for every lease and parked key.",
+        description="Time between two looks at how much waits; each costs about a read for every lease.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe log line."
