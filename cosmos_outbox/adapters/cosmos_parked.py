@@ -4,6 +4,7 @@ CosmosParked: the ParkedStore port on a Cosmos DB container.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -63,6 +64,17 @@ class CosmosParked:
                 max_item_count=_KEYS_A_PAGE,
             )
             return tuple([document async for document in items])
+
+    async def scopes(self) -> Counter[tuple[str, str]]:
+        """
+        Return how many keys are parked of each processor and container, whoever's they are.
+        """
+        async with translated():
+            items = self._container.query_items(
+                "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey' AND IS_DEFINED(c.key)",
+                max_item_count=_KEYS_A_PAGE,
+            )
+            return Counter([(str(one["processor"]), str(one["container"])) async for one in items])
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self._store.commit(partition_key, writes)

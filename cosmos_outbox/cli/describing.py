@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from cosmos_outbox.adapters.cosmos_client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.adapters.cosmos_parked import CosmosParked
 from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
@@ -92,6 +93,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         await _try_documents("events", opened.data, [Operation.DELETE], failures)
     parked = await _container(opened.parked, failures) if opened.parked else None
     damaged_keys: tuple[str, ...] = ()
+    strange_keys: Mapping[str, int] = {}
     if (
         opened.parked
         and parked
@@ -100,6 +102,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         and await _try_documents("parked keys", opened.parked, OF_PARKED_KEYS, failures)
     ):
         damaged_keys = await _damaged_keys(opened, failures)
+        strange_keys = await _strange_keys(opened, opened.parked, failures)
     topics = await _topics(opened.target, failures)
     return Resources(
         data=data,
@@ -109,6 +112,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
         damaged_leases=leases.damaged if leases else (),
         leases_ahead=leases.ahead if leases else (),
         damaged_keys=damaged_keys,
+        strange_keys=strange_keys,
         overlaps=leases.overlaps if leases else (),
         uncovered_ranges=leases.uncovered if leases else (),
         denied=tuple(failures.denied),
@@ -267,6 +271,25 @@ async def _damaged_keys(opened: Opened, failures: _Failures) -> tuple[str, ...]:
     except OutboxError as error:
         failures.note("list parked keys", error)
     return tuple(mistakes)
+
+
+async def _strange_keys(opened: Opened, container: ContainerProxy, failures: _Failures) -> Mapping[str, int]:
+    """
+    Return of which other processors and containers keys are parked, and how many.
+    """
+    try:
+        ours = opened.target.processor, (await opened.feed.describe()).container_rid
+        found = await repeated(CosmosParked(container).scopes, RetryOptions())
+    except OutboxError as error:
+        failures.note("list parked keys", error)
+        return {}
+    return {
+        f"processor {processor!r}"
+        if container_rid == ours[1]
+        else f"processor {processor!r} of another container ({container_rid})": keys
+        for (processor, container_rid), keys in sorted(found.items())
+        if (processor, container_rid) != ours
+    }
 
 
 async def _try_documents(

@@ -4,7 +4,7 @@ Findings: what is wrong with described resources, each with its fix; rules witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -78,7 +78,8 @@ class Resources:
     leases has those that can be read, and is None where they could not be listed; damaged_leases and damaged_keys say
     what is wrong with each of the others; leases_ahead says which lie ahead of their ranges. old_hosts are those under
     which the processor has leases beside the account's own, account_host; other_processors have leases of the same
-    container. deletes is whether sent events are to be deleted.
+    container. strange_keys says of which other processors and containers keys are parked, and how many. deletes is whether
+    sent events are to be deleted.
     """
 
     data: ContainerDescription
@@ -88,6 +89,7 @@ class Resources:
     damaged_leases: tuple[str, ...] = ()
     leases_ahead: tuple[str, ...] = ()
     damaged_keys: tuple[str, ...] = ()
+    strange_keys: Mapping[str, int] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     uncovered_ranges: tuple[str, ...] = ()
     denied: tuple[tuple[str, str], ...] = ()
@@ -255,6 +257,13 @@ def _damage(resources: Resources) -> Iterator[Finding]:
             "damaged-parked-key",
             f"{mistake} Until then no event of the key is sent or held, and the lease that has one stands still.",
             "Upgrade what reads it, or correct the document by hand; the others can be released (`cosmos-outbox parked`).",
+        )
+    for whose, keys in resources.strange_keys.items():
+        yield Finding(
+            severity=Severity.NOTE,
+            check="strange-parked-keys",
+            message=f"The parked container holds {keys} keys of {whose}; `parked list` does not show them here.",
+            fix="Nothing, where that is in use. Else release them with its OUTBOX_PROCESSOR_NAME, for no other command shows them.",
         )
     for overlap in resources.overlaps:
         first, second = overlap.tokens

@@ -233,3 +233,8 @@ def test_keys_of_another_processor_are_not_seen(outbox: Local):
         "parked", "release", "ada", "--yes", code=1, OUTBOX_PROCESSOR_NAME="audit", **PARKED
     ).stderr  # fmt: skip
     assert 1 == len(outbox.json("parked", "list", **PARKED))
+    outbox.run("bootstrap")
+    for processor, told in (("outbox", []), ("audit", ["strange-parked-keys"])):
+        doctor = {"OUTBOX_TOPIC": "", "OUTBOX_PROCESSOR_NAME": processor, **PARKED}
+        findings = outbox.json("doctor", code=2, **doctor)["findings"]
+        assert told == [one["check"] for one in findings if one["check"] == "strange-parked-keys"]
