@@ -18,10 +18,10 @@ class ParkedNames:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._names = _names_in(notes.text)  # longest unchecked first
+        self._names = dict.fromkeys(_names_in(notes.text))  # longest unchecked first
 
     def __contains__(self, partition_key: str) -> bool:
-        return broker_id(partition_key) in self._names
+        return bool(self._names) and broker_id(partition_key) in self._names
 
     def __len__(self) -> int:
         return len(self._names)
@@ -34,30 +34,29 @@ class ParkedNames:
         return self._notes.text is None
 
     def add(self, *partition_keys: str) -> None:
-        names = map(broker_id, partition_keys)
-        self._names += [name for name in dict.fromkeys(names) if name not in self._names]
+        self._names |= {name: None for name in map(broker_id, partition_keys) if name not in self._names}
         self._save()
 
     def discard(self, partition_key: str) -> None:
-        if (name := broker_id(partition_key)) in self._names:
-            self._names.remove(name)
-            self._save()
+        self.forget(broker_id(partition_key))
 
     def to_check(self, most: int) -> list[str]:
         """
         Return the names that were not checked for the longest time.
         """
-        due = self._names[:most]
-        self._names = [*self._names[most:], *due]
+        due = list(self._names)[:most]
+        for name in due:  # to the end
+            del self._names[name]
+            self._names[name] = None
         return due
 
     def forget(self, name: str) -> None:
         if name in self._names:
-            self._names.remove(name)
+            del self._names[name]
             self._save()
 
     def _save(self) -> None:
-        self._notes.text = json.dumps(self._names, ensure_ascii=False)
+        self._notes.text = json.dumps(list(self._names), ensure_ascii=False)
 
 
 def _names_in(text: str | None) -> list[str]:
