@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.changefeed.naming import hosts_of_leases
+from cosmos_outbox.changefeed.position import lsn_of
 from cosmos_outbox.cli.leases import Change, leases_in, refuse_if_owned
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.leases import BEGINNING, START, Lease, lease_prefix
@@ -37,7 +38,7 @@ async def rename_host(
     Raises:
         UsageError: a worker owns a lease.
         ConfigurationError: a lease is damaged; or which of two comes first cannot be told.
-        PreconditionFailed, Conflict: somebody wrote a lease meanwhile.
+        PreconditionFailed, Conflict: another program wrote a lease meanwhile.
     """
 
     def prefix_under(host: str) -> str:
@@ -116,8 +117,8 @@ def _position(lease: Lease) -> int | str | None:
     if lease.continuation is None:
         start = lease.properties.get(START, BEGINNING)
         return -1 if start == BEGINNING else start
-    number = lease.continuation.strip('"')
-    return int(number) if number.isdecimal() else lease.continuation
+    number = lsn_of(lease.continuation)
+    return lease.continuation if number is None else number
 
 
 def _undecided(one: Lease, other: Lease, why: str) -> ConfigurationError:
