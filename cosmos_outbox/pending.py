@@ -22,9 +22,8 @@ from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT
 
 # An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
 PROVES_FOR = timedelta(hours=1)
-_LONGEST_CORRELATION = (
-    48 * 1024
-)  # of all ids and trace headers; a message carries 64 KB of properties, with its own
+# Of all ids and trace headers; a message carries 64 KB of properties, its own included.
+_LONGEST_CORRELATION = 48 * 1024
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 
 

@@ -128,7 +128,7 @@ class CosmosChangeFeed:
             raise ContainerReplaced
         if response.sub_ranges() != 1:
             # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours. Nor
-            # is one of which nobody can tell.
+            # is a page that does not say how many ranges it covers.
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")

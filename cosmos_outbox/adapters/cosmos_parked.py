@@ -67,7 +67,7 @@ class CosmosParked:
 
     async def scopes(self) -> Counter[tuple[str, str]]:
         """
-        Return how many keys are parked of each processor and container, whoever's they are.
+        Return how many keys are parked of each processor and container, those of other processors included.
         """
         async with translated():
             items = self._container.query_items(

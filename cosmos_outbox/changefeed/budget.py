@@ -3,7 +3,7 @@ Budget: how much of the feed the leases of a worker have in memory at once, and 
 
 A lease has up to two pages in memory, the one at hand and the one read ahead, and in an outage it has them for hours; and a
 third, where one that keeps failing was read again. So each read takes what it expects to need before it begins, and keeps what
-is left of the page after it; what is taken comes back with the page's last reference, whoever has it. Bytes are counted as
+is left of the page after it; what is taken comes back with the page's last reference, in whichever task. Bytes are counted as
 JSON, and Python makes several of each.
 
 *How long a page.* As many documents as fit into the lease's share: an equal part of the budget, or a quarter of what is

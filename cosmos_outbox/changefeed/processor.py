@@ -326,7 +326,7 @@ class ChangeFeedProcessor:
         """
         Try again to create the leases that `_bootstrap` left.
 
-        They never had an owner who may still trust them, so that nobody has to be waited for.
+        They never had an owner that may still trust them, so no expiration is waited for.
         """
         created = await bootstrap_later(
             self._prefix(container), self._left, feed=self._feed, store=self._store, start=self._start

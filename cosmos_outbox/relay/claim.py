@@ -35,9 +35,8 @@ from cosmos_outbox.relay.parked import (
 from cosmos_outbox.relay.queue import closings
 from cosmos_outbox.retries import Deadline, RetryOptions, until_applied
 
-VOID_AFTER_SECONDS = (
-    30.0  # a claim whose release takes nothing off the queue for so long; a live one is far quicker
-)
+# A claim is void whose release takes nothing off the queue for so long; a live one is far quicker.
+VOID_AFTER_SECONDS = 30.0
 _WATCH_SECONDS = 1.0
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 _GIVE_UP_SECONDS = 5.0

@@ -263,9 +263,8 @@ class Relay:
                     if len(page.lease.parked) >= parking.max_keys:
                         await self._forget_released(parking, page.lease, page.scope, most=parking.max_keys)
                     self._require_room(parking, page.lease, partition_key)
-                    page.lease.parked.add(
-                        partition_key
-                    )  # before: of an outcome that is not known, it is needed too
+                    # Before it is held: where the outcome stays unknown, the name is needed too.
+                    page.lease.parked.add(partition_key)
                 held = await parking.hold(partition_key, stream, failure, scope=page.scope)
         except OutboxError as error:  # other partition keys go on
             page.errors.append(error)

@@ -22,13 +22,11 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
-BELIEVED_IN_A_ROW = (
-    5  # refusals without anything accepted between them: so many keys a refusing topic may park
-)
+# Refusals without anything accepted between them: so many keys a topic that refuses everything may park.
+BELIEVED_IN_A_ROW = 5
 UNCLEAR_ATTEMPTS = 5  # of the same messages, each with the same answer
-_UNCLEAR_ATTEMPTS_ALONE = (
-    15  # where nothing else was sent that could tell; a topic that is away is not blamed on a key
-)
+# Where nothing else was sent that could tell: a topic that is away is not blamed on a key.
+_UNCLEAR_ATTEMPTS_ALONE = 15
 _NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
