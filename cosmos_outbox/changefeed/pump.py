@@ -71,7 +71,14 @@ class Pump:
     ) -> None:
         self._tenure, self._range, self._progress = tenure, feed_range, progress
         self._container_rid = container_rid
-        self._feed = Reader(feed, budget, wanted=options.wanted)
+        self._reader = Reader(
+            feed,
+            feed_range,
+            container_rid=container_rid,
+            max_items=options.max_items,
+            budget=budget,
+            wanted=options.wanted,
+        )
         self._handler, self._options, self._notify = handler, options, notify
         self._start = start_of(tenure.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
@@ -197,7 +204,7 @@ class Pump:
     async def _reading_ahead(
         self, continuation: str
     ) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
-        if not self._feed.has_room_ahead(self._options.max_items):
+        if not self._reader.has_room_ahead():
             yield None
             return
         ahead = asyncio.create_task(self._read(continuation))
@@ -217,13 +224,7 @@ class Pump:
         attempt = 0
         while True:
             try:
-                page = await self._feed.read_page(
-                    self._range,
-                    container_rid=self._container_rid,
-                    continuation=continuation,
-                    start=self._start,
-                    max_items=self._options.max_items,
-                )
+                page = await self._reader.read(continuation, start=self._start)
             except StoreError as error:
                 self._tenure.ensure_active()
                 attempt += 1

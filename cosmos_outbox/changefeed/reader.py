@@ -20,31 +20,31 @@ class Reader:
     """
 
     def __init__(
-        self, feed: ChangeFeed, budget: Budget, *, wanted: Callable[[Document], bool] | None
+        self,
+        feed: ChangeFeed,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        max_items: int,
+        budget: Budget,
+        wanted: Callable[[Document], bool] | None,
     ) -> None:
-        self._feed, self._budget, self._wanted = feed, budget, wanted
+        self._feed, self._range, self._container_rid = feed, feed_range, container_rid
+        self._max_items, self._budget, self._wanted = max_items, budget, wanted
         self._seen: Sizes | None = None
 
     @property
     def _sizes(self) -> Sizes:
         return self._seen or self._budget.typical
 
-    def has_room_ahead(self, max_items: int) -> bool:
+    def has_room_ahead(self) -> bool:
         """
         Say whether a whole page more can be read before the one at hand is done.
         """
         sizes, budget = self._sizes, self._budget
-        return longest_page(sizes, most=max_items, share=budget.share) * sizes.read <= budget.free
+        return longest_page(sizes, most=self._max_items, share=budget.share) * sizes.read <= budget.free
 
-    async def read_page(
-        self,
-        feed_range: FeedRange,
-        *,
-        container_rid: str,
-        continuation: str | None,
-        start: StartFrom | datetime,
-        max_items: int,
-    ) -> ChangePage:
+    async def read(self, continuation: str | None, *, start: StartFrom | datetime) -> ChangePage:
         """
         Read as `ChangeFeed.read_page` does, but no more changes at once than there is room for.
 
@@ -52,11 +52,11 @@ class Reader:
             RangeGone, ContainerReplaced, StoreError: as there.
         """
         sizes, budget = self._sizes, self._budget
-        items = page_within(sizes, most=max_items, share=budget.share, room=budget.free)
+        items = page_within(sizes, most=self._max_items, share=budget.share, room=budget.free)
         with budget.reserved(round(items * sizes.read)):
             page = await self._feed.read_page(
-                feed_range,
-                container_rid=container_rid,
+                self._range,
+                container_rid=self._container_rid,
                 continuation=continuation,
                 start=start,
                 max_items=items,

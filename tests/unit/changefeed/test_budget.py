@@ -127,12 +127,11 @@ class Asked:
 
 
 async def _pages(feed: Any, budget: Budget, **options: Any) -> AsyncIterator[ChangePage]:
-    reader, rid = Reader(feed, budget, **{"wanted": None, **options}), (await feed.describe()).container_rid
+    rid = (await feed.describe()).container_rid
+    reader = Reader(feed, ALL, container_rid=rid, max_items=100, budget=budget, **{"wanted": None, **options})
     continuation, more = None, True
     while more:
-        page = await reader.read_page(
-            ALL, container_rid=rid, continuation=continuation, start=StartFrom.BEGINNING, max_items=100
-        )
+        page = await reader.read(continuation, start=StartFrom.BEGINNING)
         continuation, more = page.continuation, bool(page.documents or page.dropped)
         yield page
         del page
