@@ -38,6 +38,15 @@ def waiting(name: str, owner: str | None, transactions: int, age: timedelta | No
 
 
 MOVING = status(lag=0)
+PARKED = ParkedKey(
+    partition_key="ada",
+    partition="ada",
+    scope=None,
+    epoch="1",
+    parked_at="2026-11-21T08:00:00Z",
+    failure=None,
+    held=4,
+)
 SNAPSHOT = Snapshot(
     at=AT,
     started_at=AT - timedelta(minutes=5),
@@ -128,15 +137,7 @@ def test_a_lease_that_stands_still_is_named_with_its_error():
 
 def test_parked_keys_are_named_with_the_event_that_cannot_be_sent():
     failure = Failure(event_id="e-1", reason="MessageRejected", error="too large", attempts=3)
-    key = ParkedKey(
-        partition_key="ada",
-        partition="ada",
-        scope=None,
-        epoch="1",
-        parked_at="2026-11-21T08:00:00Z",
-        failure=failure,
-        held=4,
-    )
+    key = replace(PARKED, failure=failure)
     texts = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=1, keys=(key,), events=4)))).texts
     assert {"ada", "4", "e-1", "too large"} <= set(texts)
     many = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=5000)))).texts
@@ -173,15 +174,7 @@ def test_parked_keys_that_nobody_can_see_any_more_are_unknown_and_not_none():
 
 
 def test_times_are_shown_to_the_second_in_utc():
-    key = ParkedKey(
-        partition_key="ada",
-        partition="ada",
-        scope=None,
-        epoch="1",
-        parked_at="2026-11-21T09:30:00.123456+02:00",
-        failure=None,
-        held=4,
-    )
+    key = replace(PARKED, parked_at="2026-11-21T09:30:00.123456+02:00")
     stranger = replace(key, partition_key="eve", parked_at="yesterday")
     snapshot = replace(SNAPSHOT, at=AT.astimezone(timezone(timedelta(hours=2))))
     text = page_of(replace(snapshot, parked=ParkedSeen(count=2, keys=(key, stranger))))
