@@ -203,7 +203,7 @@ def copied_size(document: Mapping[str, Any]) -> int:
 
 def is_malformed_event(document: Mapping[str, Any]) -> bool:
     """
-    Say whether a document calls itself an event, but cannot be told to anybody.
+    Say whether a document calls itself an event, but cannot be published.
 
     Its id or partition key is no string, or its data no object, or null. Neither this library nor Microsoft's sample writes
     such.

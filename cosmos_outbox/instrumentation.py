@@ -447,7 +447,7 @@ def guarded(notify: Hook) -> Hook:
     """
     Return a hook that logs what another one raises, and goes on: what it was told of has happened, and stays so.
 
-    Whoever calls a hook calls it so: raised on the way, its mistake would fail work that is done.
+    The relay and the worker call their hooks through this: what a hook raised would fail work that is done.
     """
 
     def told(record: Record) -> None:

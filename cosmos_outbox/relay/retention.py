@@ -208,7 +208,7 @@ class Retention:
             try:
                 others = await self._others()
                 reason = f"Other processors read the container: {', '.join(others)}." if others else None
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows
+            except Exception as error:  # noqa: BLE001 - any fault leaves it unknown
                 reason = f"Whether other processors read the container is not known: {error}"
             if reason is None:
                 self._alone_until = asked_at + _ASKED_AGAIN_SECONDS
