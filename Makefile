@@ -13,22 +13,22 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## create .venv from the pinned requirements
-$(STAMP): requirements-dev.txt pyproject.toml
+$(STAMP): requirements-dev.txt pyproject.toml emulators/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cosmos-outbox needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators
 	@touch $@
 
 demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--json --contacts N ...")
-	@$(PY) -m examples.contacts demo $(DEMO_ARGS)
+	@$(PY) -m demo demo $(DEMO_ARGS)
 
 run: $(STAMP) ## the whole stack until Ctrl-C
-	@$(PY) -m examples.contacts run $(RUN_ARGS)
+	@$(PY) -m demo run $(RUN_ARGS)
 
 # Tests of real processes and SDKs wait more than they compute, so they run beside all others. Exit code 5 of one half
 # means that PYTEST_ARGS chose none of its tests.
-WAITING := tests/system tests/chaos tests/cli tests/worker tests/contracts
+WAITING := tests/system tests/chaos tests/cli tests/service tests/contracts
 test: check ## everything CI runs
 	@log=$$(mktemp); \
 	$(PY) -m pytest $(WAITING) $(PYTEST_ARGS) > $$log 2>&1 & waiting=$$!; \
@@ -75,7 +75,7 @@ check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rule
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
 	@: "$${OUTBOX_TEST_COSMOS_CONNECTION_STRING:?is not set: nothing was tested}" \
 		"$${OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING:?is not set: nothing was tested}"
-	@$(PY) -m examples.contacts demo --contacts 10 --partitions 1 --concurrency 4 \
+	@$(PY) -m demo demo --contacts 10 --partitions 1 --concurrency 4 \
 		--cosmos "$$OUTBOX_TEST_COSMOS_CONNECTION_STRING" --servicebus "$$OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING"
 	$(PY) -m pytest tests/contracts tests/examples/test_scenarios.py -k azure $(PYTEST_ARGS)
 

@@ -35,9 +35,9 @@ from typing import Any
 from azure.cosmos.aio import CosmosClient
 
 from benchmarks.emulated import DATABASE, Emulated, emulated
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 

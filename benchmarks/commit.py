@@ -27,10 +27,10 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox import DomainEvent, Entity, Outbox
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_store import open_store
-from emulators.cosmos.protocol import RequestKind
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import open_store
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 ROUNDS = 60
 TEXT = "x" * 200

@@ -18,8 +18,8 @@ import aiohttp
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
 
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from examples.contacts.demo.processes import Children
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from demo.processes import Children
 
 DATABASE = "bench"
 PARKED = "parked"
@@ -185,7 +185,10 @@ async def emulated() -> AsyncIterator[Emulated]:
         config = _configuration(Path(directory))
         async with Children(Path(directory)) as children:
             process = await children.start(
-                "emulators", ("-m", "emulators", "--json", "--config", str(config)), env={}, announces=True
+                "emulators",
+                ("-m", "cosmos_outbox_emulators", "--json", "--config", str(config)),
+                env={},
+                announces=True,
             )
             announced = await process.announcement()
             async with (

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.emulated import DATABASE, Emulated
 from benchmarks.ways import bare_loop, relay
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.service_bus import open_service_bus_client
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 
 _JOIN_SECONDS = 10
 

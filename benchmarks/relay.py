@@ -25,7 +25,7 @@ from azure.servicebus.aio import ServiceBusClient
 from benchmarks.emulated import Emulated, commit_events, emulated
 from benchmarks.processes import Worker, running_loop, running_worker
 from benchmarks.ways import bare_loop, relay, sample_design
-from cosmos_outbox.adapters.service_bus import open_service_bus_client
+from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 
 KEYS = 1000
 DELAYS_MS = (0, 5, 20)

@@ -21,22 +21,23 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from benchmarks.emulated import DATABASE, PARKED
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos_parked import open_parked
-from cosmos_outbox.adapters.cosmos_store import CosmosStore
-from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.adapters.traced_publisher import TracedPublisher
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.instrumentation import MessagesPublished, Record, log_hook
+from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
-from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.records import MessagesPublished, Record, log_hook
+from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.relay.ttl import TtlGuard
-from worker.exporters import opened_telemetry
-from worker.vitals import Identity, Vitals
-from worker.watching import WatchedFeed, watch
+from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.health import Identity, Vitals
+from cosmos_outbox.service.polling import WatchedFeed, watch
 
 PAGE = 100
 SAMPLE_PAGE = 25

@@ -4,10 +4,10 @@ cosmos-outbox: the transactional outbox for Azure Cosmos DB and Azure Service Bu
 
 from __future__ import annotations
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.correlation import correlated
 from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.entities import Entity, SoftDeletable
+from cosmos_outbox.domain.entities import Entity, SoftDeletable
+from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import (
     AccessDenied,
     BatchTooLarge,
@@ -42,11 +42,10 @@ from cosmos_outbox.errors import (
     TopicUnavailable,
     UsageError,
 )
-from cosmos_outbox.events import DomainEvent
 from cosmos_outbox.ports import Store
-from cosmos_outbox.repository import EntityPage, Repository
-from cosmos_outbox.retries import RetryOptions
-from cosmos_outbox.unit_of_work import Commit, Outbox, UnitOfWork
+from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.write.repository import EntityPage, Repository
+from cosmos_outbox.write.unit_of_work import Commit, Outbox, UnitOfWork
 
 __all__ = [
     "AccessDenied",

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos_outbox.entities import Entity, owns
-from cosmos_outbox.events import DomainEvent
+from cosmos_outbox.domain.entities import Entity, owns
+from cosmos_outbox.domain.events import DomainEvent
 
 EVENT_TYPE = "domainEvent"
 KEPT_FOREVER = -1

@@ -1,11 +1,17 @@
 """
-OutboundMessage: what leaves for Service Bus, free of any SDK type.
+Messages: what leaves for Service Bus, free of any SDK type, and the message of an event, a pure function: every resend,
+by whatever worker, is the same message.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from cosmos_outbox.documents import StoredEvent
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # What Service Bus takes of one property and of all of them, names included. Beyond it the service answers as if it had a
@@ -13,6 +19,22 @@ MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service B
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
 
 PropertyValue = str | int
+
+HASHED = "sha256:"  # begins every id that stands for one the broker would not take
+
+_PROPERTIES = {
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    "entityType": "entity-type",
+    "entityId": "entity-id",
+    "entityVersion": "entity-version",
+    "commitId": "commit-id",
+    "sequence": "sequence",
+    "schemaVersion": "schema-version",
+    "correlationId": "correlation-id",
+    "causationId": "causation-id",
+}
+_INT = range(-(2**31), 2**31)  # what the SDK makes of a whole number in AMQP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +70,75 @@ def require_properties_that_fit(message: OutboundMessage) -> None:
         raise ValueError(
             f"its properties have {total} bytes in all; Service Bus takes {MAX_PROPERTIES_BYTES}"
         )
+
+
+def message_of(event: StoredEvent) -> OutboundMessage:
+    """
+    Return the message that carries an event; what its `meta` lacks, the message lacks.
+    """
+    return OutboundMessage(
+        message_id=broker_id(event.id),
+        session_id=broker_id(event.partition_key),
+        subject=text(event.action),
+        body=_json(event.data),
+        properties=_properties(event.meta),
+    )
+
+
+def broker_id(name: str) -> str:
+    """
+    Return the id under which Service Bus knows a name: the name itself or, where that cannot be, its marked hash.
+
+    A name that looks like a hash is hashed too, so that two names never share an id.
+    """
+    if name and not name.startswith(HASHED) and _is_text(name) and _utf16_length(name) <= MAX_ID_LENGTH:
+        return name
+    return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
+    found = ((name, meta.get(key)) for key, name in _PROPERTIES.items())
+    return {name: _property(value) for name, value in found if value is not None and value != ""}
+
+
+def _property(value: Any) -> PropertyValue:
+    # Other programs write documents too: what has no AMQP type here travels as the JSON it was.
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value in _INT:
+        return value
+    return _json(value).decode()
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a surrogate pair: legal in JSON as an escape, not in UTF-8
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def text(value: str) -> str:
+    """
+    Return what UTF-8 can carry of a string: half a surrogate pair, legal in JSON, becomes a replacement character.
+    """
+    return (
+        value
+        if _is_text(value)
+        else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
+
+
+def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _utf16_length(value: str) -> int:
+    if value.isascii():
+        return len(value)
+    return len(value) + sum(character > "\uffff" for character in value)

@@ -1,15 +1,15 @@
 """
-Retries: for how long a request is repeated, and the loops for requests and for steps that are safe to repeat.
+Retries: how long to wait between attempts, for how long to try, and the loops for requests and for conditional writes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import (
     ConfigurationError,
     Conflict,
@@ -21,6 +21,26 @@ from cosmos_outbox.errors import (
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = ParamSpec("ArgumentsT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """
+    Exponential with full jitter: attempt n waits a random part of `initial * 2^(n-1)`, at most `maximum`.
+    """
+
+    initial_seconds: float = 0.1  # Defaults to 100 ms.
+    maximum_seconds: float = 30.0  # Defaults to 30 s.
+
+    def delay(
+        self, attempt: int, *, at_least: float | None = None, random_part: float | None = None
+    ) -> float:
+        """
+        Return the seconds to wait after failed attempt number `attempt` (from 1); `at_least` is what the service asked for.
+        """
+        ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** min(attempt - 1, 60))
+        part = random.random() if random_part is None else random_part
+        return max(at_least or 0.0, ceiling * part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

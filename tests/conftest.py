@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.effort import LONG
+from tests.support.effort import LONG
 
 # No claim depends on how busy the machine is; a failure prints what reproduces it.
 CLAIMS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

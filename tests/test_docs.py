@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.local import Local, emulators
-from tests.local_outbox import fill
-from tests.pages import PAGES, ROOT, Block, blocks_of, copy_repository, follow, is_followed, set_up
-from tests.patience import HUNG_SECONDS
+from tests.support.local_outbox import fill
+from tests.support.pages import PAGES, ROOT, Block, blocks_of, copy_repository, follow, is_followed, set_up
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

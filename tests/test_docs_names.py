@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_outbox import errors, instrumentation
-from tests.pages import PAGES, ROOT, blocks_of
-from worker.settings import Settings
+from cosmos_outbox import errors
+from cosmos_outbox import records as instrumentation
+from cosmos_outbox.service.settings import Settings
+from tests.support.pages import PAGES, ROOT, blocks_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?[^)]*\)")

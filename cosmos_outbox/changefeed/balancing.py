@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cosmos_outbox.leases import Lease
+from cosmos_outbox.changefeed.leases import Lease
 
 SIGNATURE = "handover.owner"
 WANTED_BY = "handover.wanted-by"

@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.changefeed.partitions import ASK_AGAIN, asked_to_wait, identified, located
-from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed, StoreError
-from cosmos_outbox.leases import (
+from cosmos_outbox.changefeed.leases import (
     BEGINNING,
     START,
-    FeedRange,
     Lease,
     format_timestamp,
     from_document,
     new_lease,
     parse_timestamp,
 )
+from cosmos_outbox.changefeed.partitions import ASK_AGAIN, asked_to_wait, identified, located
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed, StoreError
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, StartFrom
 
 LOCK_SECONDS = 30

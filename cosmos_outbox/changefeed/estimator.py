@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any
 
 from cosmos_outbox.changefeed.bootstrap import start_of
+from cosmos_outbox.changefeed.leases import Lease, lease_prefix, readable
 from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.partitions import located
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
 from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
 _AT_ONCE = 8  # pages of one change each are in memory

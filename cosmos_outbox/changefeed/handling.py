@@ -12,8 +12,8 @@ from dataclasses import replace
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.tenure import Tenure
-from cosmos_outbox.instrumentation import HandlerSlow, Hook, LeaseHalted, PageFailed, PageHandled
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler, ChangePage
+from cosmos_outbox.records import HandlerSlow, Hook, LeaseHalted, PageFailed, PageHandled
 
 
 async def handle(

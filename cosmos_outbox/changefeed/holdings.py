@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed.budget import Budget
+from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.partitions import identified
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
@@ -18,9 +19,9 @@ from cosmos_outbox.changefeed.splits import half_replaced
 from cosmos_outbox.changefeed.supervisor import CloseReason, supervise
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
 from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed
-from cosmos_outbox.instrumentation import BalancingFailed, Hook, LeaseAcquired
-from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+from cosmos_outbox.records import BalancingFailed, Hook, LeaseAcquired
 
 
 class Holdings:

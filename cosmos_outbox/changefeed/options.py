@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.retries import Backoff
 
 
 class OnPositionAhead(StrEnum):

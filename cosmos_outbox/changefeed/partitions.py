@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.errors import OutboxError, RangeGone, StoreError, StoreUnavailable
-from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed
+from cosmos_outbox.retries import Backoff
 
 ASK_AGAIN = Backoff(maximum_seconds=1.0)
 ANSWER_SECONDS = 5.0

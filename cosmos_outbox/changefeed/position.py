@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from cosmos_outbox.changefeed.leases import BEGINNING, format_timestamp
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.leases import BEGINNING, format_timestamp
 from cosmos_outbox.ports import ChangePage
 
 # Properties of a lease, each with the lowest LSN that was seen of its range: one that was found ahead of it, which halts; and

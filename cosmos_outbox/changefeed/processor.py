@@ -16,6 +16,7 @@ from cosmos_outbox.changefeed.balancing import plan, wished
 from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later, gaps_between, pinned
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.holdings import Holdings
+from cosmos_outbox.changefeed.leases import Lease, lease_prefix, readable, with_properties
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.partitions import asked_to_wait
@@ -30,7 +31,9 @@ from cosmos_outbox.errors import (
     RangeGone,
     StoreError,
 )
-from cosmos_outbox.instrumentation import (
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
+from cosmos_outbox.records import (
     BalancingFailed,
     Hook,
     LeasesListed,
@@ -39,8 +42,6 @@ from cosmos_outbox.instrumentation import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.leases import FeedRange, Lease, lease_prefix, readable, with_properties
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
 
 _Error = TypeVar("_Error", bound=BaseException)
 

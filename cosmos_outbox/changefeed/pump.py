@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from cosmos_outbox.changefeed.bootstrap import start_of
 from cosmos_outbox.changefeed.budget import Budget
 from cosmos_outbox.changefeed.handling import done, handle
+from cosmos_outbox.changefeed.leases import START
 from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.position import (
     AHEAD,
@@ -28,9 +29,9 @@ from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.instrumentation import Hook, PageFailed, PositionAhead, PositionRewound
-from cosmos_outbox.leases import START, FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage
+from cosmos_outbox.records import Hook, PageFailed, PositionAhead, PositionRewound
 
 _RESTS_AFTER = (
     300  # pages without a document; a service that never comes to an end of them is not asked in a hot loop

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from cosmos_outbox.changefeed.budget import Budget, Sizes, longest_page, page_within, size_of
 from cosmos_outbox.documents import Document
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.errors import Conflict, NotFound
-from cosmos_outbox.leases import FeedRange, Lease, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import LeaseStore
 
 

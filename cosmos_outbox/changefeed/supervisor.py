@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from cosmos_outbox.changefeed.budget import Budget
 from cosmos_outbox.changefeed.grace import within_grace
+from cosmos_outbox.changefeed.leases import from_document, range_of
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.partitions import ASK_AGAIN, asked_to_wait, identified
 from cosmos_outbox.changefeed.progress import Progress
@@ -17,9 +18,9 @@ from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.splits import children_of, replace_lease, to_identify
 from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import ConfigurationError, LeaseLost, OutboxError, RangeGone, StoreError
-from cosmos_outbox.instrumentation import Hook, LeaseClosed
-from cosmos_outbox.leases import FeedRange, from_document, range_of
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+from cosmos_outbox.records import Hook, LeaseClosed
 
 _TO_RELEASE_SECONDS = 5  # left of the trust, to release a lease that cannot be replaced now
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.changefeed.balancing import signed, wish_for
+from cosmos_outbox.changefeed.leases import NOTES, Lease, from_document
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.suspension import asleep_since, suspended_seconds
 from cosmos_outbox.errors import (
@@ -26,9 +26,9 @@ from cosmos_outbox.errors import (
     StoreError,
     TooManyRequests,
 )
-from cosmos_outbox.instrumentation import Hook, LeaseCheckpointed, unheard
-from cosmos_outbox.leases import NOTES, Lease, from_document
 from cosmos_outbox.ports import LeaseStore, Notes
+from cosmos_outbox.records import Hook, LeaseCheckpointed, unheard
+from cosmos_outbox.retries import Backoff
 
 _numbers = itertools.count(1)
 _WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cosmos_outbox.instrumentation import Hook, LoopBlocked
+from cosmos_outbox.records import Hook, LoopBlocked
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from itertools import combinations
 
 from cosmos_outbox.changefeed.bootstrap import uncovered
+from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.cli.leases import SeenLease
-from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.feed_range import FeedRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from cosmos_outbox.adapters.cosmos_client import has_several_write_regions
-from cosmos_outbox.adapters.cosmos_errors import translated
-from cosmos_outbox.adapters.cosmos_parked import CosmosParked
-from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss, preflight
+from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss, preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
 from cosmos_outbox.changefeed.partitions import located

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.cli.bookmark import Bookmark
 from cosmos_outbox.cli.events import Position, Wanted, read_events, sent_up_to
 from cosmos_outbox.cli.leases import leases_in, require_come, start_named
@@ -27,10 +28,9 @@ from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, Target, opened, target_of
 from cosmos_outbox.documents import StoredEvent
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.instrumentation import EventRejected
-from cosmos_outbox.leases import Lease
+from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.ports import Document, StartFrom
-from cosmos_outbox.relay import ParkedKeys
+from cosmos_outbox.records import EventRejected
 
 events = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
 

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import RangeGone, UsageError
-from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, StartFrom
 
 _PAGE_SIZE = 100

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from cosmos_outbox.adapters.service_bus_preflight import Inspection
+from cosmos_outbox.adapters.servicebus.preflight import Inspection
 from cosmos_outbox.cli.coverage import Overlap
 
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)

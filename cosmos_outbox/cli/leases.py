@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cosmos_outbox.changefeed.leases import START, Lease, format_timestamp, from_document, range_of
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.cli.output import clock_time, readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
-from cosmos_outbox.leases import START, Lease, format_timestamp, from_document, range_of
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
 
 _FIRST_YEAR = 1971  # with room for any zone; the service counts from 1970

@@ -18,7 +18,7 @@ from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
 from cosmos_outbox.cli.sending import opened_publisher
 from cosmos_outbox.cli.target import Opened, opened, target_of
 from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
-from cosmos_outbox.relay.parked import BY_HAND, ParkedEvent, ParkedKey
+from cosmos_outbox.parking.documents import BY_HAND, ParkedEvent, ParkedKey
 
 app = typer.Typer(
     help="Partition keys that are set aside because one of their events cannot be sent.", no_args_is_help=True

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from cosmos_outbox.changefeed.leases import BEGINNING, START, Lease, lease_prefix
 from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.position import lsn_of
 from cosmos_outbox.cli.leases import Change, leases_in, refuse_if_owned
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.leases import BEGINNING, START, Lease, lease_prefix
 from cosmos_outbox.ports import Document, LeaseStore, Listing, MonitoredContainer
 
 _MARKS = (".info", ".lock")

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from cosmos_outbox.cli.events import Found, Position
 from cosmos_outbox.errors import MessageRejected
-from cosmos_outbox.instrumentation import EventRejected, Record, log_hook
+from cosmos_outbox.parking import ParkedKeys
+from cosmos_outbox.parking.documents import EventStatus
 from cosmos_outbox.ports import ChangeBatch, Document, Publisher
-from cosmos_outbox.relay import ParkedKeys, Relay
-from cosmos_outbox.relay.parked import EventStatus
+from cosmos_outbox.records import EventRejected, Record, log_hook
+from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.verdict import JudgedPublisher
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]

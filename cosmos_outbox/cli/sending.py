@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from cosmos_outbox.adapters.service_bus import ServiceBusPublisher
+from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher
 from cosmos_outbox.cli.target import MESSAGE_FORMATS, Target, opened_bus
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher

@@ -13,18 +13,18 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
 
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_containers import shared_containers
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos_parked import open_parked
-from cosmos_outbox.adapters.cosmos_store import CosmosStore
-from cosmos_outbox.adapters.service_bus import BatchScope, open_service_bus_client
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.containers import shared_containers
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.servicebus.publisher import BatchScope, open_service_bus_client
+from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.leases import lease_prefix
+from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox.relay import ParkedKeys, Scope
 from cosmos_outbox.relay.routing import parse_routes
 
 _ALTERNATIVES = (

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from azure.cosmos.aio import ContainerProxy
 
-from cosmos_outbox.adapters.cosmos_errors import translated
+from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.retries import RetryOptions, repeated
 

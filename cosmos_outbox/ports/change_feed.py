@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

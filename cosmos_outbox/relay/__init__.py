@@ -6,13 +6,9 @@ Theory of operation
 A `Relay` is what a change feed processor calls with every page of a lease. It returns when the broker has accepted
 every event of the page, or the parked store holds it, and only then does the processor move the checkpoint.
 
-    message    the message of an event: pure, so a resend by any worker is the same message   (message.py)
-    delivery   the plan of a page: which events, in which order, on which lane; pure          (delivery.py)
+    plan       the plan of a page: which events, in which order, on which lane; pure          (plan.py)
     relay      carries the plan out: lanes side by side, inside a lane one after another      (relay.py)
     verdict    tells a message that can never be sent from a topic that takes nothing         (verdict.py)
-    parking    holds the events of a partition key whose next event can never be sent        (parking.py)
-    release    the operator's side of it: look, send what is held, drop                       (release.py)
-    claim      what one operator at a time does to a parked key's queue                      (claim.py)
 
     around the publisher:  routing (which topics), cloudevents (in which form)   (routing.py, cloudevents.py)
     around the handler:    ttl (what may die unsent), retention (what is deleted once sent)  (ttl.py, retention.py)
@@ -44,25 +40,11 @@ The broker is unavailable, busy, full, or the topic is missing or disabled: the 
 are sent again with back-off until they are accepted or the lease is lost. A message that the broker will never take
 is found by halving; it and later events of its partition key are put into the parked store, all others of the page go
 out. So is one at which the broker fails again and again while it takes others; a topic that refuses everything parks a
-handful of keys and then halts the lease. Without a parked store, or when that fails, the page fails with an error that names the event. It comes again then,
-but what the topic has of it is not sent twice.
+handful of keys and then halts the lease. Without a parked store, or when
+that fails, the page fails with an error that names the event. It comes again then, but what the topic has of it is not
+sent twice. What is parked waits in `cosmos_outbox.parking`.
 """
 
-from cosmos_outbox.relay.message import message_of
-from cosmos_outbox.relay.parked import Failure, ParkedEvent, ParkedKey, Scope
-from cosmos_outbox.relay.parking import Parking
 from cosmos_outbox.relay.relay import Relay
-from cosmos_outbox.relay.release import Parked, ParkedKeys, Released
 
-__all__ = [
-    "Failure",
-    "Parked",
-    "ParkedEvent",
-    "ParkedKey",
-    "ParkedKeys",
-    "Parking",
-    "Relay",
-    "Released",
-    "Scope",
-    "message_of",
-]
+__all__ = ["Relay"]

@@ -10,9 +10,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from cosmos_outbox.messages import OutboundMessage, PropertyValue
+from cosmos_outbox.messages import OutboundMessage, PropertyValue, text
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox.relay.message import text
 
 SPEC_VERSION = "1.0"
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.documents import is_malformed_event
 from cosmos_outbox.errors import (
@@ -24,7 +23,11 @@ from cosmos_outbox.errors import (
     TopicRefusesAll,
     TopicUnavailable,
 )
-from cosmos_outbox.instrumentation import (
+from cosmos_outbox.parking.documents import Failure, Scope, failure_of
+from cosmos_outbox.parking.hold import Parking
+from cosmos_outbox.parking.names import ParkedNames
+from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
+from cosmos_outbox.records import (
     EventMalformed,
     EventRejected,
     EventsHeld,
@@ -40,12 +43,9 @@ from cosmos_outbox.instrumentation import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
-from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, share_out, streams_of
-from cosmos_outbox.relay.names import ParkedNames
-from cosmos_outbox.relay.parked import Failure, Scope, failure_of
-from cosmos_outbox.relay.parking import Parking
+from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, share_out, streams_of
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW, JudgedPublisher
+from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
 _LOOK_SECONDS = 15.0  # between two looks for keys that no lease names, and for names that are out of date

@@ -15,10 +15,18 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document, StoredEvent, copied_size, stored_event
 from cosmos_outbox.errors import NotFound
-from cosmos_outbox.instrumentation import (
+from cosmos_outbox.ports import (
+    MAX_BATCH_OPERATIONS,
+    MAX_EVENT_BYTES,
+    ChangeBatch,
+    ChangeHandler,
+    Store,
+    Write,
+    WriteKind,
+)
+from cosmos_outbox.records import (
     DeletionFailed,
     DeletionsSkipped,
     DeletionsStopped,
@@ -30,15 +38,7 @@ from cosmos_outbox.instrumentation import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.ports import (
-    MAX_BATCH_OPERATIONS,
-    MAX_EVENT_BYTES,
-    ChangeBatch,
-    ChangeHandler,
-    Store,
-    Write,
-    WriteKind,
-)
+from cosmos_outbox.retries import Backoff
 
 ALL_ACTIONS = "*"
 # A commit whose answer was lost proves itself by its events (decision 5), and by their absence for a minute.

@@ -13,8 +13,8 @@ from datetime import timedelta
 from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.instrumentation import EventAgeing, EventExpiring, EventTtlShort, Hook, guarded, log_hook
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
+from cosmos_outbox.records import EventAgeing, EventExpiring, EventTtlShort, Hook, guarded, log_hook
 
 DEFAULT_TOLERATED_OUTAGE = timedelta(days=2)
 WARN_AT, ALARM_AT = 0.5, 0.8  # of an event's time to live

@@ -91,11 +91,9 @@ def _manifests(scratch: Path) -> Findings:
 
 
 def _dashboards() -> bool | None:
-    telemetry = [ROOT / "worker/telemetry.py"]
+    telemetry = [ROOT / "cosmos_outbox/service/telemetry.py"]
     measured = dashboards.metrics_of(telemetry)
-    asked = told(
-        lambda: queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py", measured)
-    )
+    asked = told(lambda: queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/records.py", measured))
     drawn = dashboards.problems(INFRA / "observability", telemetry)
     if drawn is None:
         sys.stdout.write("NOT VERIFIED: there is no dashboard and no alert rule yet\n")

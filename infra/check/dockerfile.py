@@ -13,7 +13,7 @@ from infra.check.variables import default_of
 
 _ROOT = Path(__file__).parents[2]
 # Each target, and the source of the paths that its program serves.
-TARGETS = {"worker": "worker/health.py", "api": "examples/contacts/api.py"}
+TARGETS = {"worker": "cosmos_outbox/service/http.py", "api": "examples/contacts/api.py"}
 _TAG = re.compile(r"[^:\s]+(?:/[^:\s]+)*:(?!latest)[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?")
 _SECRET = re.compile(r"(?i)connection_string|password|secret|(account|access)_?key|token")
 

@@ -12,7 +12,7 @@ import os
 import sys
 
 _READERS = {
-    "worker": ("worker.environment", "load"),
+    "worker": ("cosmos_outbox.service.environment", "load"),
     "api": ("examples.contacts.settings", "Settings"),
     "subscriber": ("examples.contacts.subscriber", "SubscriberSettings"),
 }

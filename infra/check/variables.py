@@ -10,7 +10,7 @@ from pathlib import Path
 PREFIX = "OUTBOX_"
 _ROOT = Path(__file__).parents[2]
 _SETTINGS = {
-    "worker": ("worker/settings.py", "Settings"),
+    "worker": ("cosmos_outbox/service/settings.py", "Settings"),
     "api": ("examples/contacts/settings.py", "Settings"),
     "subscriber": ("examples/contacts/subscriber.py", "SubscriberSettings"),
 }

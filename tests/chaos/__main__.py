@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.contacts.demo.lifetime import show_tails, with_children
-from examples.contacts.demo.processes import Children
+from demo.lifetime import show_tails, with_children
+from demo.processes import Children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
 

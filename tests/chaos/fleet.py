@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.contacts.demo.processes import Child, Children
-from examples.contacts.demo.stack import start_worker
+from demo.processes import Child, Children
+from demo.stack import start_worker
 from tests.chaos.script import Disturbance, Kind
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 _WATCH_SECONDS = 0.05
 _PEAK = re.compile(r"VmHWM:\s*(\d+) kB")

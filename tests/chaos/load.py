@@ -20,7 +20,7 @@ from cosmos_outbox import (
     StoreUnavailable,
     TooManyRequests,
 )
-from examples.contacts.demo.audit import CommittedEvent
+from demo.audit import CommittedEvent
 
 _RETRY_SECONDS = 0.2
 _LARGE_ONE_IN = 3  # accounts: the feed brings 40 KB of entity beside each event or two

@@ -13,17 +13,17 @@ from typing import Any
 import aiohttp
 
 from cosmos_outbox import Outbox
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_store import open_store
-from examples.contacts.demo.audit import Audit, CommittedEvent, audit
-from examples.contacts.demo.leases import lease_owners, wait_for_owners
-from examples.contacts.demo.processes import Children
-from examples.contacts.demo.stack import DATA, DATABASE, Stack, StackOptions, open_stack
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import open_store
+from demo.audit import Audit, CommittedEvent, audit
+from demo.leases import lease_owners, wait_for_owners
+from demo.processes import Children
+from demo.stack import DATA, DATABASE, Stack, StackOptions, open_stack
 from examples.contacts.received import ReceivedMessage, RecordReader
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import change_accounts
 from tests.chaos.script import Disturbance, Kind, script
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 _WATCH_SECONDS = 0.25
 _QUIET_SECONDS = 1.5

@@ -19,11 +19,11 @@ from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 from typer.testing import CliRunner, Result
 
 from cosmos_outbox import Outbox
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.changefeed.leases import range_of
 from cosmos_outbox.cli.app import app
-from cosmos_outbox.leases import range_of
 from cosmos_outbox.ports import StartFrom
 from examples.contacts.domain import Contact, Name
 from examples.contacts.provision import provision
@@ -157,7 +157,7 @@ def emulators(*, partitions: int = 2) -> Iterator[Local]:
     """
     Start emulators and provision one outbox on them.
     """
-    command = [sys.executable, "-m", "emulators", "--json", "--partitions", str(partitions)]
+    command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json", "--partitions", str(partitions)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 - our own program
         try:

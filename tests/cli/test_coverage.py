@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.cli.leases import SeenLease
-from cosmos_outbox.leases import FeedRange, Lease, new_lease
+from cosmos_outbox.feed_range import FeedRange
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 PHYSICAL = (

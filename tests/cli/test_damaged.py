@@ -12,7 +12,7 @@ import pytest
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
 from cosmos_outbox.changefeed.position import AHEAD
-from cosmos_outbox.relay import Scope
+from cosmos_outbox.parking import Scope
 from tests.cli.local import Local
 from tests.cli.test_parked import PARKED, park
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from azure.cosmos import PartitionKey
 
-from emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from tests.cli.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]

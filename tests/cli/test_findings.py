@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from cosmos_outbox.adapters.service_bus_preflight import Inspection, Miss
+from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
 from cosmos_outbox.cli.coverage import Overlap
 from cosmos_outbox.cli.findings import (
     ContainerDescription,

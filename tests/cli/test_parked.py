@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_parked import CosmosParked
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.cli.events import Wanted, read_events
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.relay import Relay
 from tests.cli.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]

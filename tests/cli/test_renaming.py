@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.cli.renaming import rename_host
 from cosmos_outbox.errors import ConfigurationError, PreconditionFailed, StoreUnavailable, UsageError
-from cosmos_outbox.leases import FeedRange, lease_prefix, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, MonitoredContainer
 from tests.cli.local import Local
 

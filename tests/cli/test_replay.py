@@ -15,7 +15,8 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.cli.events import Found, Position
 from cosmos_outbox.cli.replay import Replayed, replay, sending_to
 from cosmos_outbox.documents import Document, stored_event
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.relay import Relay
 from tests.unit.relay.factories import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))

@@ -19,7 +19,7 @@ import pytest
 
 from cosmos_outbox.cli import main
 from tests.cli.local import Local
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

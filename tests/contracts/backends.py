@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 AZURE_VARIABLE = "OUTBOX_TEST_COSMOS_CONNECTION_STRING"
 BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) else [])]

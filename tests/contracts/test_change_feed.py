@@ -12,7 +12,7 @@ import pytest
 
 from cosmos_outbox.changefeed.position import newest_below
 from cosmos_outbox.errors import ContainerReplaced, RangeGone
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, Document, StartFrom, Write, WriteKind
 from tests.contracts.backends import BACKENDS, Container, opened
 

@@ -24,14 +24,14 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import DatabaseProxy
 
-from cosmos_outbox.adapters.cosmos_client import global_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.client import global_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
 from cosmos_outbox.ports import ChangeBatch
-from emulators.cosmos.account import Account
-from emulators.cosmos.server import CosmosServer
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -13,7 +13,7 @@ import pytest
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import LeaseStore
 from tests.contracts.backends import BACKENDS, opened
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -15,15 +15,16 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_parked import open_parked
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import ConfigurationError, Conflict, KeyNotParked, NotFound, PreconditionFailed
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
-from cosmos_outbox.relay.parked import NO_ETAG
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox.relay import Relay
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.contracts.backends import AZURE_VARIABLE, BACKENDS
 from tests.unit.relay.factories import batch, event
 

@@ -24,12 +24,12 @@ from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
 # One loop for the module: opening and closing a link costs the SDK half a second each.
 pytestmark = [

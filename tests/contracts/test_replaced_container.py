@@ -14,15 +14,15 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient, DatabaseProxy
 
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
 from cosmos_outbox.errors import ContainerReplaced
-from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from emulators.cosmos.server import CosmosServer
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox.records import MonitoredContainerReplaced, Record
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

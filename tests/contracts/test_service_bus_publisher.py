@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
-from cosmos_outbox.adapters import service_bus_lane
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.adapters.service_bus import BatchScope, ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.adapters.servicebus import lane as service_bus_lane
+from cosmos_outbox.adapters.servicebus.publisher import (
+    BatchScope,
+    ServiceBusPublisher,
+    open_service_bus_client,
+)
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -25,13 +28,15 @@ from cosmos_outbox.errors import (
     TopicUnavailable,
     UsageError,
 )
-from cosmos_outbox.instrumentation import MessagesPublished, PublishFailed, Record
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.server import ServiceBusServer
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox.records import MessagesPublished, PublishFailed, Record
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.support.patience import HUNG_SECONDS
 from tests.unit.relay.factories import batch, event
 
 pytestmark = [

@@ -27,8 +27,8 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
 from tests.contracts.backends import BACKENDS, opened
-from tests.faulty_store import FaultyStore
-from tests.notes import Line, Note
+from tests.support.faulty_store import FaultyStore
+from tests.support.notes import Line, Note
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
-from tests.effort import examples
 from tests.examples.serving import Client, served
+from tests.support.effort import examples
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
 from tests.examples.serving import served
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -13,8 +13,8 @@ from cosmos_outbox import ConfigurationError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
 from tests.examples.serving import Answer, Client, served
-from tests.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.notes import actions, events, stored
+from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.notes import actions, events, stored
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -14,7 +14,7 @@ from cosmos_outbox import Conflict, NotFound, NotModified, Outbox, PreconditionF
 from examples.contacts.domain import Company, Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
 from tests.contracts.backends import BACKENDS, opened
-from tests.notes import Line
+from tests.support.notes import Line
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from examples.contacts.demo.commands import exports
+from demo.commands import exports
 
 SETTINGS = {
     "OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=http://127.0.0.1:1/;AccountKey=aw==;",

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 from aiohttp import web
 
-from examples.contacts.demo.load import Load, LoadFailed, changes_of, drive
+from demo.load import Load, LoadFailed, changes_of, drive
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -17,12 +17,12 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from examples.contacts import subscriber
 from examples.contacts.received import ReceivedMessage, RecordReader
 from examples.contacts.subscriber import SessionTimes, SubscriberSettings, subscribe
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -10,11 +10,11 @@ import json
 import pytest
 from rich.console import Console
 
-from examples.contacts.demo.audit import Audit
-from examples.contacts.demo.job import Outcome
-from examples.contacts.demo.progress import Progress
-from examples.contacts.demo.report import explain, table, to_json
-from examples.contacts.demo.view import line, picture
+from demo.audit import Audit
+from demo.job import Outcome
+from demo.progress import Progress
+from demo.report import explain, table, to_json
+from demo.view import line, picture
 
 KEYS = [
     *("committed", "delivered", "lost", "duplicated", "out_of_order"),

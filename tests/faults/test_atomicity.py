@@ -25,11 +25,11 @@ from cosmos_outbox import (
     StoreUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_store import CosmosStore, open_store
-from emulators.cosmos.faults import FaultRule, Faults, When
-from emulators.cosmos.protocol import RequestKind
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from examples.contacts.domain import Company, Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
 

@@ -10,12 +10,12 @@ import pytest
 from azure.cosmos import PartitionKey
 
 from cosmos_outbox import Outbox
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_store import open_store
-from emulators.cosmos.faults import FaultRule, When
-from emulators.cosmos.protocol import RequestKind
-from emulators.cosmos.server import CosmosServer
-from tests.notes import Line, NoteEvent
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import open_store
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.notes import Line, NoteEvent
 
 pytestmark = pytest.mark.looptime(False)
 

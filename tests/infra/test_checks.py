@@ -323,12 +323,12 @@ def test_what_a_check_cannot_go_on_from_is_a_finding_and_not_the_end(capsys: pyt
     assert "cannot be checked any further: ZeroDivisionError" in capsys.readouterr().out
 
 
-EVENTS = queries.logged_events(ROOT / "cosmos_outbox/instrumentation.py")
-METRICS = dashboards.metrics_of([ROOT / "worker/telemetry.py"])
+EVENTS = queries.logged_events(ROOT / "cosmos_outbox/records.py")
+METRICS = dashboards.metrics_of([ROOT / "cosmos_outbox/service/telemetry.py"])
 
 
 def test_the_queries_as_they_are_have_no_problem():
-    found = queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/instrumentation.py", METRICS)
+    found = queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/records.py", METRICS)
     assert [] == found
 
 
@@ -385,7 +385,7 @@ def test_an_expression_that_does_not_parse_or_reads_what_nobody_makes_is_found()
     )
     assert 1 == len(list(dashboards.judge("sum(rate(outbox_lease_moves_total[5m])", METRICS)))
     assert 1 == len(list(dashboards.judge("max(outbox_lease_lag) / max(outbox_lease_length)", METRICS)))
-    assert [] == dashboards.problems(INFRA / "observability", [ROOT / "worker/telemetry.py"])
+    assert [] == dashboards.problems(INFRA / "observability", [ROOT / "cosmos_outbox/service/telemetry.py"])
 
 
 def test_a_directory_without_dashboards_is_not_called_verified(tmp_path: Path):

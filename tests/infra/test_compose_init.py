@@ -45,7 +45,7 @@ async def late_service() -> AsyncIterator[tuple[str, list[int]]]:
 
 @pytest.fixture
 async def cosmos() -> AsyncIterator[str]:
-    command = (sys.executable, "-m", "emulators", "--json")
+    command = (sys.executable, "-m", "cosmos_outbox_emulators", "--json")
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     yield json.loads(await process.stdout.readline())["cosmos"]

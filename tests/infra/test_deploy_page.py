@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.pages import PAGES, ROOT
+from tests.support.pages import PAGES, ROOT
 
 DEPLOY = (ROOT / "docs/how-to/deploy.md").read_text()
 BICEP = (ROOT / "infra/main.bicep").read_text()

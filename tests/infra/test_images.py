@@ -57,7 +57,7 @@ def _stopped(images: Images, container: str) -> int:
 
 @pytest.fixture
 def emulators() -> Iterator[dict[str, str]]:
-    command = [sys.executable, "-m", "emulators", "--json"]
+    command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 # our own
         assert process.stdout is not None
         announced = json.loads(process.stdout.readline())

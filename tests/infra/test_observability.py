@@ -15,10 +15,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from cosmos_outbox.instrumentation import level_of
-from tests.worker.test_reference import RECORDS, used
-from worker.exporters import opened_telemetry
-from worker.telemetry import Telemetry
+from cosmos_outbox.records import level_of
+from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.telemetry import Telemetry
+from tests.service.test_reference import RECORDS, used
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
 QUERIES = {path.stem: path.read_text() for path in (OBSERVABILITY.parent / "queries").glob("*.kql")}

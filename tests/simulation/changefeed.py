@@ -19,12 +19,13 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_p
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.bootstrap import EVERY_KEY
+from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.changefeed.position import AHEAD, lsn_of
 from cosmos_outbox.cli.leases import reset_leases
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
-from cosmos_outbox.instrumentation import PositionAhead, Record
-from cosmos_outbox.leases import FeedRange, Lease, from_document
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind
+from cosmos_outbox.records import PositionAhead, Record
 from tests.simulation.dotnet import DotNetNeighbour
 from tests.simulation.ice import freezable
 from tests.simulation.seat import Seat

@@ -17,7 +17,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 
 READ_TIMEOUT = 10.0
 _SERVICE_SIDE = contextvars.Context()  # a service goes on while a worker is frozen

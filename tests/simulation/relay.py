@@ -21,7 +21,6 @@ from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked, keys_of, page_of, present_in, queue_of
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     NotFound,
@@ -31,12 +30,13 @@ from cosmos_outbox.errors import (
     StoreError,
     StoreUnavailable,
 )
-from cosmos_outbox.instrumentation import KeyParked, Record
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, ParkedStore, Publisher, Write
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
+from cosmos_outbox.records import KeyParked, Record
+from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
-from cosmos_outbox.retries import RetryOptions
+from cosmos_outbox.retries import Backoff, RetryOptions
 
 PROCESSORS = ("billing", "audit")
 MENDED = {"action": "Renamed", "state": "mended"}

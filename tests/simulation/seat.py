@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.leases import Lease, from_document
+from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.ports import Document, Listing
 from tests.simulation.witness import Witness
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.effort import examples
 from tests.simulation.changefeed import KINDS, Simulation, Step
+from tests.support.effort import examples
 
 pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
 

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from tests.effort import LONG, examples
 from tests.simulation.changefeed import Simulation, Step
+from tests.support.effort import LONG, examples
 
 pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
 

@@ -14,11 +14,12 @@ import pytest
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.errors import BrokerUnavailable, NotFound, PublishError
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, Failure
+from cosmos_outbox.parking.hold import Held
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
-from cosmos_outbox.relay import ParkedEvent, ParkedKeys, Parking, Scope, verdict
-from cosmos_outbox.relay.delivery import Delivery
-from cosmos_outbox.relay.parked import KEY_ID, NO_ETAG, Failure
-from cosmos_outbox.relay.parking import Held
+from cosmos_outbox.relay import verdict
+from cosmos_outbox.relay.plan import Delivery
 from tests.simulation.relay import (
     Act,
     Link,

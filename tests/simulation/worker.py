@@ -12,9 +12,10 @@ from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
-from cosmos_outbox.instrumentation import Record
-from cosmos_outbox.leases import FeedRange, Lease
+from cosmos_outbox.changefeed.leases import Lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
+from cosmos_outbox.records import Record
 from tests.simulation.ice import ICE, Ice
 from tests.simulation.links import Link
 from tests.simulation.seat import Seat

@@ -13,12 +13,12 @@ import signal
 import sys
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.adapters.cosmos_client import account_host, open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
-from cosmos_outbox.backoff import Backoff
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.retries import Backoff
 
 
 async def main(connection_string: str, name: str, sink_path: str) -> None:

@@ -16,9 +16,9 @@ import aiohttp
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from examples.contacts.demo.processes import Child, Children
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from demo.processes import Child, Children
+from tests.support.patience import HUNG_SECONDS
 
 RANGES = 4
 KEYS = 12
@@ -143,7 +143,7 @@ async def a_world(directory: Path) -> AsyncIterator[World]:
     async with Children(directory, grace_seconds=HUNG_SECONDS) as children:
         emulators = await children.start(
             "emulators",
-            ("-m", "emulators", "--json", "--partitions", str(RANGES)),
+            ("-m", "cosmos_outbox_emulators", "--json", "--partitions", str(RANGES)),
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             announces=True,
         )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from examples.contacts.demo.processes import Children
+from demo.processes import Children
 from tests.chaos.run import ChaosOptions, run_chaos
 from tests.chaos.script import Kind
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 

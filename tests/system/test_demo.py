@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 async def start(command: str, *arguments: str, temporary: Path) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "examples.contacts", command, *arguments),
+        *("-m", "demo", command, *arguments),
         cwd=ROOT,
         env=os.environ | {"TMPDIR": str(temporary)},
         stdout=asyncio.subprocess.PIPE,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusReceiveMode
 
-from cosmos_outbox.adapters.cosmos_parked import open_parked
-from cosmos_outbox.adapters.service_bus import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Scope
-from tests.patience import HUNG_SECONDS
+from tests.service.site import Site, opened_site
+from tests.support.patience import HUNG_SECONDS
 from tests.unit.relay.factories import event
-from tests.worker.site import Site, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

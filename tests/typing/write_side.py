@@ -16,8 +16,8 @@ from cosmos_outbox import (
     RetryOptions,
     UnitOfWork,
 )
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_store import CosmosStore, open_store
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 
 

@@ -19,7 +19,7 @@ from cosmos_outbox.documents import (
     origin_of,
     version_of,
 )
-from tests.notes import Note, NoteChanged, NoteGlanced
+from tests.support.notes import Note, NoteChanged, NoteGlanced
 
 ORIGIN = origin_of(Note(id="n"), version=7, commit_id="c", correlation={"correlationId": "r"})
 

@@ -30,7 +30,7 @@ from cosmos_outbox.errors import (
     RangeGone,
     RequestTooLarge,
 )
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import (
     MAX_BATCH_BYTES,
     MAX_BATCH_OPERATIONS,

@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote
 
 from multidict import CIMultiDict
 
-from emulators.cosmos.account import Account
-from emulators.cosmos.auth import signature
-from emulators.cosmos.gateway import Gateway
-from emulators.cosmos.protocol import Reply, Request
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.auth import signature
+from cosmos_outbox_emulators.cosmos.gateway import Gateway
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
 
 DATE = "thu, 01 jan 2026 00:00:00 gmt"
 DOCUMENTS = "/dbs/d/colls/c/docs"

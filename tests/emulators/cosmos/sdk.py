@@ -14,10 +14,10 @@ from typing import Any
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
 
-from emulators.cosmos.account import Account
-from emulators.cosmos.clock import AdjustableClock
-from emulators.cosmos.container import Container
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

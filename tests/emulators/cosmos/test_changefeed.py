@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.effort import examples
 from tests.emulators.cosmos.driver import Driver, documents, substatus
+from tests.support.effort import examples
 
 KEYS = [f"k{i}" for i in range(12)]
 

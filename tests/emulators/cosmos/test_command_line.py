@@ -1,5 +1,5 @@
 """
-`python -m emulators` as a process, and its control API.
+`python -m cosmos_outbox_emulators` as a process, and its control API.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from emulators.control import ControlServer
-from emulators.cosmos.account import Account
-from emulators.cosmos.clock import AdjustableClock
-from emulators.cosmos.server import CosmosServer
-from emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.control import ControlServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -29,7 +29,7 @@ async def start(*arguments):
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "emulators",
+        "cosmos_outbox_emulators",
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulators.cosmos.faults import FaultRule, Faults, When
-from emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 
 
 def strikes(faults, kind=RequestKind.CREATE, container="items", times=10):

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from emulators.cosmos.protocol import Request, RequestKind
-from tests.effort import examples
+from cosmos_outbox_emulators.cosmos.protocol import Request, RequestKind
 from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver, sign, substatus
+from tests.support.effort import examples
 
 KEY = {"x_ms_documentdb_partitionkey": '["k"]'}
 BATCH = {**KEY, "x_ms_cosmos_is_batch_request": "True"}

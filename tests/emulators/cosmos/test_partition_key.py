@@ -11,8 +11,8 @@ from azure.cosmos.aio import CosmosClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulators.cosmos.errors import CosmosError
-from emulators.cosmos.partition_key import (
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.partition_key import (
     encode_components,
     encoded_key_of,
     even_ranges,
@@ -21,7 +21,7 @@ from emulators.cosmos.partition_key import (
     parse_header,
     parse_path,
 )
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
 

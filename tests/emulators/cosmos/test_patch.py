@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulators.cosmos.errors import CosmosError
-from emulators.cosmos.patch import apply_patch
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.patch import apply_patch
 
 DOCUMENT = {"id": "1", "n": 1, "s": "x", "list": [1, 2, 3], "o": {"a": {"b": 1}}, "a/b": 0, "m~n": 0}
 

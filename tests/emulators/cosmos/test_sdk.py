@@ -21,7 +21,7 @@ from azure.cosmos.exceptions import (
 )
 from azure.cosmos.partition_key import NonePartitionKeyValue, NullPartitionKeyValue
 
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.emulators.cosmos.sdk import continuation_entries, continuation_of, drain, running
 
 pytestmark = pytest.mark.looptime(False)

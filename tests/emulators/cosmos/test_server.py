@@ -10,10 +10,10 @@ import random
 import aiohttp
 import pytest
 
-from emulators.cosmos.account import Account
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.emulators.cosmos.driver import sign
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.effort import examples
 from tests.emulators.cosmos.driver import Driver, documents
+from tests.support.effort import examples
 
 ids = st.sampled_from(["a", "b", "c"])
 bodies = st.builds(lambda item_id, n: {"id": item_id, "pk": "k", "n": n}, ids, st.integers(0, 9))

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from random import Random
 
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.encoding import encode
-from emulators.servicebus.message import parse_message
-from emulators.servicebus.performatives import Code, performative
-from emulators.servicebus.primitives import Symbol, Timestamp, UInt
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.encoding import encode
+from cosmos_outbox_emulators.servicebus.message import parse_message
+from cosmos_outbox_emulators.servicebus.performatives import Code, performative
+from cosmos_outbox_emulators.servicebus.primitives import Symbol, Timestamp, UInt
 
 
 class ManualClock:

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, contextmanager
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.server import ServiceBusServer
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.support.patience import HUNG_SECONDS
 
 
 @asynccontextmanager

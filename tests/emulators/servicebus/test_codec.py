@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulators.servicebus.decoding import DecodeError, decode, skip
-from emulators.servicebus.encoding import encode
-from emulators.servicebus.primitives import (
+from cosmos_outbox_emulators.servicebus.decoding import DecodeError, decode, skip
+from cosmos_outbox_emulators.servicebus.encoding import encode
+from cosmos_outbox_emulators.servicebus.primitives import (
     Array,
     Byte,
     Described,

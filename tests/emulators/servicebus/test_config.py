@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.broker import Broker
 
 
 def test_the_default_is_the_topic_of_the_project():

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from emulators.servicebus.conditions import AmqpError
-from emulators.servicebus.queue import Outcome
-from tests.effort import examples
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.queue import Outcome
 from tests.emulators.servicebus.engine import Recorder, message, topic_broker
+from tests.support.effort import examples
 
 LOCK_S, WINDOW_S, MAX_DELIVERIES = 10, 25, 3
 

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.faults import On
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.faults import On
 
 
 @pytest.fixture

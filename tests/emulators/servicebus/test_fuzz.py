@@ -10,14 +10,14 @@ import logging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.connection import Connection
-from emulators.servicebus.encoding import encode
-from emulators.servicebus.performatives import ACCEPTED, BATCH_FORMAT, Code, performative
-from emulators.servicebus.primitives import Symbol, UInt
-from tests.effort import examples
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.connection import Connection
+from cosmos_outbox_emulators.servicebus.encoding import encode
+from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, BATCH_FORMAT, Code, performative
+from cosmos_outbox_emulators.servicebus.primitives import Symbol, UInt
 from tests.emulators.servicebus import wire
 from tests.emulators.servicebus.engine import encoded
+from tests.support.effort import examples
 
 CONFIG = {
     "topics": [
@@ -142,7 +142,7 @@ def is_usable(broker):
 def check(chunks):
     async def run():
         broker, records = Broker.from_config(CONFIG), Records()
-        log = logging.getLogger("emulators.servicebus")
+        log = logging.getLogger("cosmos_outbox_emulators.servicebus")
         log.addHandler(records)
         try:
             written, closed = talk(broker, chunks)

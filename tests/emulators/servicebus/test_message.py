@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulators.servicebus.conditions import AmqpError
-from emulators.servicebus.decoding import DecodeError, decode
-from emulators.servicebus.encoding import encode
-from emulators.servicebus.message import (
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.decoding import DecodeError, decode
+from cosmos_outbox_emulators.servicebus.encoding import encode
+from cosmos_outbox_emulators.servicebus.message import (
     encode_delivery,
     parse_message,
     parse_transfer,
     read_application_properties,
     with_application_properties,
 )
-from emulators.servicebus.performatives import BATCH_FORMAT
-from emulators.servicebus.primitives import Float, Int, Symbol
+from cosmos_outbox_emulators.servicebus.performatives import BATCH_FORMAT
+from cosmos_outbox_emulators.servicebus.primitives import Float, Int, Symbol
 from tests.emulators.servicebus.engine import encoded, message
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from emulators.servicebus.conditions import AmqpError
-from emulators.servicebus.message import read_application_properties
-from emulators.servicebus.queue import Outcome
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.message import read_application_properties
+from cosmos_outbox_emulators.servicebus.queue import Outcome
 from tests.emulators.servicebus.engine import Recorder, message, topic_broker
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from emulators.servicebus.sas import InvalidToken, covers, entity_path, verify
+from cosmos_outbox_emulators.servicebus.sas import InvalidToken, covers, entity_path, verify
 
 KEYS = {"Root": "secret=="}
 

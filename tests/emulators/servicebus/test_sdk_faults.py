@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.emulators.servicebus.sdk import leaky_sockets, serving
-from tests.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulators.servicebus.conditions import AmqpError
-from emulators.servicebus.rules import Rule, parse_rule
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.rules import Rule, parse_rule
 from tests.emulators.servicebus.engine import broker, message, scheduled, topic_broker
 
 

@@ -9,12 +9,19 @@ import uuid
 
 import pytest
 
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.conditions import AmqpError
-from emulators.servicebus.connection import MAX_FRAME_SIZE
-from emulators.servicebus.performatives import ACCEPTED, BATCH_FORMAT, Code, frame, performative, rejected
-from emulators.servicebus.primitives import Long, Symbol, Timestamp, UInt
-from emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.connection import MAX_FRAME_SIZE
+from cosmos_outbox_emulators.servicebus.performatives import (
+    ACCEPTED,
+    BATCH_FORMAT,
+    Code,
+    frame,
+    performative,
+    rejected,
+)
+from cosmos_outbox_emulators.servicebus.primitives import Long, Symbol, Timestamp, UInt
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from tests.emulators.servicebus import wire
 from tests.emulators.servicebus.engine import encoded, message
 

@@ -13,11 +13,11 @@ import uuid
 from contextlib import asynccontextmanager
 from urllib.parse import quote_plus
 
-from emulators.servicebus.decoding import decode
-from emulators.servicebus.encoding import encode
-from emulators.servicebus.performatives import Code, Raw, frame, performative
-from emulators.servicebus.primitives import Symbol, UByte, UInt, UShort
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox_emulators.servicebus.decoding import decode
+from cosmos_outbox_emulators.servicebus.encoding import encode
+from cosmos_outbox_emulators.servicebus.performatives import Code, Raw, frame, performative
+from cosmos_outbox_emulators.servicebus.primitives import Symbol, UByte, UInt, UShort
+from tests.support.patience import HUNG_SECONDS
 
 SASL, AMQP = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
 WINDOW = UInt(65536)

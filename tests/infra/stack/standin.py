@@ -20,13 +20,13 @@ from typing import Any
 
 from aiohttp import web
 
-from emulators.cosmos.account import Account
-from emulators.cosmos.faults import FaultRule
-from emulators.cosmos.gateway import Gateway
-from emulators.cosmos.protocol import Reply, Request, Route
-from emulators.cosmos.server import CosmosServer
-from emulators.servicebus.broker import Broker
-from emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.gateway import Gateway
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, Route
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 # of a container
 GATEWAY_PORT, AMQP_PORT = 8081, 5672

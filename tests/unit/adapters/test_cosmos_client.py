@@ -10,18 +10,18 @@ import pytest
 from azure.cosmos import PartitionKey
 
 from cosmos_outbox import AccessDenied, ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
-from cosmos_outbox.adapters.cosmos_client import (
+from cosmos_outbox.adapters.cosmos.client import (
     account_host,
     global_host,
     has_several_write_regions,
     open_cosmos_client,
 )
-from cosmos_outbox.adapters.cosmos_store import open_store
+from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.ports import Write, WriteKind
-from emulators.cosmos.account import Account
-from emulators.cosmos.faults import FaultRule, When
-from emulators.cosmos.protocol import RequestKind
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -186,7 +186,7 @@ async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason
 async def test_an_sdk_whose_retries_cannot_be_switched_off_is_refused(
     shape: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("cosmos_outbox.adapters.cosmos_client.ConnectionPolicy", lambda: shape)
+    monkeypatch.setattr("cosmos_outbox.adapters.cosmos.client.ConnectionPolicy", lambda: shape)
     with pytest.raises(ConfigurationError, match="azure-cosmos"):
         async with open_cosmos_client(endpoint="http://127.0.0.1:9", credential="a2V5"):
             pass

@@ -29,8 +29,8 @@ from cosmos_outbox import (
     StoreUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.adapters import cosmos_errors
-from cosmos_outbox.adapters.cosmos_errors import translate, translated
+from cosmos_outbox.adapters.cosmos import errors as cosmos_errors
+from cosmos_outbox.adapters.cosmos.errors import translate, translated
 
 SUCCESS = {200, 201, 202, 204}
 NEVER_SENT = {1200, 1201}  # made up by the SDK for its logs

@@ -13,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters import cosmos_feed
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos import feed as cosmos_feed
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.errors import InvalidRequest, OutboxError, RangeGone, StoreUnavailable
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
-from emulators.cosmos.faults import FaultRule
-from emulators.cosmos.protocol import Reply, Request, RequestKind, Route
-from emulators.cosmos.server import CosmosServer
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 import pytest
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
-from emulators.cosmos.account import Account
-from emulators.cosmos.faults import FaultRule
-from emulators.cosmos.protocol import RequestKind
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -14,12 +14,12 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from cosmos_outbox import Conflict, StoreUnavailable
-from cosmos_outbox.adapters.cosmos_client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos_store import CosmosStore
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.ports import Write, WriteKind
-from emulators.cosmos.faults import FaultRule, Faults
-from emulators.cosmos.protocol import RequestKind
-from emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -174,7 +174,7 @@ async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_wa
 
 
 async def test_the_sessions_of_the_keys_used_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cosmos_outbox.adapters.cosmos_store._REMEMBERED_SESSIONS", 2)
+    monkeypatch.setattr("cosmos_outbox.adapters.cosmos.store._REMEMBERED_SESSIONS", 2)
     async with opened() as (store, watched, _):
         for key in ("a", "b", "a", "c"):
             name = f"{key}{len(watched.asked_with)}"

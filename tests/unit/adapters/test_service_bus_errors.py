@@ -10,8 +10,8 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
-from cosmos_outbox.adapters import service_bus_errors
-from cosmos_outbox.adapters.service_bus_errors import FOR_RECEIVERS, leaves_link_usable, publish_error
+from cosmos_outbox.adapters.servicebus import errors as service_bus_errors
+from cosmos_outbox.adapters.servicebus.errors import FOR_RECEIVERS, leaves_link_usable, publish_error
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
 
 SDK_EXCEPTIONS = {

@@ -12,14 +12,14 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import EntityStatus, SubscriptionProperties, TopicProperties
 
-from cosmos_outbox.adapters import service_bus_preflight
-from cosmos_outbox.adapters.service_bus import BatchScope
-from cosmos_outbox.adapters.service_bus_preflight import (
+from cosmos_outbox.adapters.servicebus import preflight as service_bus_preflight
+from cosmos_outbox.adapters.servicebus.preflight import (
     Inspection,
     preflight,
     subscription_misses,
     topic_misses,
 )
+from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 
 FOREVER = timedelta(days=10_675_199)  # what the service says where it never deletes
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox.changefeed.balancing import SIGNATURE, WANTED_BY, Plan, plan, signed, wish_for, wished
-from cosmos_outbox.leases import FeedRange, Lease, new_lease
+from cosmos_outbox.changefeed.leases import Lease, new_lease
+from cosmos_outbox.feed_range import FeedRange
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EXPIRATION = timedelta(seconds=60)

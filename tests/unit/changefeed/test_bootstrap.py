@@ -11,8 +11,9 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, gaps_between, start_of, uncovered
+from cosmos_outbox.changefeed.leases import new_lease
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
-from cosmos_outbox.leases import FeedRange, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
 from tests.unit.changefeed.world import Faulty, World, virtual_seconds, virtual_utcnow
 

@@ -23,9 +23,9 @@ from cosmos_outbox.changefeed.budget import (
     share_of,
 )
 from cosmos_outbox.changefeed.reader import Reader
-from cosmos_outbox.instrumentation import PageHandled, Record
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom, Write, WriteKind
+from cosmos_outbox.records import PageHandled, Record
 from tests.unit.changefeed.world import World
 
 BYTES = st.integers(1, 4_000_000)

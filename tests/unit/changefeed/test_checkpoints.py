@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Mapping
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.instrumentation import LeaseCheckpointed, Record
 from cosmos_outbox.ports import ChangeBatch, Document
+from cosmos_outbox.records import LeaseCheckpointed, Record
 from tests.unit.changefeed.world import World, virtual_seconds
 
 

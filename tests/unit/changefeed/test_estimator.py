@@ -8,7 +8,7 @@ import asyncio
 from datetime import timedelta
 
 from cosmos_outbox.changefeed import Lag, estimate_lag
-from cosmos_outbox.leases import new_lease
+from cosmos_outbox.changefeed.leases import new_lease
 from tests.unit.changefeed.world import World
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.instrumentation import HandlerSlow, LeaseHalted, PageFailed, Record
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
+from cosmos_outbox.records import HandlerSlow, LeaseHalted, PageFailed, Record
+from cosmos_outbox.retries import Backoff
 from tests.unit.changefeed.world import World
 
 

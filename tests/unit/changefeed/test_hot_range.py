@@ -15,9 +15,9 @@ import pytest
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.bootstrap import bootstrap
 from cosmos_outbox.errors import TooManyRequests
-from cosmos_outbox.instrumentation import LeasesListed, Record
-from cosmos_outbox.leases import FeedRange
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.records import LeasesListed, Record
 from tests.unit.changefeed.world import World
 
 RETRY_AFTER = 2.0

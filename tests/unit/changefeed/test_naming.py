@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
+from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.changefeed.naming import (
     heads_of,
     host_in,
@@ -22,7 +23,7 @@ from cosmos_outbox.changefeed.naming import (
     processor_in,
 )
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.leases import FeedRange, lease_prefix, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, MonitoredContainer, StartFrom, Write, WriteKind
 
 GLOBAL = "acct.documents.azure.com"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed import OnPositionAhead, estimate_lag
+from cosmos_outbox.changefeed.leases import START
 from cosmos_outbox.changefeed.position import (
     AHEAD,
     BEHIND,
@@ -20,9 +21,8 @@ from cosmos_outbox.changefeed.position import (
     regressed,
     restart_at,
 )
-from cosmos_outbox.instrumentation import PositionAhead, PositionRewound, Record, level_of
-from cosmos_outbox.leases import START
 from cosmos_outbox.ports import ChangePage
+from cosmos_outbox.records import PositionAhead, PositionRewound, Record, level_of
 from tests.unit.changefeed.world import World
 
 

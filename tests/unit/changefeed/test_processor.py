@@ -15,8 +15,8 @@ from cosmos_outbox import changefeed
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
-from cosmos_outbox.instrumentation import LeaseClosed, PageHandled, Record
 from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.records import LeaseClosed, PageHandled, Record
 from tests.unit.changefeed.world import Faulty, World
 
 

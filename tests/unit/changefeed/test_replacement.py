@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
+from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.errors import ContainerReplaced, StoreUnavailable
-from cosmos_outbox.instrumentation import MonitoredContainerReplaced, Record
-from cosmos_outbox.leases import FeedRange, lease_prefix, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
+from cosmos_outbox.records import MonitoredContainerReplaced, Record
 from tests.unit.changefeed.world import Faulty, World
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import CloseReason
+from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.splits import children_of, replace_lease, to_identify
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
-from cosmos_outbox.instrumentation import BalancingFailed, LeaseClosed, Record
-from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.records import BalancingFailed, LeaseClosed, Record
 from tests.unit.changefeed.world import Faulty, World
 
 

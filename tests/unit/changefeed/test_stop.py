@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import pytest
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.instrumentation import LeaseClosed, Record
 from cosmos_outbox.ports import ChangeBatch, ChangePage
+from cosmos_outbox.records import LeaseClosed, Record
+from cosmos_outbox.retries import Backoff
 from tests.unit.changefeed.world import Faulty, World
 
 GRACE = timedelta(seconds=10)

@@ -13,11 +13,12 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import bootstrap, pinned, start_of
+from cosmos_outbox.changefeed.leases import from_document, new_lease
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.instrumentation import BalancingFailed, LoopBlocked, Record
-from cosmos_outbox.leases import FeedRange, from_document, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox.records import BalancingFailed, LoopBlocked, Record
+from tests.support.patience import HUNG_SECONDS
 from tests.unit.changefeed.world import Faulty, World, virtual_utcnow
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.instrumentation import HandlerSlow, LeaseClosed, LeaseHalted, PageFailed, Record
 from cosmos_outbox.ports import ChangeBatch, ChangePage
+from cosmos_outbox.records import HandlerSlow, LeaseClosed, LeaseHalted, PageFailed, Record
+from cosmos_outbox.retries import Backoff
 from tests.unit.changefeed.world import Faulty, World
 
 

@@ -12,10 +12,11 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.suspension import asleep_since, suspended_seconds
 from cosmos_outbox.changefeed.tenure import Tenure, acquire
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
-from cosmos_outbox.leases import FeedRange, Lease, from_document, new_lease
+from cosmos_outbox.feed_range import FeedRange
 from tests.unit.changefeed.world import Faulty, virtual_seconds, virtual_utcnow
 
 OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")

@@ -14,9 +14,9 @@ import pytest
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.instrumentation import HandlerSlow, LoopBlocked, Record
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
-from tests.patience import HUNG_SECONDS
+from cosmos_outbox.records import HandlerSlow, LoopBlocked, Record
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -14,9 +14,9 @@ from typing import Any
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.instrumentation import Hook
-from cosmos_outbox.leases import Lease, from_document
+from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, LeaseStore, Write, WriteKind
+from cosmos_outbox.records import Hook
 
 EPOCH = 1_800_000_000.0
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.relay.delivery import LANE_BYTES, Delivery, EventKey, share_out, streams_of
+from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, share_out, streams_of
 from tests.unit.relay.factories import entity, event
 
 

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import PublishError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.relay import Relay
-from tests.effort import examples
+from cosmos_outbox.retries import Backoff
+from tests.support.effort import examples
 from tests.unit.relay.factories import entity, event
 
 

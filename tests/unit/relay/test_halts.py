@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.backoff import Backoff
-from cosmos_outbox.instrumentation import PublishFailed, PublishHalted, Record
+from cosmos_outbox.records import PublishFailed, PublishHalted, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.retries import Backoff
 from tests.unit.relay.factories import batch, event
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.instrumentation import KeyParked, Record
+from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ParkedStore
-from cosmos_outbox.relay import Parking, Relay
+from cosmos_outbox.records import KeyParked, Record
+from cosmos_outbox.relay import Relay
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parking import World
 

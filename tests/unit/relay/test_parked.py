@@ -12,8 +12,8 @@ import pytest
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.parking.documents import KEY_ID, held_id, key_in
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay.parked import KEY_ID, held_id, key_in
 from tests.unit.relay.factories import event
 from tests.unit.relay.test_parking import parked, place
 

@@ -13,7 +13,6 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     AccessDenied,
@@ -24,7 +23,11 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cosmos_outbox.instrumentation import (
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.documents import NO_ETAG, EventStatus, KeyState, held_id
+from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
+from cosmos_outbox.records import (
     EventRejected,
     EventsHeld,
     KeyParked,
@@ -33,10 +36,8 @@ from cosmos_outbox.instrumentation import (
     ParkingFailed,
     Record,
 )
-from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
-from cosmos_outbox.relay.parked import NO_ETAG, EventStatus, KeyState, held_id
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.retries import Backoff
 from tests.simulation.relay import Link, Service, Session
 from tests.unit.relay.factories import batch, entity, event
 from tests.unit.relay.stores import Passing

@@ -10,17 +10,11 @@ from collections.abc import Sequence
 import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
-from cosmos_outbox.instrumentation import (
-    EventMalformed,
-    EventRejected,
-    MessagesPublished,
-    PublishFailed,
-    Record,
-)
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.records import EventMalformed, EventRejected, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.retries import Backoff
 from tests.unit.relay.factories import batch, entity, event
 
 

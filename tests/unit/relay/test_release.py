@@ -13,7 +13,6 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     BrokerUnavailable,
@@ -22,13 +21,14 @@ from cosmos_outbox.errors import (
     ReleaseInProgress,
     StoreUnavailable,
 )
-from cosmos_outbox.instrumentation import EventsHeld, KeyParked
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.claim import Claim
+from cosmos_outbox.parking.documents import KeyState, held_id, key_in
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
-from cosmos_outbox.relay.claim import Claim
-from cosmos_outbox.relay.parked import KeyState, held_id, key_in
+from cosmos_outbox.records import EventsHeld, KeyParked
+from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
-from cosmos_outbox.retries import RetryOptions
+from cosmos_outbox.retries import Backoff, RetryOptions
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parked import tampered
 from tests.unit.relay.test_parking import Counted, World, parked, place

@@ -15,7 +15,8 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.errors import InvalidRequest, NotFound, StoreUnavailable, TooManyRequests
-from cosmos_outbox.instrumentation import (
+from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
+from cosmos_outbox.records import (
     DeletionFailed,
     DeletionsSkipped,
     DeletionsStopped,
@@ -24,7 +25,6 @@ from cosmos_outbox.instrumentation import (
     LeaseClosed,
     Record,
 )
-from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.relay.retention import Retention
 from tests.unit.relay.factories import entity, event
 

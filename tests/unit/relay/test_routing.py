@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, MessageRejected
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.routing import RoutedPublisher, Routes, parse_routes
+from cosmos_outbox.retries import Backoff
 from tests.unit.relay.factories import batch, event
 
 ROUTES = Routes(

@@ -15,9 +15,10 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import KeyNotParked, NotFound, StoreUnavailable
-from cosmos_outbox.instrumentation import KeyResumed
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.ports import Notes, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay, Scope
+from cosmos_outbox.records import KeyResumed
+from cosmos_outbox.relay import Relay
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.stores import Passing
 from tests.unit.relay.test_parking import World, parked

@@ -23,11 +23,12 @@ from cosmos_outbox.errors import (
     ParkingFull,
     ReleaseInProgress,
 )
-from cosmos_outbox.instrumentation import LeaseCheckpointed, WatchFailed
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import Notes, Write, WriteKind
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
-from cosmos_outbox.relay.parked import KEY_ID
+from cosmos_outbox.records import LeaseCheckpointed, WatchFailed
+from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW

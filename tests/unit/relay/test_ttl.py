@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.instrumentation import EventAgeing, EventExpiring, EventTtlShort, Record
+from cosmos_outbox.records import EventAgeing, EventExpiring, EventTtlShort, Record
 from cosmos_outbox.relay.ttl import TtlGuard, require_ttls
 from tests.unit.relay.factories import batch, entity, event
 

@@ -12,13 +12,14 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.backoff import Backoff
 from cosmos_outbox.errors import TopicRefusesAll
-from cosmos_outbox.instrumentation import KeyParked, PublishHalted, Record
+from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.relay import ParkedKeys, Parking, Relay
+from cosmos_outbox.records import KeyParked, PublishHalted, Record
+from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from cosmos_outbox.retries import Backoff
 from tests.unit.relay.factories import batch, event
 
 

@@ -1,0 +1,3 @@
+"""
+Cosmos DB, through the vendor SDK: the document store, the change feed, leases and the parked store.
+"""

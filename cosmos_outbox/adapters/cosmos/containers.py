@@ -1,0 +1,62 @@
+"""
+The containers of an outbox: events, leases and parked keys each have one of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.errors import ConfigurationError, NotFound
+
+
+def shared_containers(names: Mapping[str, str | None]) -> list[str]:
+    """
+    Return one line for every two settings that name the same container.
+
+    Leases beside the events would be changes of the feed themselves: each renewal would be read, which moves the
+    position, which is written. And whoever may write events could then write leases, and so make workers skip events.
+
+    Args:
+        names: the container by the name of its setting; None is not set.
+    """
+    return [
+        f"{second}: names the container of {first}, {names[first]!r}; it needs one of its own"
+        for first, second in combinations(names, 2)
+        if names[first] is not None and names[first] == names[second]
+    ]
+
+
+async def open_container(
+    client: CosmosClient, database: str, container: str, *, needed_ttl: str
+) -> tuple[ContainerProxy, int | None]:
+    """
+    Return an existing container partitioned on `/partitionKey`, and its default time to live: None is off, -1 is on.
+
+    Args:
+        client: of the account.
+        database: its name.
+        container: its name.
+        needed_ttl: with what time to live it is to be created, to tell where it is missing.
+
+    Raises:
+        ConfigurationError: it is missing, or partitioned on something else.
+    """
+    proxy = client.get_database_client(database).get_container_client(container)
+    try:
+        async with translated():
+            properties = await proxy.read()
+    except (NotFound, ConfigurationError):  # the latter where the database is missing
+        raise ConfigurationError(
+            f"The container {container!r} of database {database!r} does not exist; create it with partition key "
+            f"/partitionKey and {needed_ttl}."
+        ) from None
+    paths = properties["partitionKey"]["paths"]
+    if paths != ["/partitionKey"]:
+        raise ConfigurationError(
+            f"The container {container!r} is partitioned on {', '.join(paths)}; it has to be on /partitionKey."
+        )
+    return proxy, properties.get("defaultTtl")

@@ -1,0 +1,266 @@
+"""
+CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page a call.
+
+The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as
+.NET does; the token is built around it for each call and the raw etag is taken from the response, so nothing depends
+on the SDK's tokens outliving a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from azure.core.pipeline import PipelineResponse
+from azure.cosmos.aio import ContainerProxy
+
+from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    ContainerReplaced,
+    InvalidRequest,
+    NotFound,
+    RangeGone,
+)
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
+
+_GONE = 410
+_RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
+_MOST_TIMES_GONE = 5
+_OK = 200
+_SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
+
+
+class CosmosChangeFeed:
+    """
+    The change feed of one container.
+
+    Args:
+        container: the monitored container.
+        account_host: host of the account's global endpoint, as it appears in lease ids.
+    """
+
+    def __init__(self, container: ContainerProxy, *, account_host: str) -> None:
+        self._container = container
+        self._account_host = account_host
+        self._open: dict[tuple[str, FeedRange], _Read] = {}
+
+    async def describe(self) -> MonitoredContainer:
+        rid = await self._current_rid()
+        # The database's resource id is the first four bytes of the container's.
+        raw = base64.b64decode(rid.replace("-", "/"))
+        database_rid = base64.b64encode(raw[:4]).decode().replace("/", "-")
+        return MonitoredContainer(
+            account_host=self._account_host, database_rid=database_rid, container_rid=rid
+        )
+
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+            return tuple(
+                [
+                    FeedRange(min=feed_range["Range"]["min"], max=feed_range["Range"]["max"])
+                    async for feed_range in self._container.read_feed_ranges(force_refresh=True)
+                ]
+            )
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        # No public call of the SDK tells it, but every session token starts with it.
+        response = _Read()
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+            pages = self._container.query_items_change_feed(
+                feed_range={"Range": _sdk_range(feed_range)},
+                start_time="Now",
+                max_item_count=1,
+                response_hook=response.note,
+                raw_response_hook=response.note_status,
+            ).by_page()
+            async for _ in pages:
+                break
+        range_id = response.range_id()
+        if response.sub_ranges() != 1 or range_id is None:
+            raise RangeGone  # split since the ranges were listed
+        return range_id
+
+    async def read_page(
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
+    ) -> ChangePage:
+        response = self._open.pop((container_rid, feed_range), None)
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+            if response is None or response.next_read != (continuation, max_items):
+                response = _Read()
+                where: dict[str, Any] = (
+                    {"continuation": _composite_token(container_rid, feed_range, continuation)}
+                    if continuation is not None
+                    else {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": _sdk_start(start)}
+                )
+                response.pages = self._container.query_items_change_feed(
+                    **where,
+                    max_item_count=max_items,
+                    response_hook=response.note,
+                    raw_response_hook=response.note_status,
+                ).by_page()
+            try:
+                response.charge, response.times_gone = 0.0, 0
+                page = await anext(response.pages)
+                documents = tuple([_moved(document) async for document in page])
+            except StopAsyncIteration:
+                documents = ()
+            except ValueError as error:
+                # What the SDK raises once it noticed that its token names another container.
+                if "collection rid" in str(error):
+                    raise ContainerReplaced from error
+                raise
+        if response.container_rid not in (None, container_rid) and await self._current_rid() != container_rid:
+            # The SDK refreshes its cache and asks the new container, with the old one's position: not our page.
+            raise ContainerReplaced
+        if response.sub_ranges() != 1:
+            # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours. Nor
+            # is a page that does not say how many ranges it covers.
+            raise RangeGone
+        if response.etag is None or not response.etag.startswith('"'):
+            raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
+        if documents and (continuation is not None or not isinstance(start, datetime)):
+            # The next page costs less through the SDK's own iterator. Not after a start at a time: it would send that
+            # time again beside the continuation.
+            response.next_read = response.etag, max_items
+            self._open[container_rid, feed_range] = response
+        return ChangePage(
+            documents=documents,
+            continuation=response.etag,
+            latest_lsn=_global_lsn(response.session_token),
+            # Azure says 304 where nothing is new. Who says 200 there as well comes no further by it.
+            passed_over=not documents and response.status == _OK and response.etag != continuation,
+            range_id=response.range_id(),
+            request_charge=response.charge,
+            size=response.size,
+        )
+
+    async def _current_rid(self) -> str:
+        try:
+            async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+                properties = await self._container.read()
+        except NotFound:
+            raise ConfigurationError(
+                f"The container {self._container.id!r} does not exist (workers never create containers)."
+            ) from None
+        return str(properties["_rid"])
+
+
+class _Read:
+    """
+    A read of the feed and what its answers said; the hook runs before the SDK overwrites the etag in the same dict.
+    """
+
+    def __init__(self) -> None:
+        self.etag: str | None = None
+        self.container_rid: str | None = None
+        self.session_token = ""
+        self.charge = 0.0
+        self.times_gone = 0
+        self.status = 0
+        self.size: int | None = None
+        self.pages: Any = None
+        self.next_read: tuple[str | None, int] | None = None
+        self._headers: Mapping[str, str] = {}
+
+    def note(self, headers: Mapping[str, str], _: object) -> None:
+        self._headers = headers
+        self.etag = headers.get("etag")
+        self.container_rid = headers.get("x-ms-content-path")
+        self.session_token = headers.get("x-ms-session-token") or ""
+        self.charge += float(headers.get("x-ms-request-charge") or 0)
+
+    def note_status(self, response: PipelineResponse[Any, Any]) -> None:
+        """
+        Note what kind of answer came, and end a read that is told again and again that its range is gone.
+
+        The SDK looks up the ranges and calls itself anew for each such answer, until the stack ends and connections leak.
+
+        Raises:
+            RangeGone: it was told too often.
+        """
+        answer = response.http_response
+        self.status = answer.status_code
+        length = answer.headers.get("content-length")
+        self.size = int(length) if length and "content-encoding" not in answer.headers else None
+        if self.status == _GONE and answer.headers.get("x-ms-substatus") in _RANGE_GONE:
+            self.times_gone += 1
+            if self.times_gone == _MOST_TIMES_GONE:
+                raise RangeGone
+
+    def range_id(self) -> str | None:
+        """
+        Return the id of the physical partition that answered: what its session token starts with.
+        """
+        return None if "," in self.session_token else self.session_token.partition(":")[0] or None
+
+    def sub_ranges(self) -> int:
+        """
+        Return over how many ranges the SDK spread the call, read from the token it left behind; 0 where that cannot be read.
+        """
+        try:
+            ranges = json.loads(base64.b64decode(self._headers["etag"], validate=True))["continuation"][
+                "continuation"
+            ]
+        except (KeyError, TypeError, ValueError):
+            return 0
+        return len(ranges) if isinstance(ranges, list) else 0
+
+
+def _moved(document: Document) -> Document:
+    """
+    Return a document and empty the SDK's: its iterator keeps all of a page until it reads the next one.
+    """
+    ours = dict(document)
+    document.clear()
+    return ours
+
+
+def _composite_token(rid: str, feed_range: FeedRange, etag: str) -> str:
+    bounds = _sdk_range(feed_range)
+    state = {
+        "v": "v2",
+        "containerRid": rid,
+        "mode": "LatestVersion",
+        "startFrom": {"Type": "Beginning"},
+        "continuation": {
+            "v": "v2",
+            "rid": rid,
+            "continuation": [{"token": etag, "range": bounds}],
+            "Range": bounds,
+        },
+    }
+    return base64.b64encode(json.dumps(state).encode()).decode()
+
+
+def _sdk_range(feed_range: FeedRange) -> dict[str, Any]:
+    return {"min": feed_range.min, "max": feed_range.max, "isMinInclusive": True, "isMaxInclusive": False}
+
+
+def _sdk_start(start: StartFrom | datetime) -> str | datetime:
+    if isinstance(start, StartFrom):
+        return _SDK_START[start]
+    # The service wants whole seconds and gives what came after them: this second's changes are those after the one before.
+    return start.replace(microsecond=0) - timedelta(seconds=1)
+
+
+def _global_lsn(session_token: str) -> int | None:
+    """
+    Return the newest LSN of the range, from `<range>:<version>#<lsn>#…` or `<range>:<lsn>`.
+    """
+    segments = session_token.partition(":")[2].split("#")
+    text = segments[1] if len(segments) > 1 else segments[0]
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -1,0 +1,106 @@
+"""
+CosmosLeases: the LeaseStore port on a Cosmos DB container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.cosmos.aio import ContainerProxy
+
+from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.errors import ConfigurationError, NotFound
+from cosmos_outbox.ports import Document, Listing
+
+
+class CosmosLeases:
+    """
+    The lease container; it must exist and be partitioned on `/id` or `/partitionKey`.
+    """
+
+    def __init__(self, container: ContainerProxy) -> None:
+        self._container = container
+        self._by_id: bool | None = None
+
+    async def partitioned_by_id(self) -> bool:
+        if self._by_id is None:
+            try:
+                async with _called():
+                    properties = await self._container.read()
+            except (NotFound, ConfigurationError):  # the latter where the database is missing
+                raise ConfigurationError(
+                    f"The lease container {self._container.id!r} or its database does not exist; create it with partition "
+                    "key /id and a default time to live of -1 (workers never create containers)."
+                ) from None
+            if (properties.get("defaultTtl") or 0) > 0:
+                raise ConfigurationError(
+                    f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their last "
+                    "write, and with them the positions of workers that are down; set its default time to live to -1."
+                )
+            paths = properties["partitionKey"]["paths"]
+            if paths not in (["/id"], ["/partitionKey"]):
+                raise ConfigurationError(
+                    f"The lease container {self._container.id!r} is partitioned on {', '.join(paths)}; "
+                    "create one with partition key /id."
+                )
+            self._by_id = paths == ["/id"]
+        return self._by_id
+
+    async def list(self, prefix: str) -> Listing:
+        headers: dict[str, str] = {}
+
+        def note_headers(received: Mapping[str, str], _: object) -> None:
+            headers.update(received)
+
+        async with _called():
+            documents = [
+                document
+                async for document in self._container.query_items(
+                    "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
+                    parameters=[{"name": "@prefix", "value": prefix}],
+                    response_hook=note_headers,
+                )
+            ]
+        return Listing(documents=tuple(documents), read_at=_service_time(headers))
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        async with _called():
+            return dict(await self._container.read_item(document_id, partition_key))
+
+    async def create(self, document: Mapping[str, Any]) -> Document:
+        async with _called():
+            return dict(await self._container.create_item(dict(document)))
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        async with _called():
+            return dict(
+                await self._container.replace_item(
+                    document["id"], dict(document), etag=etag, match_condition=MatchConditions.IfNotModified
+                )
+            )
+
+    async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
+        condition: dict[str, Any] = (
+            {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag is not None else {}
+        )
+        async with _called():
+            await self._container.delete_item(document_id, partition_key, **condition)
+
+
+@asynccontextmanager
+async def _called() -> AsyncIterator[None]:
+    async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+        yield
+
+
+def _service_time(headers: Mapping[str, str]) -> datetime:
+    # The service's clock decides expiry; where a proxy took the header away, our own must do.
+    date = next((value for name, value in headers.items() if name.lower() == "date"), None)
+    return parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)

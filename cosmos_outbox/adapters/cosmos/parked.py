@@ -1,0 +1,116 @@
+"""
+CosmosParked: the ParkedStore port on a Cosmos DB container.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from cosmos_outbox.adapters.cosmos.containers import open_container
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import CommitResult, Document, Write
+
+_KEYS_A_PAGE = 1000  # of documents of some hundred bytes
+
+
+class CosmosParked:
+    """
+    A container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both.
+    """
+
+    def __init__(self, container: ContainerProxy) -> None:
+        self._container = container
+        self._store = CosmosStore(container)
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        return await self._store.read(document_id, partition_key)
+
+    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
+        return await self._page(
+            "SELECT * FROM c WHERE c.id > @after ORDER BY c.id", partition_key, limit, after=after
+        )
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        return await self._page(
+            "SELECT * FROM c WHERE c.epoch = @epoch AND c.position >= @first ORDER BY c.position",
+            partition_key,
+            limit,
+            epoch=epoch,
+            first=first,
+        )
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
+        async with translated():
+            items = self._container.query_items(
+                "SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)",
+                parameters=[{"name": "@ids", "value": list(document_ids)}],
+                partition_key=partition_key,
+                max_item_count=_KEYS_A_PAGE,
+            )
+            return frozenset([str(document_id) async for document_id in items])
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        async with translated():
+            items = self._container.query_items(
+                "SELECT * FROM c WHERE c.type = 'parkedKey' "
+                "AND (NOT IS_DEFINED(c.key) OR (c.processor = @processor AND c.container = @container))",
+                parameters=_parameters(processor=processor, container=container),
+                max_item_count=_KEYS_A_PAGE,
+            )
+            return tuple([document async for document in items])
+
+    async def scopes(self) -> Counter[tuple[str, str]]:
+        """
+        Return how many keys are parked of each processor and container, those of other processors included.
+        """
+        async with translated():
+            items = self._container.query_items(
+                "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey' AND IS_DEFINED(c.key)",
+                max_item_count=_KEYS_A_PAGE,
+            )
+            return Counter([(str(one["processor"]), str(one["container"])) async for one in items])
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        return await self._store.commit(partition_key, writes)
+
+    async def _page(
+        self, query: str, partition_key: str, limit: int, **values: object
+    ) -> tuple[Document, ...]:
+        """
+        Return the first page of the service's answer, so that large documents do not fill the memory.
+        """
+        async with translated():
+            pages = self._container.query_items(
+                query, parameters=_parameters(**values), partition_key=partition_key, max_item_count=limit
+            ).by_page()
+            # A page may be empty although more follow
+            async for page in pages:
+                if documents := tuple([document async for document in page]):
+                    return documents
+        return ()
+
+
+async def open_parked(client: CosmosClient, database: str, container: str) -> CosmosParked:
+    """
+    Return the parked store on an existing container.
+
+    Raises:
+        ConfigurationError: the container is missing, or held events could not be found or would expire in it.
+    """
+    proxy, seconds = await open_container(client, database, container, needed_ttl="no time to live")
+    if seconds is not None and seconds != -1:
+        raise ConfigurationError(
+            f"The container {container!r} deletes its documents after {seconds} s, and with them held events; "
+            "switch its time to live off."
+        )
+    return CosmosParked(proxy)
+
+
+def _parameters(**values: object) -> list[dict[str, Any]]:
+    return [{"name": f"@{name}", "value": value} for name, value in values.items()]

@@ -1,0 +1,254 @@
+"""
+CosmosStore: the Store port on one Cosmos DB container.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterable, Mapping, Sequence
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from cosmos_outbox.adapters.cosmos.containers import open_container
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
+
+_SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
+_REMEMBERED_SESSIONS = 10_000
+_SESSION_NOT_AVAILABLE = 1002
+_ETAG = re.compile(r'"[!#-~]*"')
+_NOBODYS_ETAG = '"-"'
+
+
+class CosmosStore:
+    """
+    A container partitioned on `/partitionKey` with time to live switched on; `open_store` checks both.
+    """
+
+    def __init__(self, container: ContainerProxy) -> None:
+        self._container = container
+        # The SDK forgets the session token of a batch, so a read after it might not see it.
+        self._sessions: OrderedDict[str, tuple[int, str]] = OrderedDict()
+
+    async def read(
+        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+    ) -> Document:
+        options: dict[str, Any] = {}
+        if if_none_match is not None:
+            options = {"etag": _condition(if_none_match), "match_condition": MatchConditions.IfModified}
+        if (session := self._sessions.get(partition_key)) is not None:
+            options["session_token"] = session[1]
+        try:
+            async with translated():
+                document = dict(await self._container.read_item(document_id, partition_key, **options))
+        except NotFound as error:
+            error.document_id = document_id
+            raise
+        except StoreUnavailable as error:
+            if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
+                # Nobody catches up with the token of a range that was split since.
+                self._sessions.pop(partition_key, None)
+            raise
+        if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
+            raise NotModified(etag=if_none_match)
+        return document
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        try:
+            async with translated(document_ids=[write.id for write in writes]):
+                if len(writes) == 1:
+                    return await self._write_one(partition_key, writes[0])
+                return await self._write_batch(partition_key, writes)
+        except StoreError as error:
+            headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
+            self._remember(partition_key, headers.get(_SESSION_TOKEN))
+            if isinstance(error, PreconditionFailed):
+                expected = next((write.etag for write in writes if write.id == error.document_id), None)
+                raise PreconditionFailed(
+                    expected=expected, document_id=error.document_id
+                ) from error.__cause__
+            raise
+
+    async def query_type(
+        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    ) -> Page:
+        # Paged by the last id and, where a page ends among documents of one id, by their partition keys; not by the
+        # SDK's token, of which it has none for a sorted query over several partitions. Sorting by both at once would
+        # need a composite index, which containers that exist do not have.
+        after_id, after_key = _after(continuation)
+        known = {"@type": document_type, "@id": after_id}
+        condition = "c.type = @type"
+        if not include_deleted:
+            condition += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+        of_one_id = f"{condition} AND c.id = @id"
+        wanted = page_size + 1  # one more tells whether there are more
+        found: list[Document] = []
+        if after_key is not None:
+            rest = f"{of_one_id} AND c.partitionKey > @key ORDER BY c.partitionKey"
+            found = await self._query(rest, known | {"@key": after_key}, wanted)
+        if len(found) < wanted:
+            others = f"{condition} AND c.id > @id ORDER BY c.id"
+            found += await self._query(others, known, wanted - len(found))
+            if len(found) == wanted and found[-2]["id"] == (cut := found[-1]["id"]):
+                # The page ends among documents of one id, and which of them the service gave first is by chance.
+                found = [document for document in found if document["id"] != cut]
+                in_order = f"{of_one_id} ORDER BY c.partitionKey"
+                found += await self._query(in_order, known | {"@id": cut}, wanted - len(found))
+        page = tuple(found[:page_size])
+        return Page(
+            documents=page, continuation=_continuation(page[-1], found[-1]) if found[page_size:] else None
+        )
+
+    async def _query(self, condition: str, values: Mapping[str, str], limit: int) -> list[Document]:
+        items = self._container.query_items(
+            f"SELECT * FROM c WHERE {condition}",  # noqa: S608 - made of constants, the values are parameters
+            parameters=[
+                {"name": name, "value": value} for name, value in values.items() if name in condition
+            ],
+            max_item_count=limit,
+        )
+        async with translated():
+            return await _first(items, limit)
+
+    async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        headers = _Headers()
+        answer = await self._container.execute_item_batch(
+            [_batch_operation(write) for write in writes], partition_key, response_hook=headers.note
+        )
+        return self._result([operation.get("eTag") for operation in answer], partition_key, headers)
+
+    async def _write_one(self, partition_key: str, write: Write) -> CommitResult:
+        headers = _Headers()
+        options: dict[str, Any] = {"response_hook": headers.note}
+        if write.etag is not None:
+            options |= {"etag": _condition(write.etag), "match_condition": MatchConditions.IfNotModified}
+        if write.kind is WriteKind.DELETE:
+            await self._container.delete_item(write.id, partition_key, **options)
+            return self._result([None], partition_key, headers)
+        body = dict(write.document or {})
+        match write.kind:
+            case WriteKind.CREATE:
+                stored = await self._container.create_item(body, **options)
+            case WriteKind.UPSERT:
+                stored = await self._container.upsert_item(body, **options)
+            case WriteKind.REPLACE:
+                stored = await self._container.replace_item(write.id, body, **options)
+        return self._result([stored.get("_etag")], partition_key, headers)
+
+    def _result(self, etags: Sequence[str | None], partition_key: str, headers: _Headers) -> CommitResult:
+        self._remember(partition_key, headers.session_token)
+        return CommitResult(
+            etags=tuple(etags), request_charge=headers.request_charge, session_token=headers.session_token
+        )
+
+    def _remember(self, partition_key: str, session: str | None) -> None:
+        if not session:
+            return
+        known, progress = self._sessions.get(partition_key), _progress(session)
+        if known is None or progress >= known[0]:  # answers may overtake each other
+            self._sessions[partition_key] = progress, session
+        self._sessions.move_to_end(partition_key)
+        if len(self._sessions) > _REMEMBERED_SESSIONS:
+            self._sessions.popitem(last=False)
+
+
+class _Headers:
+    """
+    What the headers of an answer say; the hook gets them without the copy that the answer's own method makes.
+    """
+
+    __slots__ = ("request_charge", "session_token")
+
+    def __init__(self) -> None:
+        self.request_charge = 0.0
+        self.session_token: str | None = None
+
+    def note(self, headers: Mapping[str, Any], _: object) -> None:
+        self.session_token = headers.get(_SESSION_TOKEN)
+        self.request_charge = float(headers.get("x-ms-request-charge", 0.0))
+
+
+async def open_store(client: CosmosClient, database: str, container: str) -> CosmosStore:
+    """
+    Return the store on an existing container.
+
+    Raises:
+        ConfigurationError: the container is missing, or is set up so that the outbox could not work.
+    """
+    proxy, seconds = await open_container(
+        client, database, container, needed_ttl="a default time to live of -1"
+    )
+    if seconds is None:
+        raise ConfigurationError(
+            f"Time to live is off on the container {container!r}, so events would never be cleaned up; "
+            "set its default time to live to -1."
+        )
+    return CosmosStore(proxy)
+
+
+async def _first(items: AsyncIterable[Document], limit: int) -> list[Document]:
+    found: list[Document] = []
+    async for document in items:
+        found.append(document)
+        if len(found) == limit:
+            break
+    return found
+
+
+def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    arguments: tuple[Any, ...]
+    match write.kind:
+        case WriteKind.DELETE:
+            arguments = (write.id,)
+        case WriteKind.REPLACE:
+            arguments = (write.id, write.document)
+        case _:
+            arguments = (write.document,)
+    condition = {} if write.etag is None else {"if_match_etag": _condition(write.etag)}
+    return write.kind.value.lower(), arguments, condition
+
+
+def _condition(etag: str) -> str:
+    # What is no etag, such as * or nothing, means something else as a header; here it is an etag that no document has.
+    return etag if _ETAG.fullmatch(etag) else _NOBODYS_ETAG
+
+
+def _continuation(last: Document, following: Document) -> str:
+    place = [last["id"], last["partitionKey"]] if following["id"] == last["id"] else [last["id"]]
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+
+
+def _after(continuation: str | None) -> tuple[str, str | None]:
+    if continuation is None:
+        return "", None
+    try:
+        place = json.loads(base64.b64decode(continuation.encode(), altchars=b"-_", validate=True))
+    except (ValueError, RecursionError):
+        place = None
+    match place:
+        case [str(last_id)]:
+            return last_id, None
+        case [str(last_id), str(last_key)]:
+            return last_id, last_key
+    raise InvalidRequest("The continuation token is not one that this library gave out.")
+
+
+def _progress(session_token: str) -> int:
+    # "<range>:<version>#<lsn>#<region>=<lsn>…", or "<range>:<lsn>" in the old form
+    parts = session_token.rpartition(":")[2].split("#")
+    number = parts[1] if len(parts) > 1 else parts[0]
+    return int(number) if number.lstrip("-").isdigit() else 0

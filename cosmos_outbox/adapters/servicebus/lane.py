@@ -1,0 +1,178 @@
+"""
+One lane of a topic: a sender used by one call at a time, and replaced whenever nobody knows what became of a send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+
+from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, says_link_was_cut
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
+from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
+
+_Payload = ServiceBusMessageBatch | ServiceBusMessage
+
+
+class Lane:
+    """
+    An ordered stream of batches.
+
+    Args:
+        topic: the name that errors mention.
+        open_sender: returns a sender whose link is not open yet.
+        discard: closes a sender, later, after its last send (if one is given) has ended.
+        timeout_seconds: how long the opening of a link, and each send, may take.
+        grace_seconds: how long a cancelled call waits for the outcome of the send that is under way.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        open_sender: Callable[[], ServiceBusSender],
+        discard: Callable[[ServiceBusSender, asyncio.Task[None] | None], None],
+        timeout_seconds: float,
+        grace_seconds: float,
+    ) -> None:
+        self._topic, self._open_sender, self._discard = topic, open_sender, discard
+        self._timeout, self._grace = timeout_seconds, grace_seconds
+        # A sender is not safe for two tasks: they resend each other's deliveries and then wait for ever.
+        self._lock = asyncio.Lock()
+        self._sender: ServiceBusSender | None = None
+        self._proven = False  # whether this sender has sent something
+
+    async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
+        """
+        Send all messages in order; those of two runs never travel in one batch.
+        """
+        accepted = 0
+        async with self._lock:
+            try:
+                for run in runs:
+                    position = 0
+                    while position < len(run):
+                        payload, count = await self._fill(run, position)
+                        await self._deliver(payload)
+                        position += count
+                        accepted += count
+            except PublishError as error:
+                error.accepted = accepted
+                raise
+
+    async def close(self) -> None:
+        """
+        Close the sender after the call at hand.
+        """
+        async with self._lock:
+            self._drop()
+
+    async def _fill(self, run: Sequence[OutboundMessage], position: int) -> tuple[_Payload, int]:
+        """
+        Return as many messages as one batch holds, and their number.
+        """
+        batch = await self._new_batch()
+        for count, message in enumerate(run[position:]):
+            try:
+                outgoing = _outgoing(message)
+                batch.add_message(outgoing)
+            except MessageSizeExceededError:
+                # A message alone may be larger than a batch (Premium); whether it is too large, the broker decides.
+                return (batch, count) if count else (outgoing, 1)
+            except (TypeError, ValueError) as error:
+                if count:
+                    return batch, count
+                raise MessageRejected(f"This message cannot be written: {error}") from error
+        return batch, len(run) - position
+
+    async def _new_batch(self) -> ServiceBusMessageBatch:
+        sender = self._usable_sender()
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await sender.create_message_batch()
+        except TimeoutError as error:
+            self._drop()
+            raise BrokerUnavailable(
+                f"The link to topic {self._topic!r} did not open in {self._timeout:g} s."
+            ) from error
+        except ServiceBusError as error:
+            self._drop()
+            raise publish_error(error, topic=self._topic) from error
+        except BaseException:
+            self._drop()
+            raise
+
+    async def _deliver(self, payload: _Payload) -> None:
+        try:
+            await self._send(payload)
+        except BrokerUnavailable as error:
+            # The service cuts links that were idle for minutes, and only the next send shows it. Nothing was sent on
+            # this link since its last success, so the same batch again, on a new one, is no failure to the caller.
+            if not (self._proven and says_link_was_cut(error.__cause__)):
+                raise
+            await self._new_batch()
+            await self._send(payload)
+
+    async def _send(self, payload: _Payload) -> None:
+        sender = self._usable_sender()
+        # In a task of its own, for a send that is cancelled half-way stays on the link and goes out with the next.
+        sending = asyncio.create_task(sender.send_messages(payload, timeout=self._timeout))
+        try:
+            await asyncio.wait((sending,), timeout=self._timeout + self._grace)
+        except asyncio.CancelledError:
+            await asyncio.wait((sending,), timeout=self._grace)
+            raise
+        finally:
+            failure = self._failure(sending)
+        if isinstance(failure, ServiceBusError):
+            raise publish_error(failure, topic=self._topic) from failure
+        if failure is not None:
+            raise failure
+        self._proven = True
+
+    def _failure(self, sending: asyncio.Task[None]) -> BaseException | None:
+        """
+        Return why a send failed, or None; the sender survives only where the outcome is known and the link open.
+        """
+        if not sending.done():
+            sending.cancel()
+            sending.add_done_callback(_forget_outcome)
+            self._drop(sending)
+            return BrokerUnavailable(
+                f"Service Bus did not say in {self._timeout:g} s whether it has the messages."
+            )
+        failure = sending.exception()
+        if failure is not None and not (isinstance(failure, ServiceBusError) and leaves_link_usable(failure)):
+            self._drop()
+        return failure
+
+    def _usable_sender(self) -> ServiceBusSender:
+        if self._sender is None:
+            self._sender, self._proven = self._open_sender(), False
+        return self._sender
+
+    def _drop(self, sending: asyncio.Task[None] | None = None) -> None:
+        if self._sender is not None:
+            self._discard(self._sender, sending)
+            self._sender = None
+
+
+def _forget_outcome(sending: asyncio.Task[None]) -> None:
+    if not sending.cancelled():
+        sending.exception()  # or asyncio complains that nobody asked for it
+
+
+def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
+    require_properties_that_fit(message)
+    return ServiceBusMessage(
+        message.body,
+        application_properties=dict(message.properties.items()),
+        session_id=message.session_id,
+        message_id=message.message_id,
+        subject=message.subject,
+        content_type=message.content_type,
+    )

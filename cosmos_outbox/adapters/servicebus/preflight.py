@@ -1,0 +1,216 @@
+"""
+Preflight: what about topics and their subscriptions would cost events, their order or time, each with the fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.management import EntityStatus, SubscriptionProperties, TopicProperties
+
+from cosmos_outbox.adapters.servicebus.publisher import BatchScope
+
+# The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
+LEAST_DEDUP_WINDOW = timedelta(minutes=10)
+_NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
+_TIMEOUT_SECONDS = 10
+_REFUSING = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
+_SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """
+    Something that should be otherwise; `grave` where events are lost, disordered, repeated or not sent.
+    """
+
+    check: str
+    message: str
+    fix: str
+    grave: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.fix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """
+    What is wrong with topics; `unknown` says why some could not be looked at.
+    """
+
+    misses: tuple[Miss, ...] = ()
+    unknown: str | None = None
+
+
+def topic_misses(topic: TopicProperties, *, batch_scope: BatchScope) -> Iterator[Miss]:
+    """
+    Yield what is wrong with a topic.
+    """
+    name = f"Topic {topic.name!r}"
+    if topic.status in _REFUSING:
+        yield Miss(
+            check="topic-status",
+            message=f"{name} refuses what is sent to it.",
+            fix="Set its status to Active.",
+        )
+    window = _timedelta(topic.duplicate_detection_history_time_window)
+    if not topic.requires_duplicate_detection:
+        yield Miss(
+            check="duplicate-detection",
+            message=f"{name} does not detect duplicates: what is sent again after a failure arrives twice.",
+            fix="It can only be chosen when a topic is created: create it anew with requiresDuplicateDetection.",
+        )
+    elif window is not None and window < LEAST_DEDUP_WINDOW:
+        yield Miss(
+            check="duplicate-window",
+            message=f"{name} remembers message ids for {window} only; after a longer outage copies arrive twice.",
+            fix=f"Set duplicateDetectionHistoryTimeWindow to {LEAST_DEDUP_WINDOW} or more; a day is a good value.",
+            grave=False,
+        )
+    if topic.enable_partitioning:
+        yield from _partitioning_misses(topic, batch_scope)
+    if _deletes_itself(topic.auto_delete_on_idle):
+        yield Miss(
+            check="auto-delete",
+            message=f"{name} deletes itself after {topic.auto_delete_on_idle} without use, with all its messages.",
+            fix="Take autoDeleteOnIdle away.",
+        )
+
+
+def _partitioning_misses(topic: TopicProperties, batch_scope: BatchScope) -> Iterator[Miss]:
+    wanted, takes = BatchScope.SESSION, "messages of one session"
+    if topic.requires_duplicate_detection:
+        wanted, takes = BatchScope.MESSAGE, "single messages"
+    if batch_scope not in (wanted, BatchScope.MESSAGE):
+        yield Miss(
+            check="partitioning",
+            message=f"Topic {topic.name!r} is partitioned and takes only batches of {takes}.",
+            fix=f"Set the batch scope to {wanted}, or create the topic anew without partitions, which is faster.",
+        )
+
+
+def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperties]) -> Iterator[Miss]:
+    """
+    Yield what is wrong with the subscriptions of a topic.
+    """
+    if not subscriptions:
+        yield Miss(
+            check="subscriptions",
+            message=f"Topic {topic!r} has no subscription: what is sent to it is lost.",
+            fix="Create one with requiresSession before a worker starts.",
+        )
+    for subscription in subscriptions:
+        name = f"Subscription {subscription.name!r} of topic {topic!r}"
+        if not subscription.requires_session:
+            yield Miss(
+                check="sessions",
+                message=f"{name} has no sessions: several receivers get the events of one partition key out of order.",
+                fix="It can only be chosen when a subscription is created: create it anew with requiresSession.",
+            )
+        if _deletes_itself(subscription.auto_delete_on_idle):
+            yield Miss(
+                check="auto-delete",
+                message=f"{name} deletes itself after {subscription.auto_delete_on_idle} without a receiver, with all "
+                "its messages.",
+                fix="Take autoDeleteOnIdle away.",
+            )
+        if subscription.status in _SILENT:
+            yield Miss(
+                check="subscription-status",
+                message=f"{name} gives nothing to its receivers.",
+                fix="Set its status to Active.",
+                grave=False,
+            )
+        if not subscription.dead_lettering_on_message_expiration:
+            yield Miss(
+                check="dead-lettering",
+                message=f"{name} drops messages that expire.",
+                fix="Set deadLetteringOnMessageExpiration.",
+                grave=False,
+            )
+
+
+async def preflight(
+    topics: Sequence[str],
+    *,
+    batch_scope: BatchScope | str = BatchScope.TOPIC,
+    connection_string: str | None = None,
+    namespace: str | None = None,
+    credential: AsyncTokenCredential | None = None,
+) -> Inspection:
+    """
+    Return every miss of the topics and their subscriptions.
+
+    Looking needs the Manage right, which sending does not: a worker without it works just as well.
+    """
+    if connection_string is not None and "usedevelopmentemulator=true" in connection_string.lower():
+        return Inspection(
+            unknown="The topics were not checked: the Service Bus emulator has no management API."
+        )
+    misses: list[Miss] = []
+    scope = BatchScope(batch_scope)
+    try:
+        async with _administration(connection_string, namespace, credential) as client:
+            for topic in topics:
+                misses += [miss async for miss in _looked_at(client, topic, scope)]
+    except (AzureError, ValueError, TimeoutError) as error:
+        unknown = (
+            f"Not all topics could be checked ({type(error).__name__}); that needs the Manage right on the namespace "
+            "(role Azure Service Bus Data Owner), sending does not."
+        )
+        return Inspection(misses=tuple(misses), unknown=unknown)
+    return Inspection(misses=tuple(misses))
+
+
+async def _looked_at(
+    client: ServiceBusAdministrationClient, topic: str, batch_scope: BatchScope
+) -> AsyncIterator[Miss]:
+    try:
+        found = await client.get_topic(topic)
+    except ResourceNotFoundError:
+        yield Miss(
+            check="topic", message=f"Topic {topic!r} does not exist.", fix="Create it, with a subscription."
+        )
+        return
+    for miss in topic_misses(found, batch_scope=batch_scope):
+        yield miss
+    for miss in subscription_misses(topic, [one async for one in client.list_subscriptions(topic)]):
+        yield miss
+
+
+def _administration(
+    connection_string: str | None, namespace: str | None, credential: AsyncTokenCredential | None
+) -> ServiceBusAdministrationClient:
+    # A start must not wait long for what is only good advice.
+    if connection_string is not None:
+        return ServiceBusAdministrationClient.from_connection_string(
+            connection_string,
+            retry_total=0,
+            connection_timeout=_TIMEOUT_SECONDS,
+            read_timeout=_TIMEOUT_SECONDS,
+        )
+    if namespace is None or credential is None:
+        raise ValueError("a connection string, or a namespace and a credential")
+    return ServiceBusAdministrationClient(
+        namespace,
+        credential,
+        retry_total=0,
+        connection_timeout=_TIMEOUT_SECONDS,
+        read_timeout=_TIMEOUT_SECONDS,
+    )
+
+
+def _deletes_itself(idle: timedelta | str | None) -> bool:
+    after = _timedelta(idle)
+    return after is not None and after < _NEVER
+
+
+def _timedelta(value: timedelta | str | None) -> timedelta | None:
+    # Read from the service it is a timedelta; the SDK also lets a caller put the text of one there.
+    return value if isinstance(value, timedelta) else None

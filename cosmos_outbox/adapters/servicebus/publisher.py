@@ -1,0 +1,161 @@
+"""
+ServiceBusPublisher: the Publisher port on a Service Bus topic, one sender a lane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+
+from cosmos_outbox.adapters.servicebus.lane import Lane
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.messages import OutboundMessage
+
+_logger = logging.getLogger(__name__)
+
+# How long the SDK's keep-alive may make a send wait, every 30 s; its default is 200 ms
+_SOCKET_SECONDS = 0.02
+_CLOSE_SECONDS = 5.0  # closing takes the SDK up to a second, and for ever on a broken link
+
+
+class BatchScope(StrEnum):
+    """
+    Which messages may share a batch.
+    """
+
+    TOPIC = "topic"  # any: for topics that are not partitioned, the default of the service
+    SESSION = "session"  # those of one session: for partitioned topics
+    MESSAGE = "message"  # none: for partitioned topics with duplicate detection
+
+
+_RUN_OF: dict[BatchScope, Callable[[OutboundMessage], object]] = {
+    BatchScope.TOPIC: lambda message: None,
+    BatchScope.SESSION: lambda message: message.session_id,
+    BatchScope.MESSAGE: lambda message: message.message_id,
+}
+
+
+def open_service_bus_client(
+    *,
+    connection_string: str | None = None,
+    namespace: str | None = None,
+    credential: AsyncTokenCredential | None = None,
+) -> ServiceBusClient:
+    """
+    Return a client (to be entered with `async with`) with the settings that a publisher's order depends on.
+
+    Args:
+        connection_string: of the namespace; or else
+        namespace: its host, like `contoso.servicebus.windows.net`, together with
+        credential: what signs in to it.
+
+    Raises:
+        ConfigurationError: neither way is complete, or the connection string cannot be read.
+    """
+    # The SDK's own retries would resend behind the back of the loop that keeps the order.
+    if connection_string is not None:
+        try:
+            return ServiceBusClient.from_connection_string(connection_string, retry_total=0)
+        except ValueError as error:  # its text may quote the key
+            raise ConfigurationError(
+                "The Service Bus connection string cannot be read; copy it again."
+            ) from error
+    if namespace is None or credential is None:
+        raise ConfigurationError("Service Bus needs a connection string, or a namespace and a credential.")
+    return ServiceBusClient(namespace, credential, retry_total=0)
+
+
+class ServiceBusPublisher:
+    """
+    Publish to one topic. Links are opened at the first use of their lane and again after a failure.
+
+        async with open_service_bus_client(connection_string=...) as client:
+            async with ServiceBusPublisher(client, "events") as publisher:
+                ...
+
+    Args:
+        client: made by `open_service_bus_client`; stays open.
+        topic: its name.
+        lanes: ordered streams, each with a connection of its own. Defaults to 8.
+        batch_scope: which messages may share a batch. Defaults to `topic`.
+        send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
+        cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
+    """
+
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        topic: str,
+        *,
+        lanes: int = 8,
+        batch_scope: BatchScope | str = BatchScope.TOPIC,
+        send_timeout: timedelta = timedelta(seconds=15),
+        cancel_grace: timedelta = timedelta(seconds=2),
+    ) -> None:
+        if lanes < 1:
+            raise ConfigurationError(f"A publisher needs at least one lane, not {lanes}.")
+        self._client, self._topic = client, topic
+        self._run_of = _RUN_OF[BatchScope(batch_scope)]
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._lanes = tuple(
+            Lane(
+                topic=topic,
+                open_sender=self._open_sender,
+                discard=self._discard,
+                timeout_seconds=send_timeout.total_seconds(),
+                grace_seconds=cancel_grace.total_seconds(),
+            )
+            for _ in range(lanes)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closed = True
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    @property
+    def lanes(self) -> int:
+        return len(self._lanes)
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        if self._closed:
+            raise UsageError("The publisher is closed; publish inside its `async with`.")
+        await self._lanes[lane].publish([list(run) for _, run in itertools.groupby(messages, self._run_of)])
+
+    def _open_sender(self) -> ServiceBusSender:
+        return self._client.get_topic_sender(self._topic, socket_timeout=_SOCKET_SECONDS)
+
+    def _discard(self, sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
+        # Beside the work, for it takes up to a second, and a lane must not wait for its old link to get a new one.
+        closing = asyncio.create_task(_close(sender, sending))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
+    if sending is not None:
+        await asyncio.wait((sending,), timeout=_CLOSE_SECONDS)
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await sender.close()
+    except Exception:  # a broken link closes with any error, and there is nobody to tell
+        _logger.debug("sender.close_failed", exc_info=True)

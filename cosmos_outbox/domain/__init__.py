@@ -1,0 +1,3 @@
+"""
+What applications subclass: entities, the events that they raise, and the rules for ids. No I/O, no Azure.
+"""

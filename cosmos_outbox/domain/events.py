@@ -1,0 +1,94 @@
+"""
+DomainEvent: something that happened to an entity, told to the rest of the world by its name and schema version.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from cosmos_outbox.domain.identifiers import new_id
+
+DEFAULT_EVENT_TTL = timedelta(days=10)
+_MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+_RESERVED = frozenset({"action", "schema_version", "ttl", "coalesce"})
+
+
+class DomainEvent(BaseModel):
+    """
+    Base of all events: immutable, with an id that stays the same through every retry and resend.
+
+    The id becomes the message's id, by which the topic drops duplicates over all partition keys: leave it to its
+    default, or make it unique in the whole container.
+
+    Subclasses may set, as class variables:
+
+    action          the name consumers see as the message's subject; default: the class name.
+    schema_version  the version of the payload's shape; default: 1.
+    ttl             how long the stored event lives; default: 10 days.
+    coalesce        True: a later event of the same action replaces the earlier one inside one commit.
+    """
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+    action: ClassVar[str]
+    schema_version: ClassVar[int] = 1
+    ttl: ClassVar[timedelta] = DEFAULT_EVENT_TTL
+    coalesce: ClassVar[bool] = False
+
+    id: str = Field(default_factory=new_id)
+    created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        aliases = {field.serialization_alias for field in cls.model_fields.values()}
+        if taken := _RESERVED & cls.model_fields.keys() or {"action"} & aliases:
+            raise TypeError(
+                f"{cls.__name__} cannot have a field named {min(taken)!r}: that says something about all events of the "
+                "type. Declare it as a ClassVar, or give the field another name."
+            )
+        if "action" not in cls.__dict__:
+            cls.action = cls.__name__
+        if not cls.action or cls.schema_version < 1 or not _MIN_TTL <= cls.ttl <= _MAX_TTL:
+            raise TypeError(
+                f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
+                f"{_MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
+            )
+        _register(cls)
+
+    def payload(self) -> dict[str, Any]:
+        """
+        Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action.
+        """
+        # what model_dump() does, without the second that its wrapper takes for each of a million events
+        data: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", by_alias=True)
+        return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
+
+
+_types: dict[str, type[DomainEvent]] = {}
+
+
+def _register(event_type: type[DomainEvent]) -> None:
+    known = _types.get(event_type.action)
+    same_class = known is not None and _qualified_name(known) == _qualified_name(event_type)
+    if known is not None and not same_class:
+        raise TypeError(
+            f"Two event types are named {event_type.action!r}: {_qualified_name(known)} and "
+            f"{_qualified_name(event_type)}. Give one of them another `action`."
+        )
+    _types[event_type.action] = event_type
+
+
+def _qualified_name(event_type: type[DomainEvent]) -> str:
+    return f"{event_type.__module__}.{event_type.__qualname__}"
+
+
+def event_type_named(action: str) -> type[DomainEvent] | None:
+    """
+    Return the event type registered under an action name, or None.
+    """
+    return _types.get(action)

@@ -1,0 +1,42 @@
+"""
+FeedRange: a part of a container, by effective partition keys; leases, feeds and physical partitions name one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRange:
+    """
+    A range of effective partition keys, upper-case hexadecimal, min inclusive and max exclusive.
+    """
+
+    min: str
+    max: str
+
+    def overlaps(self, other: FeedRange) -> bool:
+        """
+        Say whether some effective partition key lies in both ranges.
+        """
+        return self.min < other.max and other.min < self.max
+
+    def contains(self, other: FeedRange) -> bool:
+        """
+        Say whether every effective partition key of the other range lies in this one.
+        """
+        return self.min <= other.min and other.max <= self.max
+
+    def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
+        """
+        Return what is left of this range outside all of the others, in order.
+        """
+        left, low = [], self.min
+        for other in sorted(others, key=lambda other: other.min):
+            if other.overlaps(FeedRange(min=low, max=self.max)):
+                if other.min > low:
+                    left.append(FeedRange(min=low, max=other.min))
+                low = other.max
+        return (*left, FeedRange(min=low, max=self.max)) if low < self.max else tuple(left)

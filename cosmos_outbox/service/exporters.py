@@ -1,0 +1,117 @@
+"""
+Exporters: where telemetry goes: to Prometheus always, by OTLP and to Azure Monitor where they are configured.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.service.azure_monitor import VARIABLE, opened_azure_monitor
+from cosmos_outbox.service.otlp import Signal, destination
+from cosmos_outbox.service.telemetry import Telemetry
+
+_SERVICE = "cosmos-outbox-worker"
+_EXPORT_SECONDS = 3.0  # how long the end of the process waits for an exporter that does not answer
+
+
+class OpenedTelemetry:
+    """
+    Instruments, spans and the Prometheus exposition of one process.
+    """
+
+    def __init__(
+        self, instruments: Telemetry, tracer_provider: trace.TracerProvider, registry: CollectorRegistry
+    ) -> None:
+        self.instruments, self.tracer_provider = instruments, tracer_provider
+        self._registry = registry
+
+    def exposition(self) -> tuple[bytes, str]:
+        """
+        Return the metrics as Prometheus reads them, and their content type.
+        """
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+@contextmanager
+def opened_telemetry(
+    *,
+    topic: str,
+    instance: str,
+    environ: Mapping[str, str],
+    sign_in: bool = False,
+    export_every_seconds: float | None = None,
+) -> Iterator[OpenedTelemetry]:
+    """
+    Set telemetry up for as long as the block lasts; what is left is exported at its end.
+
+    Metrics are always there for Prometheus, unless `OTEL_SDK_DISABLED`. Spans and metrics also go out by OTLP over HTTP,
+    see `worker.otlp`; all other `OTEL_…` variables count as the OpenTelemetry SDK documents them. They go to Azure Monitor
+    where `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` says whether with the default Azure credential.
+
+    Raises:
+        ConfigurationError: Azure Monitor is asked for, and its exporter cannot be used; or the SDK refuses a variable.
+    """
+    ours = {"service.name": _SERVICE, "service.instance.id": instance}
+    # What the environment names counts more, which is not how the SDK merges them.
+    resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
+    registry = CollectorRegistry()
+    every = None if export_every_seconds is None else export_every_seconds * 1000
+    metric_exporters: list[MetricExporter] = []
+    span_exporters: list[SpanExporter] = []
+    if url := destination(Signal.METRICS, environ):
+        metric_exporters.append(OTLPMetricExporter(url))
+    if url := destination(Signal.TRACES, environ):
+        span_exporters.append(OTLPSpanExporter(url))
+    with ExitStack() as stack:
+        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+        stack.callback(_ended_in_time, tracers.shutdown)
+        if connection_string := environ.get(VARIABLE):
+            azure = stack.enter_context(
+                opened_azure_monitor(connection_string, sign_in=sign_in, tracer_provider=tracers)
+            )
+            metric_exporters.append(azure.metrics)
+            span_exporters.append(azure.spans)
+        try:
+            for span_exporter in span_exporters:
+                tracers.add_span_processor(BatchSpanProcessor(span_exporter))
+            readers = [
+                # All of one scope, which would only be three more labels on each series.
+                PrometheusMetricReader(registry=registry, scope_info_enabled=False),
+                *(
+                    PeriodicExportingMetricReader(exporter, export_interval_millis=every)
+                    for exporter in metric_exporters
+                ),
+            ]
+            meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        except ValueError as error:
+            raise ConfigurationError(f"OpenTelemetry refuses one of the OTEL_… variables: {error}") from error
+        stack.callback(_ended_in_time, meters.shutdown)
+        yield OpenedTelemetry(
+            Telemetry(meters, topic=topic),
+            tracers if span_exporters else trace.NoOpTracerProvider(),
+            registry,
+        )
+
+
+def _ended_in_time(shutdown: Callable[[], None]) -> None:
+    """
+    Export what is left, in a thread, for the SDK's processors wait as long as their exporters do; given up, it dies with
+    the process.
+    """
+    ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
+    ending.start()
+    ending.join(_EXPORT_SECONDS)

@@ -1,0 +1,87 @@
+"""
+OTLP: where spans and metrics go over HTTP by the standard `OTEL_…` variables, and what is wrong with these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from cosmos_outbox.adapters.cosmos.client import is_url
+
+_PROTOCOL = "http/protobuf"
+_GENERAL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # to which each signal adds its path
+
+
+class Signal(StrEnum):
+    """
+    What a worker sends out, as the variables call it.
+    """
+
+    TRACES = "TRACES"
+    METRICS = "METRICS"
+
+
+def destination(signal: Signal, environ: Mapping[str, str]) -> str:
+    """
+    Return the URL that a signal is sent to, empty where it is not sent.
+    """
+    if "otlp" not in _exporters(signal, environ) or _protocol(signal, environ)[1] != _PROTOCOL:
+        return ""
+    name, endpoint = _endpoint(signal, environ)
+    if not endpoint or name != _GENERAL:
+        return endpoint
+    return f"{endpoint.removesuffix('/')}/v1/{signal.lower()}"
+
+
+def mistakes_in(environ: Mapping[str, str]) -> list[str]:
+    """
+    Return a sentence, which shows no value, for every endpoint that nothing can be sent to.
+    """
+    names = dict.fromkeys(
+        _endpoint(signal, environ)[0]
+        for signal in Signal
+        if (url := destination(signal, environ)) and not is_url(url)
+    )
+    return [f"{name}: must be a URL such as http://HOST:4318" for name in names]
+
+
+def unsupported_in(environ: Mapping[str, str]) -> list[str]:
+    """
+    Return a sentence, which shows no value, for every variable that asks for what the worker cannot do.
+
+    No reason to stop relaying: some clusters give such variables to all of their pods.
+    """
+    return list(dict.fromkeys(sentence for signal in Signal for sentence in _unsupported(signal, environ)))
+
+
+def _unsupported(signal: Signal, environ: Mapping[str, str]) -> Iterator[str]:
+    exporters = _exporters(signal, environ)
+    if not exporters <= {"otlp", "none"}:
+        yield f"OTEL_{signal}_EXPORTER: must be otlp or none; for Prometheus, /metrics is always there"
+    name, protocol = _protocol(signal, environ)
+    if "otlp" in exporters and _endpoint(signal, environ)[1] and protocol != _PROTOCOL:
+        yield f"{name}: must be {_PROTOCOL}, which collectors take at port 4318; otherwise nothing is sent"
+
+
+def _exporters(signal: Signal, environ: Mapping[str, str]) -> set[str]:
+    given = environ.get(f"OTEL_{signal}_EXPORTER", "").lower().split(",")
+    return {name.strip() for name in given if name.strip()} or {"otlp"}
+
+
+def _protocol(signal: Signal, environ: Mapping[str, str]) -> tuple[str, str]:
+    name, protocol = _given(signal, "PROTOCOL", environ)
+    return name, protocol or _PROTOCOL
+
+
+def _endpoint(signal: Signal, environ: Mapping[str, str]) -> tuple[str, str]:
+    return _given(signal, "ENDPOINT", environ)
+
+
+def _given(signal: Signal, what: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """
+    Return the variable that counts for a signal, and its value: its own, else that of all signals.
+    """
+    own, general = f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
+    name = own if environ.get(own, "").strip() else general
+    return name, environ.get(name, "").strip()

@@ -1,0 +1,170 @@
+"""
+Repository: typed access to the entities of one type inside a unit of work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from cosmos_outbox.documents import Document, version_of
+from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted
+from cosmos_outbox.domain.identifiers import check_id, check_partition_key
+from cosmos_outbox.errors import IdentityConflict, NotFound, NotModified, PreconditionFailed, UsageError
+from cosmos_outbox.ports import Store
+from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.write.batch import Change
+from cosmos_outbox.write.identity_map import ContainerContext
+
+EntityT = TypeVar("EntityT", bound=Entity)
+DEFAULT_PAGE_SIZE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityPage(Generic[EntityT]):
+    """
+    One page of entities; `continuation` is None after the last. They are for reading: the unit of work tracks none.
+    """
+
+    entities: tuple[EntityT, ...]
+    continuation: str | None
+
+
+class Repository(Generic[EntityT]):
+    """
+    Reads at once; writes when the unit of work commits.
+    """
+
+    def __init__(
+        self, entity_type: type[EntityT], *, store: Store, context: ContainerContext, options: RetryOptions
+    ) -> None:
+        self._type, self._store, self._context, self._options = entity_type, store, context, options
+
+    def create(self, entity: EntityT) -> EntityT:
+        """
+        Add a new entity. The commit raises Conflict where its id is taken.
+        """
+        self._context.track(entity, Change.CREATE)
+        return entity
+
+    async def read(
+        self,
+        entity_id: str,
+        *,
+        partition_key: str | None = None,
+        if_none_match: str | None = None,
+        include_deleted: bool = False,
+    ) -> EntityT:
+        """
+        Return an entity and track it: what its methods record is written by the next commit.
+
+        An entity that is already tracked is returned as it is, without a request.
+
+        Args:
+            entity_id: its id.
+            partition_key: Defaults to the id.
+            if_none_match: an etag; raise NotModified while the entity still has it.
+            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
+
+        Raises:
+            UsageError: no document can have this id, or this partition key.
+            IdentityConflict: the one of this id that is tracked lies in another partition key.
+            NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
+            NotModified: see `if_none_match`.
+        """
+        with self._context.exclusively():
+            entity = self._context.find(self._type.entity_type, entity_id)
+            if entity is not None and partition_key not in (None, entity.partition_key):
+                raise IdentityConflict(
+                    f"This unit of work holds {self._type.entity_type} {entity_id!r} of partition key "
+                    f"{entity.partition_key!r}; read the one of {partition_key!r} in another."
+                )
+            if entity is None:
+                key = entity_id if partition_key is None else partition_key
+                check_id(entity_id)
+                check_partition_key(key)
+                document = await repeated(
+                    lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
+                )
+                if document.get("type") != self._type.entity_type:
+                    raise NotFound(document_id=entity_id)
+                entity = self._restored(document)
+            gone = is_deleted(entity) or self._context.deletes(entity)
+            if not isinstance(entity, self._type) or (gone and not include_deleted):
+                raise NotFound(f"There is no {self._type.entity_type} {entity_id!r}.", document_id=entity_id)
+            if if_none_match is not None and entity.etag == if_none_match:
+                raise NotModified(etag=if_none_match)
+            self._context.track(entity)
+            return entity
+
+    def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
+        """
+        Write the entity with the next commit, also where it recorded no event.
+
+        Raises:
+            PreconditionFailed: `etag` is given and is not the one that the entity was read with.
+        """
+        _check_etag(entity, etag)
+        self._context.track(entity, Change.UPDATE)
+        return entity
+
+    async def delete(
+        self, entity_id: str, etag: str | None = None, *, partition_key: str | None = None, hard: bool = False
+    ) -> EntityT:
+        """
+        Delete an entity with the next commit: softly where it knows how to, else (or with `hard`) for good.
+
+        Raises:
+            NotFound: there is none.
+            PreconditionFailed: `etag` is given and the entity has another one.
+        """
+        with self._context.exclusively():
+            entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
+            _check_etag(entity, etag)
+            soft = isinstance(entity, SoftDeletable)
+            if soft and not is_deleted(entity):
+                entity.delete()  # type: ignore[attr-defined] # SoftDeletable, checked above
+            self._context.track(entity, Change.DELETE if hard or not soft else Change.UPDATE)
+            return entity
+
+    async def read_all(
+        self,
+        page_size: int = DEFAULT_PAGE_SIZE,
+        continuation: str | None = None,
+        *,
+        include_deleted: bool = False,
+    ) -> EntityPage[EntityT]:
+        """
+        Return a page of all entities of this type, ordered by id, without those marked as deleted.
+
+        Raises:
+            UsageError: `page_size` is less than 1.
+            InvalidRequest: `continuation` is none that this library gave out.
+        """
+        if page_size < 1:
+            raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
+        with self._context.exclusively():
+            page = await repeated(
+                lambda: self._store.query_type(
+                    self._type.entity_type,
+                    page_size=page_size,
+                    continuation=continuation,
+                    include_deleted=include_deleted,
+                ),
+                self._options,
+            )
+            return EntityPage(
+                entities=tuple(self._restored(document) for document in page.documents),
+                continuation=page.continuation,
+            )
+
+    def _restored(self, document: Document) -> EntityT:
+        data: dict[str, Any] = document["data"]
+        if data.get("id") != document["id"]:  # another program left it out
+            data = {**data, "id": document["id"]}
+        return self._type.restore(data, version=version_of(document), etag=document["_etag"], stored=document)
+
+
+def _check_etag(entity: Entity, etag: str | None) -> None:
+    if etag is not None and etag != entity.etag:
+        raise PreconditionFailed(expected=etag, actual=entity.etag, document_id=entity.id)

@@ -1,0 +1,82 @@
+"""
+`python -m demo`: the main job of the contacts example, end to end; `python -m demo run` keeps the whole stack up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated
+
+import typer
+
+from demo.commands import demo as do_demo
+from demo.commands import run as do_run
+from demo.job import DemoOptions
+from demo.load import Load
+from demo.stack import Accounts, StackOptions
+from examples.contacts.listening import listen
+
+app = typer.Typer(
+    help="The contacts example under load: an API, workers and a subscriber on local emulators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Partitions = Annotated[int, typer.Option(min=1, max=64, help="Physical partitions of the data container.")]
+Workers = Annotated[int, typer.Option(min=1, max=16, help="Worker processes that share the leases.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 is any free one.")]
+
+
+@app.command()
+def demo(
+    *,
+    contacts: Annotated[int, typer.Option(min=1, help="How many contacts.")] = 200,
+    changes: Annotated[int, typer.Option(min=1, help="Changes a contact; the first creates it.")] = 5,
+    partitions: Partitions = 2,
+    workers: Workers = 2,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Contacts changed at a time.")] = 16,
+    seed: Annotated[int, typer.Option(help="The same seed sends the same requests.")] = 0,
+    no_kill: Annotated[bool, typer.Option("--no-kill", help="Let all workers live.")] = False,
+    cosmos: Annotated[str | None, typer.Option(help="Connection string; default: our own emulator.")] = None,
+    servicebus: Annotated[str | None, typer.Option(help="Connection string; goes with --cosmos.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
+) -> None:
+    """
+    Drive the API, kill a worker half-way, and check that every event arrives once and in order.
+    """
+    if workers == 1 and not no_kill:
+        raise typer.BadParameter(
+            "nobody could take over: use 2 or more, or --no-kill", param_hint="--workers"
+        )
+    if (cosmos is None) != (servicebus is None):
+        raise typer.BadParameter("give both or none", param_hint="--cosmos, --servicebus")
+    accounts = Accounts(cosmos=cosmos, servicebus=servicebus) if cosmos and servicebus else None
+    options = DemoOptions(
+        load=Load(contacts=contacts, changes=changes, concurrency=concurrency, seed=seed),
+        stack=StackOptions(accounts=accounts, partitions=partitions, workers=workers),
+        kill=not no_kill,
+    )
+    _bypass_proxies()
+    raise typer.Exit(asyncio.run(do_demo(options, as_json=as_json)))
+
+
+@app.command()
+def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) -> None:
+    """
+    Keep the whole stack up until Ctrl-C.
+    """
+    listen("127.0.0.1", port).close()  # say now that the port is taken, not after everything has started
+    _bypass_proxies()
+    raise typer.Exit(asyncio.run(do_run(StackOptions(partitions=partitions, workers=workers, api_port=port))))
+
+
+def _bypass_proxies() -> None:
+    # Both SDKs obey proxy variables, and a proxy cannot reach the emulators on this machine.
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost")))
+
+
+if __name__ == "__main__":
+    app()

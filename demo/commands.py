@@ -1,0 +1,126 @@
+"""
+The two long commands, `demo` and `run`: what they print, and the exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from demo.job import DemoOptions, run_demo
+from demo.lifetime import show_tails, with_children
+from demo.processes import Children
+from demo.progress import Progress
+from demo.report import explain, table, to_json
+from demo.stack import Stack, StackOptions, open_stack
+from demo.view import shown
+from examples.contacts.received import RecordReader
+
+INTERRUPTED = 128
+FOLLOW_SECONDS = 0.2
+
+
+async def demo(options: DemoOptions, *, as_json: bool) -> int:
+    """
+    Do the main job; 0 only if nothing was lost, duplicated or out of order and no process died by itself.
+    """
+    # With --json, stdout carries the one object and nothing else.
+    console = Console(stderr=True, force_terminal=False) if as_json else Console()
+
+    async def work(children: Children, directory: Path) -> int:
+        progress = Progress(contacts_wanted=options.load.contacts, notes=_about(options))
+        async with shown(progress, console):
+            outcome = await run_demo(options, children, directory, progress)
+        console.print(table(outcome))
+        explain(outcome, console)
+        if not outcome.passed:
+            show_tails([child for child in children.all if child.name.startswith("worker")], console)
+        if as_json:
+            sys.stdout.write(to_json(outcome) + "\n")
+        return 0 if outcome.passed else 1
+
+    return await with_children(work, console)
+
+
+def _about(options: DemoOptions) -> list[str]:
+    load, stack = options.load, options.stack
+    return [
+        f"{load.contacts} contacts x {load.changes} changes = {load.contacts * load.changes} events",
+        f"{load.concurrency} contacts at a time, {stack.partitions} partitions, {stack.workers} workers",
+        f"lease times of this demo: {stack.leases}",
+    ]
+
+
+async def run(options: StackOptions) -> int:
+    """
+    Keep the stack up until it is interrupted, which is success; print every message the subscriber receives.
+    """
+    console = Console()
+
+    async def work(children: Children, directory: Path) -> int:
+        console.print("starting emulators, API, workers and subscriber …")
+        async with open_stack(children, directory, options) as stack:
+            await asyncio.to_thread(
+                (directory / "env").write_text, exports(stack.environment), encoding="utf-8"
+            )
+            console.print(_how_to_use(stack, directory), markup=False, highlight=False, soft_wrap=True)
+            return await children.guard(_follow(stack, console))
+
+    code = await with_children(work, console)
+    return 0 if code > INTERRUPTED else code
+
+
+async def _follow(stack: Stack, console: Console) -> int:
+    reader = RecordReader(stack.record)
+    while True:
+        for message in reader.read_new():
+            console.print(
+                f"received {message.subject} of contact {message.session_id}, version {message.entity_version}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        await asyncio.sleep(FOLLOW_SECONDS)
+
+
+def exports(environment: Mapping[str, str]) -> str:
+    """
+    Return what a shell reads to give its commands the settings of a stack.
+    """
+    settings = {name: text for name, text in environment.items() if name.startswith("OUTBOX_")}
+    return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
+
+
+def _how_to_use(stack: Stack, logs: Path) -> str:
+    processes = ", ".join(f"{child.name} {child.pid}" for child in stack.children.all)
+    return f"""
+API           {stack.api_url}/docs
+Cosmos DB     {stack.cosmos}
+Service Bus   {stack.servicebus}
+fault control {stack.control}
+processes     {processes}
+logs          {logs}
+
+Create a contact; its event is printed here when the subscriber receives it:
+
+  curl -i {stack.api_url}/api/contacts -H 'content-type: application/json' \\
+    -d '{{"name": {{"firstName": "Ada", "lastName": "Lovelace"}}, "description": "first", "email": "ada@example.com",
+         "company": {{"companyName": "Engines", "street": "Main Street", "houseNumber": "1",
+                     "postalCode": "12345", "city": "London", "country": "UK"}}}}'
+
+Split a range of the container; no event may get lost, and none may come out of order:
+
+  {sys.executable} -m cosmos_outbox_emulators split --range 0 --control {stack.control}
+
+Look at it from another terminal, with its settings in the environment:
+
+  . {shlex.quote(str(logs / "env"))}
+  {Path(sys.executable).with_name("cosmos-outbox")} doctor
+
+Ctrl-C stops everything.
+"""

@@ -1,0 +1,231 @@
+"""
+The main job in order: load, kill a worker half-way, wait until all is delivered, and audit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.audit import Audit, CommittedEvent, audit
+from demo.leases import Owners, lease_owners, wait_for_owners
+from demo.load import Load, LoadFailed, drive
+from demo.processes import Child, Children
+from demo.progress import Progress
+from demo.stack import Stack, StackOptions, open_stack
+from examples.contacts.received import ReceivedMessage, RecordReader
+
+OBSERVE_SECONDS = 0.2
+BALANCE_SECONDS = 45
+TAKEOVER_SECONDS = 60
+QUIET_SECONDS = 1.0
+
+
+class DemoFailed(Exception):
+    """
+    The job could not be done; `culprits` are the processes whose logs may say why.
+    """
+
+    def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
+        super().__init__(message)
+        self.culprits = tuple(culprits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """
+    What the demo does; `stalled_seconds` is how long nothing may arrive before what is missing counts as lost.
+    """
+
+    load: Load
+    stack: StackOptions
+    kill: bool = True
+    stalled_seconds: float = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    The audit, and whatever else must not happen.
+    """
+
+    audit: Audit
+    seconds: float  # from the first request to the last message
+    killed_workers: int
+    problems: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """
+        Say whether all went as promised.
+        """
+        return self.audit.passed and not self.problems
+
+
+async def run_demo(options: DemoOptions, children: Children, directory: Path, progress: Progress) -> Outcome:
+    """
+    Do the main job on a stack of its own.
+
+    Raises:
+        ChildDied: a process ended that should live.
+        DemoFailed: the job could not be done to its end.
+    """
+    progress.children = children.all
+    async with open_stack(children, directory, options.stack) as stack:
+        return await children.guard(_Job(options, stack, progress).run())
+
+
+class _Job:
+    def __init__(self, options: DemoOptions, stack: Stack, progress: Progress) -> None:
+        self._options = options
+        self._stack = stack
+        self._progress = progress
+        self._reader = RecordReader(stack.record)
+        self._received: list[ReceivedMessage] = []
+        self._received_ids: set[str] = set()
+        self._committed: list[CommittedEvent] = []
+        self._half_way = asyncio.Event()
+
+    async def run(self) -> Outcome:
+        observer = asyncio.create_task(self._observe())
+        try:
+            self._progress.phase = "workers share the leases"
+            await self._wait_until_shared()
+            self._progress.phase = "loading"
+            started_ns = time.time_ns()
+            killed = await self._load()
+            self._progress.phase = "delivering"
+            problems = [*await self._wait_until_delivered(), *await self._wait_until_taken_over(killed)]
+            self._progress.phase = "stopping"
+            problems += await self._stop()
+        finally:
+            observer.cancel()
+            (seen,) = await asyncio.gather(observer, return_exceptions=True)
+        if isinstance(seen, Exception):
+            problems.append(f"the leases could not be observed to the end: {seen!r}")
+        self._read_record()
+        last_ns = max((message.received_ns for message in self._received), default=started_ns)
+        return Outcome(
+            audit=audit(self._committed, self._received),
+            seconds=round((last_ns - started_ns) / 1e9, 2),
+            killed_workers=len(killed),
+            problems=tuple(problems),
+        )
+
+    async def _observe(self) -> None:
+        while True:
+            self._read_record()
+            self._progress.owners = await lease_owners(self._stack.leases)
+            await asyncio.sleep(OBSERVE_SECONDS)
+
+    def _read_record(self) -> None:
+        messages = self._reader.read_new()
+        self._received += messages
+        self._received_ids.update(message.message_id for message in messages)
+        self._progress.delivered = len(self._received_ids)
+
+    async def _wait_until_shared(self) -> None:
+        ranges, workers = self._options.stack.partitions, self._options.stack.workers
+
+        def shared(owners: Owners) -> bool:
+            return (
+                len(owners) >= ranges
+                and None not in owners.values()
+                and len(set(owners.values())) == min(len(owners), workers)
+            )
+
+        try:
+            await wait_for_owners(self._stack.leases, shared, timeout_seconds=BALANCE_SECONDS)
+        except TimeoutError:
+            owners = await lease_owners(self._stack.leases)
+            raise DemoFailed(
+                f"The workers do not share the leases after {BALANCE_SECONDS} s: {dict(owners)}",
+                self._stack.workers,
+            ) from None
+
+    async def _load(self) -> list[Child]:
+        killing = asyncio.create_task(self._kill_half_way()) if self._options.kill else None
+        try:
+            await drive(self._stack.api_url, self._options.load, self._on_commit)
+            return [await killing] if killing else []
+        except LoadFailed as error:
+            api = [child for child in self._stack.children.all if child.name == "api"]
+            raise DemoFailed(str(error), api) from error
+        finally:
+            if killing:
+                killing.cancel()
+
+    def _on_commit(self, events: Sequence[CommittedEvent]) -> None:
+        self._committed += events
+        self._progress.committed = len(self._committed)
+        self._progress.contacts_written += any(event.version == 1 for event in events)
+        load = self._options.load
+        if len(self._committed) * 2 >= load.contacts * load.changes:
+            self._half_way.set()
+
+    async def _kill_half_way(self) -> Child:
+        await self._half_way.wait()
+        owners = await lease_owners(self._stack.leases)
+        # A worker without a lease has nothing to lose: killing it would prove nothing.
+        leases_of = {
+            worker.name: [token for token, owner in owners.items() if owner == worker.name]
+            for worker in self._stack.workers
+        }
+        victim = max(self._stack.workers, key=lambda worker: len(leases_of[worker.name]))
+        held = leases_of[victim.name]
+        if not held:
+            raise DemoFailed(f"No worker owns a lease half-way: {dict(owners)}", self._stack.workers)
+        committed = len(self._committed)
+        await victim.kill()
+        self._progress.notes.append(
+            f"killed {victim.name} (pid {victim.pid}) with SIGKILL after {committed} commits; "
+            f"it held lease {', '.join(held)}"
+        )
+        return victim
+
+    async def _wait_until_delivered(self) -> list[str]:
+        missing = {event.event_id for event in self._committed}
+        deadline = time.monotonic() + self._options.stalled_seconds
+        while missing:
+            await asyncio.sleep(OBSERVE_SECONDS)
+            self._read_record()
+            if missing & self._received_ids:
+                missing -= self._received_ids
+                deadline = time.monotonic() + self._options.stalled_seconds
+            elif time.monotonic() > deadline:
+                return [f"nothing arrived for {self._options.stalled_seconds:g} s"]
+        return []
+
+    async def _wait_until_taken_over(self, killed: Sequence[Child]) -> list[str]:
+        # The new owner sends again what the dead one had not checkpointed. Only when it has, and the broker has
+        # dropped the copies, does "no duplicates" mean anything.
+        gone = {child.name for child in killed}
+        try:
+            await wait_for_owners(
+                self._stack.leases,
+                lambda owners: not gone & set(owners.values()) and None not in owners.values(),
+                timeout_seconds=TAKEOVER_SECONDS,
+            )
+        except TimeoutError:
+            owners = await lease_owners(self._stack.leases)
+            return [f"the dead worker's leases were not taken over: {dict(owners)}"]
+        return []
+
+    async def _stop(self) -> list[str]:
+        alive = [worker for worker in self._stack.workers if not worker.killed]
+        await self._stack.children.stop(alive)
+        received = -1
+        while received != len(self._received):  # late copies would come now
+            received = len(self._received)
+            await asyncio.sleep(QUIET_SECONDS)
+            self._read_record()
+        subscriber = [child for child in self._stack.children.all if child.name == "subscriber"]
+        await self._stack.children.stop(subscriber)
+        return [
+            f"{child.name} did not stop cleanly: {child.state}"
+            for child in (*alive, *subscriber)
+            if child.exit_code != 0
+        ]

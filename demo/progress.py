@@ -1,0 +1,33 @@
+"""
+What the demo knows while it runs, for whoever shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from demo.leases import Owners
+from demo.processes import Child
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """
+    Counters and states as of now; the job writes, a view reads.
+    """
+
+    contacts_wanted: int
+    phase: str = "starting"
+    contacts_written: int = 0
+    committed: int = 0
+    delivered: int = 0
+    owners: Owners = field(default_factory=dict)
+    children: list[Child] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def lag(self) -> int:
+        """
+        Return how many committed events were not seen by the subscriber yet.
+        """
+        return max(0, self.committed - self.delivered)

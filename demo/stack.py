@@ -1,0 +1,173 @@
+"""
+The local stack: emulators, API, workers and subscriber as separate processes, wired by their environment alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from demo.processes import Child, Children
+from examples.contacts.provision import provision
+
+DATABASE, DATA, LEASES, PARKED = "contacts", "data", "leases", "parked"
+# Microsoft's Service Bus emulator takes ten in all: two workers' lanes, and the receivers.
+_FEW_CONNECTIONS = {"OUTBOX_LANES": "2", "OUTBOX_RECEIVERS": "4"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """
+    How fast workers notice one another; far shorter than the defaults, so that a demo need not wait for a minute.
+    """
+
+    acquire_seconds: float = 1
+    renew_seconds: float = 1
+    expiration_seconds: float = 4
+
+    def __str__(self) -> str:
+        return (
+            f"acquire {self.acquire_seconds:g} s, renew {self.renew_seconds:g} s, "
+            f"expire {self.expiration_seconds:g} s (defaults: 13, 17, 60)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """
+    A Cosmos DB account and a Service Bus namespace that run already, such as Microsoft's emulators, by connection string.
+    """
+
+    cosmos: str
+    servicebus: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """
+    What may be chosen about the stack.
+    """
+
+    accounts: Accounts | None = None  # None: our own emulators, with so many partitions
+    partitions: int = 2
+    workers: int = 2
+    api_port: int = 0  # 0: any free port
+    leases: LeaseTimes = LeaseTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """
+    The running stack: where to reach it, and its processes.
+    """
+
+    api_url: str
+    cosmos: str
+    servicebus: str
+    control: str | None
+    record: Path
+    children: Children
+    workers: tuple[Child, ...]
+    environment: Mapping[str, str]  # of every process but the emulators; a worker has its name in addition
+    leases: ContainerProxy
+
+
+@asynccontextmanager
+async def open_stack(children: Children, directory: Path, options: StackOptions) -> AsyncIterator[Stack]:
+    """
+    Start everything and wait until the API answers; the processes end with `children`, not with this context.
+
+    Raises:
+        ChildDied: one could not start; its log says why.
+    """
+    base = _clean_environment()
+    if options.accounts is None:
+        emulators = await children.start(
+            "emulators",
+            ("-m", "cosmos_outbox_emulators", "--json", "--partitions", str(options.partitions)),
+            env=base,
+            announces=True,
+        )
+        announced = await emulators.announcement()
+        cosmos, servicebus, control = announced["cosmos"], announced["servicebus"], announced["control"]
+    else:
+        cosmos, servicebus, control = options.accounts.cosmos, options.accounts.servicebus, None
+        base |= _FEW_CONNECTIONS
+    await children.guard(provision(cosmos, database=DATABASE, data=DATA, leases=LEASES, parked=PARKED))
+
+    record = directory / "received.jsonl"
+    env = _environment(cosmos, servicebus, options.leases) | base
+    api = await children.start(
+        "api",
+        ("-m", "examples.contacts", "api", "--json", "--port", str(options.api_port)),
+        env=env,
+        announces=True,
+    )
+    await children.start(
+        "subscriber", ("-m", "examples.contacts", "subscriber", "--record", str(record)), env=env
+    )
+    workers = [
+        await start_worker(children, f"worker-{number}", env) for number in range(1, options.workers + 1)
+    ]
+    api_url = str((await children.guard(api.announcement()))["url"])
+    await children.guard(_wait_until_healthy(api_url))
+    async with CosmosClient.from_connection_string(cosmos) as client:
+        yield Stack(
+            api_url=api_url,
+            cosmos=cosmos,
+            servicebus=servicebus,
+            control=control,
+            record=record,
+            children=children,
+            workers=tuple(workers),
+            environment=env,
+            leases=client.get_database_client(DATABASE).get_container_client(LEASES),
+        )
+
+
+async def start_worker(children: Children, name: str, environment: Mapping[str, str]) -> Child:
+    """
+    Start one worker; its name is the owner that its leases show.
+    """
+    return await children.start(name, ("-m", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name})
+
+
+def _clean_environment() -> dict[str, str]:
+    # Settings meant for a real account must not reach a process of the demo.
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith("OUTBOX_")}
+
+
+def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, str]:
+    return {
+        "OUTBOX_COSMOS_CONNECTION_STRING": cosmos,
+        "OUTBOX_COSMOS_DATABASE": DATABASE,
+        "OUTBOX_COSMOS_CONTAINER": DATA,
+        "OUTBOX_LEASE_CONTAINER": LEASES,
+        "OUTBOX_PARKED_CONTAINER": PARKED,
+        "OUTBOX_SERVICEBUS_CONNECTION_STRING": servicebus,
+        "OUTBOX_TOPIC": "events",
+        "OUTBOX_SUBSCRIPTION": "all",
+        # A session costs a receiver about two seconds, whatever it holds, and the load opens some fifty a second.
+        "OUTBOX_RECEIVERS": "200",
+        "OUTBOX_PROCESSOR_NAME": "outbox",
+        "OUTBOX_HEALTH_PORT": "0",  # any free one, for the workers share this machine; each logs its own
+        "OUTBOX_LEASE_ACQUIRE_SECONDS": str(leases.acquire_seconds),
+        "OUTBOX_LEASE_RENEW_SECONDS": str(leases.renew_seconds),
+        "OUTBOX_LEASE_EXPIRATION_SECONDS": str(leases.expiration_seconds),
+    }
+
+
+async def _wait_until_healthy(api_url: str) -> None:
+    # The socket listens before the application has started, so one request waits as long as it takes.
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with (
+        aiohttp.ClientSession(api_url, timeout=timeout, raise_for_status=True) as session,
+        session.get("/healthz"),
+    ):
+        pass

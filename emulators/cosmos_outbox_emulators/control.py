@@ -1,0 +1,213 @@
+"""
+The control API: splits, merges, faults, clock and statistics of running emulators, as JSON over HTTP on a port of its own.
+
+A mistake in a request is answered with a problem document (RFC 9457) whose `detail` names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+
+_FURTHEST_ADVANCE_S = 10 * 365 * 86400.0
+
+Fields = dict[str, Any]
+Act = Callable[[Fields], Any]
+
+
+class ControlServer:
+    """
+    Steer a Cosmos DB emulator and a Service Bus emulator for as long as the `async with` block lasts.
+    """
+
+    def __init__(
+        self,
+        cosmos: CosmosServer,
+        broker: Broker,
+        *,
+        clock: AdjustableClock,
+        servicebus_latency_s: float = 0.0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._cosmos = cosmos
+        self._broker = broker
+        self._clock = clock
+        self._servicebus_latency_s = servicebus_latency_s
+        self._host = host
+        self.port = port
+        self._runner: web.AppRunner | None = None
+        self._delay_broker()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._host}:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(middlewares=[_problems])
+        application.add_routes(
+            [
+                web.get("/health", _answer(lambda _: {"status": "ok"})),
+                web.get("/cosmos/stats", _answer(lambda _: self._cosmos_stats())),
+                web.post("/cosmos/split", _answer(self._split)),
+                web.post("/cosmos/merge", _answer(self._merge)),
+                web.post("/cosmos/clock", _answer(self._advance)),
+                web.post("/cosmos/faults", _answer(self._add_cosmos_fault)),
+                web.delete("/cosmos/faults", _answer(lambda _: self._cosmos.faults.clear())),
+                web.get("/servicebus/stats", _answer(lambda _: self._broker.stats())),
+                web.post("/servicebus/faults", _answer(self._add_servicebus_fault)),
+                web.delete("/servicebus/faults", _answer(lambda _: self._clear_servicebus_faults())),
+            ]
+        )
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self.port).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self.port = runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # Cosmos DB
+
+    def _split(self, fields: Fields) -> Any:
+        range_id, completing = _text(fields, "range"), _number(fields, "completing", default=0)
+        return {"children": self._container(fields).split(range_id, completing=int(completing))}
+
+    def _merge(self, fields: Fields) -> Any:
+        ranges, completing = fields.get("ranges"), _number(fields, "completing", default=0)
+        if not isinstance(ranges, list) or len(ranges) != 2:
+            raise ValueError("'ranges' must be a list of two range ids")
+        first, second = map(str, ranges)
+        return {"child": self._container(fields).merge(first, second, completing=int(completing))}
+
+    def _container(self, fields: Fields) -> Container:
+        """
+        Return the container that is named, or else the one whose change feed was read.
+        """
+        if "database" in fields or "container" in fields:
+            return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
+        read = [container for container in self._containers() if container.change_feed_reads]
+        if len(read) != 1:
+            paths = ", ".join(container.path for container in read) or "none"
+            raise ValueError(f"name the database and the container; change feeds were read of: {paths}")
+        return read[0]
+
+    def _containers(self) -> Iterator[Container]:
+        for database in self._cosmos.account.databases.values():
+            yield from database.containers.values()
+
+    def _advance(self, fields: Fields) -> Any:
+        self._clock.advance(_number(fields, "advance_s"))
+        return {"now": self._clock()}
+
+    def _add_cosmos_fault(self, fields: Fields) -> None:
+        self._cosmos.faults.add(fields)
+
+    def _cosmos_stats(self) -> Any:
+        account = self._cosmos.account
+        now = account.clock()
+        return {
+            "requests": dict(self._cosmos.gateway.counts),
+            "faults": len(self._cosmos.faults),
+            "containers": {
+                container.path: {
+                    "items": container.item_count(now),
+                    "ranges": [
+                        {
+                            "id": part.range_id,
+                            "low": part.low,
+                            "high": part.high,
+                            "lsn": part.lsn,
+                            "items": len(part),
+                        }
+                        for part in container.partitions
+                    ],
+                }
+                for container in self._containers()
+            },
+        }
+
+    # Service Bus
+
+    def _add_servicebus_fault(self, fields: Fields) -> None:
+        self._broker.faults.add(fields)
+
+    def _clear_servicebus_faults(self) -> None:
+        self._broker.faults.clear()
+        self._delay_broker()
+
+    def _delay_broker(self) -> None:
+        """
+        The broker keeps its general latency as a fault too; clearing faults must not make the network faster.
+        """
+        if self._servicebus_latency_s:
+            self._broker.faults.add({"action": "latency", "seconds": self._servicebus_latency_s})
+
+
+def _answer(act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        result = act(await _fields(request))
+        return web.Response(status=204) if result is None else web.json_response(result)
+
+    return handle
+
+
+async def _fields(request: web.Request) -> Fields:
+    if not request.can_read_body:
+        return {}
+    fields = json.loads(await request.text())
+    if not isinstance(fields, dict):
+        raise ValueError("the body must be a JSON object")  # noqa: TRY004  # one error type for all bad input
+    return fields
+
+
+def _text(fields: Fields, name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise ValueError(f"{name!r} is missing or not text")  # noqa: TRY004  # one error type for all bad input
+    return str(value)
+
+
+def _number(fields: Fields, name: str, *, default: float | None = None) -> float:
+    value = fields.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _FURTHEST_ADVANCE_S:
+        raise ValueError(f"{name!r} must be a number from 0 to {_FURTHEST_ADVANCE_S:.0f}")
+    return value
+
+
+@web.middleware
+async def _problems(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _problem(error.status, error.reason)
+    except CosmosError as error:
+        return _problem(400, error.message)
+    except (ValueError, RecursionError, LookupError) as error:  # bad JSON, charset or values
+        return _problem(400, str(error))
+
+
+def _problem(status: int, detail: str) -> web.Response:
+    text = json.dumps({"title": "The request cannot be served.", "status": status, "detail": detail})
+    return web.Response(status=status, text=text, content_type="application/problem+json")

@@ -1,0 +1,219 @@
+"""
+The account: databases, the containers in them, and the resource ids that tell a re-created container from its predecessor.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos import partition_key
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, conflict
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
+
+WELL_KNOWN_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
+
+_OWNER_MISSING = 1003
+_LONGEST_ID = 255
+_MOST_PARTITIONS = 1000
+_INDEXING: JsonObject = {
+    "indexingMode": "consistent",
+    "automatic": True,
+    "includedPaths": [{"path": "/*"}],
+    "excludedPaths": [{"path": '/"_etag"/?'}],
+}
+_UNSUPPORTED = ("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties", "clientEncryptionPolicy")
+
+
+class Database:
+    """
+    Containers under one name.
+    """
+
+    def __init__(self, properties: JsonObject, raw_rid: bytes) -> None:
+        self.properties = properties
+        self.raw_rid = raw_rid
+        self.containers: dict[str, Container] = {}
+
+
+class Account:
+    """
+    Everything that one emulator stores. Defaults to the well-known key of Microsoft's emulators and one partition a container.
+
+    It may say of itself that it takes writes in several regions; it has but one.
+    """
+
+    name: str = "localhost"  # of the account, as it says itself; that of Microsoft's emulators
+
+    def __init__(
+        self,
+        *,
+        key: str = WELL_KNOWN_KEY,
+        partitions: int = 1,
+        clock: Callable[[], float] = time.time,
+        several_write_regions: bool = False,
+    ) -> None:
+        if not 1 <= partitions <= _MOST_PARTITIONS:
+            raise ValueError(f"partitions must be from 1 to {_MOST_PARTITIONS}, not {partitions}")
+        base64.b64decode(key, validate=True)
+        self.key = key
+        self.partitions = partitions
+        self.several_write_regions = several_write_regions
+        self.clock = clock
+        self.databases: dict[str, Database] = {}
+        # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.
+        boot = random.getrandbits(24)
+        self._sequence = itertools.count((boot << 32) + 1)
+        self._rids = itertools.count((boot << 6) + 1)
+
+    # Databases
+
+    def create_database(self, body: JsonObject) -> JsonObject:
+        name = _valid_name(body.get("id"))
+        if name in self.databases:
+            raise conflict()
+        raw_rid = next(self._rids).to_bytes(4, "big")
+        rid = _text(raw_rid)
+        properties = {
+            "id": name,
+            "_rid": rid,
+            "_self": f"dbs/{rid}/",
+            **self._stamp(),
+            "_colls": "colls/",
+            "_users": "users/",
+        }
+        self.databases[name] = Database(properties, raw_rid)
+        return properties
+
+    def database(self, name: str, *, as_owner: bool = True) -> Database:
+        if name not in self.databases:
+            raise _missing(as_owner=as_owner)
+        return self.databases[name]
+
+    def delete_database(self, name: str) -> None:
+        self.database(name, as_owner=False)
+        del self.databases[name]
+
+    # Containers
+
+    def create_container(self, database_name: str, body: JsonObject, throughput: int = 0) -> Container:
+        """
+        Create a container with one partition for each started 10,000 RU/s, or the account's number if that is more.
+        """
+        database = self.database(database_name)
+        name = _valid_name(body.get("id"))
+        if name in database.containers:
+            raise conflict()
+        raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
+        properties = self._container_properties(body, database, raw_rid)
+        partitions = max(self.partitions, -(-throughput // 10_000))
+        if partitions > _MOST_PARTITIONS:
+            raise bad_request(f"The emulator gives a container at most {_MOST_PARTITIONS} partitions.")
+        container = Container(
+            path=f"dbs/{database_name}/colls/{name}",
+            rid=properties["_rid"],
+            raw_rid=raw_rid,
+            properties=properties,
+            partitions=partitions,
+            next_sequence=lambda: next(self._sequence),
+        )
+        database.containers[name] = container
+        return container
+
+    def container(self, database_name: str, name: str, *, as_owner: bool = True) -> Container:
+        containers = self.database(database_name).containers
+        if name not in containers:
+            raise _missing(as_owner=as_owner)
+        return containers[name]
+
+    def replace_container(self, database_name: str, name: str, body: JsonObject) -> Container:
+        container = self.container(database_name, name, as_owner=False)
+        if body.get("id", name) != name:
+            raise bad_request("The id of a container cannot be changed.")
+        properties = self._container_properties(
+            {"partitionKey": container.properties["partitionKey"], **body, "id": name},
+            self.database(database_name),
+            container.raw_rid,
+        )
+        if properties["partitionKey"]["paths"] != container.properties["partitionKey"]["paths"]:
+            raise bad_request("The partition key of a container cannot be changed.")
+        container.replace_properties(properties)
+        return container
+
+    def delete_container(self, database_name: str, name: str) -> None:
+        self.container(database_name, name, as_owner=False)
+        del self.database(database_name).containers[name]
+
+    def _container_properties(self, body: JsonObject, database: Database, raw_rid: bytes) -> JsonObject:
+        for name in _UNSUPPORTED:
+            if body.get(name):
+                raise bad_request(f"This emulator does not support '{name}'.")
+        policy = body.get("uniqueKeyPolicy")
+        if isinstance(policy, dict) and policy.get("uniqueKeys"):
+            raise bad_request("This emulator does not support unique keys.")
+        rid = _text(raw_rid)
+        return {
+            "indexingPolicy": _INDEXING,
+            **{name: value for name, value in body.items() if name != "defaultTtl"},
+            **_default_ttl(body.get("defaultTtl")),
+            "id": _valid_name(body.get("id")),
+            "partitionKey": _key_definition(body.get("partitionKey")),
+            "_rid": rid,
+            "_self": f"{database.properties['_self']}colls/{rid}/",
+            **self._stamp(),
+            "_docs": "docs/",
+            "_sprocs": "sprocs/",
+            "_triggers": "triggers/",
+            "_udfs": "udfs/",
+            "_conflicts": "conflicts/",
+        }
+
+    def _stamp(self) -> JsonObject:
+        return {"_etag": f'"{next(self._sequence):020x}"', "_ts": int(self.clock())}
+
+
+def _text(raw_rid: bytes) -> str:
+    return base64.b64encode(raw_rid, b"+-").decode()
+
+
+def _missing(*, as_owner: bool) -> CosmosError:
+    if as_owner:
+        return CosmosError(404, "Owner resource does not exist", substatus=_OWNER_MISSING)
+    return CosmosError(404, "Resource Not Found.")
+
+
+def _valid_name(name: Any) -> str:
+    if not isinstance(name, str) or not name or len(name) > _LONGEST_ID or name.endswith(" "):
+        raise bad_request("The id must be text of 1 to 255 characters that does not end with a space.")
+    if any(character in name for character in "/\\?#"):
+        raise bad_request("The id must not contain '/', '\\', '?' or '#'.")
+    return name
+
+
+def _key_definition(definition: Any) -> JsonObject:
+    if not isinstance(definition, dict) or not isinstance(definition.get("paths"), list):
+        raise bad_request("The container has no partition key definition with 'paths'.")
+    paths = definition["paths"]
+    version = definition.get("version", 2)
+    if (
+        definition.get("kind", "Hash") != "Hash"
+        or len(paths) != 1
+        or version != 2
+        or isinstance(version, bool)
+    ):
+        raise bad_request("This emulator supports partition keys of one path, kind Hash, version 2.")
+    partition_key.parse_path(paths[0])
+    return {"paths": paths, "kind": "Hash", "version": 2}
+
+
+def _default_ttl(ttl: Any) -> JsonObject:
+    if ttl is None:
+        return {}
+    if not isinstance(ttl, int) or isinstance(ttl, bool) or not (ttl == -1 or 0 < ttl <= 2_147_483_647):
+        raise bad_request("The defaultTtl must be -1 or a positive number of seconds.")
+    return {"defaultTtl": ttl}

@@ -1,0 +1,46 @@
+"""
+Reading the change feed of one partition: pages of newest versions that never cut a transaction in two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cosmos_outbox_emulators.cosmos.item import Item
+from cosmos_outbox_emulators.cosmos.partition import Partition
+from cosmos_outbox_emulators.cosmos.scope import Window
+
+LARGEST_PAGE_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePage:
+    """
+    Changed items, and the LSN to continue from.
+    """
+
+    items: list[Item]
+    lsn: int
+
+
+def read_changes(
+    partition: Partition, window: Window, *, after_lsn: int, limit: int, newer_than: float | None = None
+) -> ChangePage:
+    """
+    Read changes after `after_lsn`; a page ends at the first transaction boundary at or past `limit` items or 4 MB.
+    """
+    everything = window.covers(partition.low, partition.high)
+    items: list[Item] = []
+    size = 0
+    last = after_lsn
+    for item in partition.changes_after(after_lsn):
+        if item.lsn != last and (len(items) >= limit or size >= LARGEST_PAGE_BYTES):
+            return ChangePage(items=items, lsn=last)
+        last = item.lsn
+        if not everything and not window.contains(item):
+            continue
+        if newer_than is not None and item.timestamp <= newer_than:
+            continue
+        items.append(item)
+        size += len(item.encoded)
+    return ChangePage(items=items, lsn=max(after_lsn, partition.lsn))

@@ -1,0 +1,177 @@
+"""
+A container: its properties, and the partitions that its items are spread over, which can be split and merged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from cosmos_outbox_emulators.cosmos import partition_key
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+from cosmos_outbox_emulators.cosmos.item import expiry
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
+from cosmos_outbox_emulators.cosmos.partition import Partition
+from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
+
+_RANGE_GONE = 1002
+_COMPLETING_SPLIT = 1007
+_CACHED_KEYS = 100_000
+
+
+class Container:
+    """
+    Items partitioned by `/partitionKey` paths over one or more physical partitions.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        rid: str,
+        raw_rid: bytes,
+        properties: JsonObject,
+        partitions: int,
+        next_sequence: Callable[[], int],
+    ) -> None:
+        self.path = path
+        self.rid = rid
+        self.raw_rid = raw_rid
+        self.properties = properties
+        self.next_sequence = next_sequence
+        self.key_paths = [partition_key.parse_path(path) for path in properties["partitionKey"]["paths"]]
+        self.partitions = [
+            Partition(range_id=str(index), low=low, high=high)
+            for index, (low, high) in enumerate(partition_key.even_ranges(partitions))
+        ]
+        self.generation = 1
+        self.change_feed_reads = 0
+        self._next_range = partitions
+        self._completing: dict[str, int] = {}
+        self._keys: dict[str, LogicalKey] = {}
+
+    @property
+    def default_ttl(self) -> int | None:
+        ttl: int | None = self.properties.get("defaultTtl")
+        return ttl
+
+    def item_count(self, now: float) -> int:
+        for partition in self.partitions:
+            partition.purge(now)
+        return sum(map(len, self.partitions))
+
+    def replace_properties(self, properties: JsonObject) -> None:
+        """
+        Take new properties; items get the expiry that the new default gives them.
+        """
+        before = self.default_ttl
+        self.properties = properties
+        if before == self.default_ttl:
+            return
+        self.partitions = [
+            Partition(
+                range_id=old.range_id,
+                low=old.low,
+                high=old.high,
+                parents=old.parents,
+                lsn=old.lsn,
+                items=[
+                    dataclasses.replace(item, expires_at=expiry(item.body, item.timestamp, self.default_ttl))
+                    for item in old.changes_after(0)
+                ],
+            )
+            for old in self.partitions
+        ]
+
+    # Keys
+
+    def key_from_header(self, text: str) -> LogicalKey:
+        key = self._keys.get(text)
+        if key is None:
+            if len(self._keys) >= _CACHED_KEYS:
+                self._keys.clear()
+            key = self._keys[text] = partition_key.parse_header(text, len(self.key_paths))
+        return key
+
+    def encoded_key_of(self, body: JsonObject) -> bytes:
+        return partition_key.encoded_key_of(body, self.key_paths)
+
+    # Ranges
+
+    def partition_of(self, epk: str) -> Partition:
+        return self.partitions[bisect_right(self.partitions, epk, key=lambda partition: partition.low) - 1]
+
+    def overlapping(self, low: str, high: str) -> list[Partition]:
+        return [partition for partition in self.partitions if partition.low < high and low < partition.high]
+
+    def partition_by_id(self, range_id: str) -> Partition:
+        """
+        Find the partition with this range id, or answer 410 as the service does after a split or a merge.
+        """
+        for partition in self.partitions:
+            if partition.range_id == range_id:
+                return partition
+        left = self._completing.get(range_id, 0)
+        if left > 0:
+            self._completing[range_id] = left - 1
+            raise CosmosError(410, f"Range {range_id} is completing a split.", substatus=_COMPLETING_SPLIT)
+        raise CosmosError(410, f"Partition key range {range_id} is gone.", substatus=_RANGE_GONE)
+
+    def split(self, range_id: str, *, completing: int = 0) -> tuple[str, str]:
+        """
+        Cut a range in the middle. The next `completing` requests that name the old range are answered 410/1007, later ones
+        410/1002. Children keep the LSNs, so the parent's continuation goes on at both.
+        """
+        parent = self._existing(range_id)
+        cut = partition_key.middle(parent.low, parent.high)
+        if not parent.low < cut < parent.high:
+            raise bad_request(f"Range {range_id} is too narrow to split.")
+        first = self._child([parent], parent.low, cut)
+        second = self._child([parent], cut, parent.high)
+        self._replace([parent], [first, second], completing)
+        return first.range_id, second.range_id
+
+    def merge(self, first_id: str, second_id: str, *, completing: int = 0) -> str:
+        """
+        Join two neighbours. Each item keeps its LSN and the child goes on from the higher of the two, so that either parent's
+        continuation is valid when the child is read with that parent's range of effective partition keys.
+        """
+        low, high = sorted((self._existing(first_id), self._existing(second_id)), key=lambda p: p.low)
+        if low is high or low.high != high.low:
+            raise bad_request(f"Ranges {first_id} and {second_id} are not neighbours.")
+        child = self._child([low, high], low.low, high.high)
+        self._replace([low, high], [child], completing)
+        return child.range_id
+
+    def _existing(self, range_id: str) -> Partition:
+        for partition in self.partitions:
+            if partition.range_id == range_id:
+                return partition
+        known = ", ".join(partition.range_id for partition in self.partitions)
+        raise bad_request(f"There is no range {range_id}; the ranges are {known}.")
+
+    def _child(self, parents: Sequence[Partition], low: str, high: str) -> Partition:
+        child = Partition(
+            range_id=str(self._next_range),
+            low=low,
+            high=high,
+            parents=tuple(
+                dict.fromkeys(id_ for parent in parents for id_ in (*parent.parents, parent.range_id))
+            ),
+            lsn=max(parent.lsn for parent in parents),
+            items=[
+                item
+                for parent in parents
+                for item in parent.changes_after(0)
+                if low <= item.epk < high  # every key is below "FF"
+            ],
+        )
+        self._next_range += 1
+        return child
+
+    def _replace(self, old: Sequence[Partition], new: Sequence[Partition], completing: int) -> None:
+        self._completing.update((partition.range_id, completing) for partition in old)
+        kept = [partition for partition in self.partitions if partition not in old]
+        self.partitions = sorted([*kept, *new], key=lambda partition: partition.low)
+        self.generation += 1

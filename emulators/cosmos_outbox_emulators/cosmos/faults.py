@@ -1,0 +1,187 @@
+"""
+Faults on demand: rules that pick requests by operation and container, and say how they shall go wrong.
+
+Rules are counted, so a test knows exactly which request fails; a rule with a probability draws from its own seeded generator.
+The first rule that applies wins.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+
+
+class When(StrEnum):
+    """
+    Whether the fault strikes before the emulator has executed the request, or after (then only the answer is lost or false).
+    """
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultRule:
+    """
+    What goes wrong, and for which requests.
+
+    Args:
+        operation: Defaults to every operation.
+        container: Name of the container. Defaults to every container.
+        partition: Id of the physical partition (its range) that the request names, or holds the partition key that it names.
+            Defaults to every one, and to requests that name none.
+        skip: So many matching requests pass first. Defaults to 0.
+        count: So many requests are hit, then the rule is gone. Defaults to all.
+        probability: Chance that a matching request is hit. Defaults to 1.
+        seed: Of the generator behind `probability`. Defaults to 0.
+        delay_s: Wait before going on. Defaults to 0.
+        drop: Cut the TCP connection instead of answering. Defaults to False.
+        status: Answer with this HTTP status. Defaults to the true answer.
+        substatus: Sent with `status`. Defaults to 0.
+        retry_after_ms: Sent with `status`. Defaults to none.
+        when: Strike before or after execution. Defaults to before.
+        op_index: Fail only this operation of a batch, with `status`; nothing of the batch is applied.
+    """
+
+    operation: RequestKind | None = None
+    container: str | None = None
+    partition: str | None = None
+    skip: int = 0
+    count: int | None = None
+    probability: float = 1.0
+    seed: int = 0
+    delay_s: float = 0.0
+    drop: bool = False
+    status: int | None = None
+    substatus: int = 0
+    retry_after_ms: int | None = None
+    when: When = When.BEFORE
+    op_index: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{name} must be from {low} to {high}, not {value}")
+        if self.op_index is not None and (self.operation is not RequestKind.BATCH or self.status is None):
+            raise ValueError("op_index needs operation 'batch' and a status")
+        if self.op_index is not None and self.when is When.AFTER:
+            raise ValueError("op_index fails an operation, so it cannot strike after execution")
+        if self.drop and self.status is not None:
+            raise ValueError("give drop or status, not both")
+        if not self.drop and self.status is None and not self.delay_s:
+            raise ValueError("a fault needs status, drop or delay_s")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FaultRule:
+        """
+        Read a rule from JSON; a mistake is a ValueError that names the field.
+        """
+        unknown = values.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            raise ValueError(
+                f"unknown field {min(unknown)!r}; a fault has {', '.join(f.name for f in fields(cls))}"
+            )
+        return cls(**{name: _read(name, value) for name, value in values.items() if value is not None})
+
+
+_BOUNDS = (
+    ("skip", 0, 10**9),
+    ("count", 1, 10**9),
+    ("probability", 0.0, 1.0),
+    ("delay_s", 0.0, 3600.0),
+    ("status", 400, 599),
+    ("substatus", 0, 100_000),
+    ("retry_after_ms", 0, 3_600_000),
+    ("op_index", 0, 99),
+)
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "operation": (str,),
+    "container": (str,),
+    "partition": (str,),
+    "probability": (int, float),
+    "delay_s": (int, float),
+    "drop": (bool,),
+    "when": (str,),
+}
+
+
+def _read(name: str, value: Any) -> Any:
+    types = _TYPES.get(name, (int,))
+    if type(value) not in types:
+        raise ValueError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
+    kinds: dict[str, type[StrEnum]] = {"operation": RequestKind, "when": When}
+    if name not in kinds:
+        return value
+    if value not in list(kinds[name]):
+        raise ValueError(f"{name} must be one of {', '.join(kinds[name])}, not {value!r}")
+    return kinds[name](value)
+
+
+class _Armed:
+    """
+    A rule with what is left of it.
+    """
+
+    def __init__(self, rule: FaultRule) -> None:
+        self.rule = rule
+        self.skip = rule.skip
+        self.left = rule.count
+        self.random = random.Random(rule.seed)
+
+    def strikes(self, kind: RequestKind, container: str | None, partition: Callable[[], str | None]) -> bool:
+        rule = self.rule
+        if rule.operation not in (None, kind) or rule.container not in (None, container) or self.left == 0:
+            return False
+        if rule.partition is not None and rule.partition != partition():
+            return False
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if rule.probability < 1.0 and self.random.random() >= rule.probability:
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+
+class Faults:
+    """
+    The rules in force, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self._armed: list[_Armed] = []
+
+    def __len__(self) -> int:
+        return len(self._armed)
+
+    def add(self, rule: FaultRule | Mapping[str, Any]) -> FaultRule:
+        rule = rule if isinstance(rule, FaultRule) else FaultRule.from_dict(rule)
+        self._armed.append(_Armed(rule))
+        return rule
+
+    def clear(self) -> None:
+        self._armed.clear()
+
+    def strike(
+        self,
+        kind: RequestKind,
+        container: str | None,
+        *,
+        partition: Callable[[], str | None] = lambda: None,
+    ) -> FaultRule | None:
+        """
+        Find the rule that hits this request, and use it up by one; `partition` is asked where a rule names one.
+        """
+        for armed in self._armed:
+            if armed.strikes(kind, container, partition):
+                if armed.left == 0:
+                    self._armed.remove(armed)
+                return armed.rule
+        return None

@@ -1,0 +1,141 @@
+"""
+One request in, one reply out: finding the way, checking the key, and turning every refusal into the reply Azure would send.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import logging
+import re
+from collections import Counter
+
+from cosmos_outbox_emulators.cosmos import documents, feeds, jsontext, resources
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.auth import check_signature
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route, route_of
+
+log = logging.getLogger(__name__)
+
+_RECREATED = 1024
+_ACTIVITY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_CODES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Gone",
+    412: "PreconditionFailed",
+    413: "RequestEntityTooLarge",
+    429: "TooManyRequests",
+    449: "RetryWith",
+    500: "InternalServerError",
+    503: "ServiceUnavailable",
+}
+
+
+class Gateway:
+    """
+    Answer requests from an account's data. Synchronous: between two requests there is no half-done operation.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.counts: Counter[str] = Counter()
+        self._key = base64.b64decode(account.key)
+        self._activities = itertools.count(1)
+
+    def admit(self, request: Request) -> Route:
+        """
+        Route a request and check its signature; count it.
+        """
+        route = route_of(request)
+        check_signature(self._key, request.method, route.segments, request.headers)
+        self.counts[route.kind] += 1
+        return route
+
+    def partition_of(self, request: Request, route: Route) -> str | None:
+        """
+        Return the id of the physical partition that a request addresses, by its range or by a partition key; None without one.
+        """
+        range_id, key = (request.headers.get(f"x-ms-documentdb-partitionkey{end}") for end in ("rangeid", ""))
+        if range_id is not None or key is None:
+            return range_id
+        try:
+            container = self.account.container(route.segments[1], route.segments[3])
+            return container.partition_of(container.key_from_header(key).epk).range_id
+        except (CosmosError, IndexError):
+            return None  # which it is told when it is executed
+
+    def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
+        """
+        Execute a request (admitted before, or now); never raises.
+        """
+        try:
+            return self._stamped(request, self._execute(request, route or self.admit(request), fault))
+        except CosmosError as error:
+            return self.refuse(request, error)
+        except (RecursionError, UnicodeError) as error:
+            # Nothing was applied: all that reads a request's nested or undecodable input runs before the commit.
+            return self.refuse(
+                request, bad_request(f"The request is too deeply nested or not UTF-8: {error}.")
+            )
+        except Exception:
+            # A defect of the emulator. The client must get an answer, and whoever runs it must see the traceback.
+            log.exception("request.failed", extra={"method": request.method, "target": request.target})
+            return self.refuse(request, CosmosError(500, "The emulator has a defect; see its log."))
+
+    def refuse(self, request: Request, error: CosmosError) -> Reply:
+        body = {"code": _CODES.get(error.status, str(error.status)), "message": error.message}
+        headers = {"x-ms-substatus": str(error.substatus), "x-ms-request-charge": "1.00"}
+        if error.retry_after_ms is not None:
+            headers["x-ms-retry-after-ms"] = str(error.retry_after_ms)
+        # A message may quote what the client sent, even what has no UTF-8 form.
+        text = jsontext.encode({k: v.encode(errors="replace").decode() for k, v in body.items()})
+        return self._stamped(request, Reply(status=error.status, body=text, headers=headers))
+
+    def _stamped(self, request: Request, reply: Reply) -> Reply:
+        activity = request.headers.get("x-ms-activity-id", "")
+        if _ACTIVITY_ID.fullmatch(activity) is None:
+            activity = f"00000000-0000-0000-0000-{next(self._activities):012x}"
+        reply.headers["x-ms-activity-id"] = activity
+        reply.headers["content-type"] = "application/json"
+        return reply
+
+    def _execute(self, request: Request, route: Route, fault: FaultRule | None) -> Reply:
+        match route.kind:
+            case RequestKind.ACCOUNT:
+                return resources.account_reply(self.account, request)
+            case RequestKind.METADATA:
+                return resources.metadata_reply(self.account, request, route.segments)
+            case _:
+                return self._execute_inside(request, route, fault)
+
+    def _execute_inside(self, request: Request, route: Route, fault: FaultRule | None) -> Reply:
+        container = self._container(request, route)
+        now = self.account.clock()
+        match route.kind:
+            case RequestKind.PKRANGES:
+                return resources.ranges_reply(container, request)
+            case RequestKind.BATCH:
+                return documents.batch_reply(container, request, now, fault)
+            case RequestKind.QUERY:
+                return feeds.query_reply(container, request, now)
+            case RequestKind.CHANGEFEED:
+                return feeds.changefeed_reply(container, request, now)
+            case RequestKind.READFEED:
+                return feeds.readfeed_reply(container, request, now)
+            case _:
+                item_id = route.segments[5] if len(route.segments) > 5 else None
+                return documents.item_reply(container, request, route.kind, item_id, now)
+
+    def _container(self, request: Request, route: Route) -> Container:
+        container = self.account.container(route.segments[1], route.segments[3])
+        intended = request.headers.get("x-ms-cosmos-intended-collection-rid")
+        if intended is not None and intended != container.rid:
+            raise bad_request("The container was re-created under the same name.", substatus=_RECREATED)
+        return container

@@ -1,0 +1,51 @@
+"""
+JSON text to values and back, refusing what cannot be stored or sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from cosmos_outbox_emulators.cosmos.errors import bad_request
+
+JsonObject = dict[str, Any]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def encode(value: Any) -> bytes:
+    try:
+        return _ENCODER.encode(value).encode()
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # infinity, a lone surrogate, a number of 4,300 digits, deep nesting
+        raise bad_request(f"The value cannot be written as JSON: {error}.") from error
+
+
+def decode(raw: bytes | str) -> Any:
+    try:
+        text = raw if isinstance(raw, str) else raw.decode()
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(
+            "The request payload is invalid JSON. Ensure to provide a valid request payload."
+        ) from error
+    if "\\ud" in text or "\\uD" in text:
+        # A lone surrogate parses but has no UTF-8 form: every later reply holding it would fail.
+        encode(value)
+    return value
+
+
+def decode_object(raw: bytes | str) -> JsonObject:
+    value = decode(raw)
+    if not isinstance(value, dict):
+        raise bad_request("The request payload must be a JSON object.")
+    return value

@@ -1,0 +1,116 @@
+"""
+A physical partition: the items of one range of effective partition keys, and the log of their changes.
+
+Each committed transaction takes the next log sequence number (LSN); all items that it wrote carry it. The log is read from any
+LSN on and shows the newest version of each item only. Entries of older versions are dropped in bulk once they outnumber the
+living, so memory follows the data and not the traffic.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+
+from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, Position
+from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK
+from cosmos_outbox_emulators.cosmos.scan_order import ScanOrder
+
+_SLACK = 1000
+
+
+class Partition:
+    """
+    Items of the range [low, high), addressed by a partition key range id.
+    """
+
+    def __init__(
+        self,
+        *,
+        range_id: str,
+        low: str = FIRST_EPK,
+        high: str = LAST_EPK,
+        parents: tuple[str, ...] = (),
+        lsn: int = 1,
+        items: Iterable[Item] = (),
+    ) -> None:
+        self.range_id = range_id
+        self.low = low
+        self.high = high
+        self.parents = parents
+        self.lsn = lsn
+        self._items: dict[ItemKey, Item] = {}
+        self._log_lsns: list[int] = []
+        self._log_items: list[Item] = []
+        self._expiries: list[tuple[float, ItemKey]] = []
+        self._scan_order = ScanOrder()
+        for item in sorted(items, key=lambda item: item.lsn):
+            self._insert(item)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def log_length(self) -> int:
+        return len(self._log_items)
+
+    def get(self, key: ItemKey) -> Item | None:
+        return self._items.get(key)
+
+    def apply(self, lsn: int, writes: Mapping[ItemKey, Item | None]) -> None:
+        """
+        Make one transaction's writes visible (None: deleted), all of them under `lsn`.
+        """
+        for key, item in writes.items():
+            if item is None:
+                self._items.pop(key, None)
+            else:
+                self._insert(item)
+        self.lsn = lsn
+        self._compact()
+
+    def _insert(self, item: Item) -> None:
+        previous = self._items.get(item.key)
+        self._items[item.key] = item
+        self._log_lsns.append(item.lsn)
+        self._log_items.append(item)
+        if previous is None or previous.sequence != item.sequence:
+            self._scan_order.add(item)
+        if item.expires_at is not None:
+            heapq.heappush(self._expiries, (item.expires_at, item.key))
+
+    def purge(self, now: float) -> None:
+        """
+        Remove what has expired. Every access does this first, so nothing else has to think of expiry.
+        """
+        while self._expiries and self._expiries[0][0] <= now:
+            expires_at, key = heapq.heappop(self._expiries)
+            item = self._items.get(key)
+            if item is not None and item.expires_at == expires_at:
+                del self._items[key]
+        self._compact()
+
+    def _compact(self) -> None:
+        bound = 2 * len(self._items) + _SLACK
+        if len(self._log_items) > bound:
+            living = [item for item in self._log_items if self._items.get(item.key) is item]
+            self._log_items = living
+            self._log_lsns = [item.lsn for item in living]
+        if len(self._expiries) > bound:
+            self._expiries = [
+                (item.expires_at, key) for key, item in self._items.items() if item.expires_at is not None
+            ]
+            heapq.heapify(self._expiries)
+        self._scan_order.compact(self._items)
+
+    def changes_after(self, lsn: int) -> Iterator[Item]:
+        """
+        Yield the newest version of each item that changed after `lsn`, in the order of the changes.
+        """
+        for index in range(bisect_right(self._log_lsns, lsn), len(self._log_items)):
+            item = self._log_items[index]
+            if self._items.get(item.key) is item:
+                yield item
+
+    def scan(self, low: str, high: str, after: Position | None = None) -> Iterator[Item]:
+        return self._scan_order.walk(self._items, low, high, after)

@@ -1,0 +1,165 @@
+"""
+Partition keys: their values on the wire and in documents, and their place on the ring of effective partition keys.
+
+The effective partition key (EPK) of kind Hash, version 2, is the byte-reversed MurmurHash3 (x64, 128 bit) of the typed
+components, its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos import jsontext
+from cosmos_outbox_emulators.cosmos.errors import bad_request
+
+FIRST_EPK = ""
+LAST_EPK = "FF"
+UNDEFINED: dict[str, Any] = {}  # the wire form of "the document has no such property"
+
+_KEY_MISMATCH = 1001
+_LONGEST_KEY_BYTES = 2048
+_RING = 1 << 126
+_MASK = 0xFFFFFFFFFFFFFFFF
+_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalKey:
+    """
+    One partition key value: `encoded` is equal for equal keys (1 and 1.0 are one key; 1 and true are two).
+    """
+
+    encoded: bytes
+    epk: str
+
+
+def logical_key(components: Sequence[Any]) -> LogicalKey:
+    encoded = encode_components(components)
+    if len(encoded) > _LONGEST_KEY_BYTES:
+        raise bad_request("Partition key value is longer than 2048 bytes.")
+    return LogicalKey(encoded=encoded, epk=effective_partition_key(encoded))
+
+
+def parse_header(text: str, paths: int) -> LogicalKey:
+    """
+    Read `x-ms-documentdb-partitionkey`, a JSON array with one component for each path of the container.
+    """
+    components = jsontext.decode(text)
+    if not isinstance(components, list) or len(components) != paths:
+        raise bad_request(
+            f"Partition key {text[:100]} is invalid: an array of {paths} is expected.",
+            substatus=_KEY_MISMATCH,
+        )
+    return logical_key(components)
+
+
+def parse_path(path: Any) -> tuple[str, ...]:
+    if not isinstance(path, str) or not path.startswith("/") or len(path) < 2:
+        raise bad_request("A partition key path must start with '/' and name a property.")
+    return tuple(segment.strip('"') for segment in path[1:].split("/"))
+
+
+def encoded_key_of(body: jsontext.JsonObject, paths: Iterable[Sequence[str]]) -> bytes:
+    return encode_components([_value_at(body, path) for path in paths])
+
+
+def _value_at(body: Any, path: Sequence[str]) -> Any:
+    for segment in path:
+        if not isinstance(body, dict) or segment not in body:
+            return UNDEFINED
+        body = body[segment]
+    return UNDEFINED if isinstance(body, dict | list) else body
+
+
+def encode_components(components: Iterable[Any]) -> bytes:
+    return b"".join(map(_encode_component, components))
+
+
+def _encode_component(value: Any) -> bytes:
+    if isinstance(value, str):
+        return b"\x08" + value.encode() + b"\xff"
+    if value is True:
+        return b"\x03"
+    if value is False:
+        return b"\x02"
+    if value is None:
+        return b"\x01"
+    if isinstance(value, int | float):
+        return b"\x05" + struct.pack("<d", _double(value))
+    if value == UNDEFINED:
+        return b"\x00"
+    raise bad_request(
+        "A partition key value must be a string, number, boolean or null.", substatus=_KEY_MISMATCH
+    )
+
+
+def _double(value: float) -> float:
+    try:
+        number = float(value) + 0.0  # -0.0 and 0.0 are one key
+    except OverflowError as error:
+        raise bad_request("A number in the partition key does not fit a double.") from error
+    if number in (float("inf"), float("-inf")):
+        raise bad_request("A number in the partition key does not fit a double.")
+    return number
+
+
+def effective_partition_key(encoded: bytes) -> str:
+    low, high = _murmur3_x64_128(encoded)
+    digest = bytearray(struct.pack("<QQ", low, high)[::-1])
+    digest[0] &= 0x3F
+    return digest.hex().upper()
+
+
+def even_ranges(count: int) -> list[tuple[str, str]]:
+    """
+    Cut the ring into `count` ranges of one size, as (lowest, first beyond) pairs.
+    """
+    inner = [f"{_RING // count * i:032X}" for i in range(1, count)]
+    bounds = [FIRST_EPK, *inner, LAST_EPK]
+    return list(pairwise(bounds))
+
+
+def middle(low: str, high: str) -> str:
+    first = int(low.ljust(32, "0"), 16)
+    beyond = _RING if high == LAST_EPK else int(high.ljust(32, "0"), 16)
+    return f"{(first + beyond) // 2:032X}"
+
+
+def _rotate(value: int, by: int) -> int:
+    return ((value << by) | (value >> (64 - by))) & _MASK
+
+
+def _mix(value: int) -> int:
+    value ^= value >> 33
+    value = value * 0xFF51AFD7ED558CCD & _MASK
+    value ^= value >> 33
+    value = value * 0xC4CEB9FE1A85EC53 & _MASK
+    return value ^ (value >> 33)
+
+
+def _murmur3_x64_128(data: bytes) -> tuple[int, int]:
+    h1 = h2 = 0
+    length = len(data)
+    whole = length & ~15
+    for offset in range(0, whole, 16):
+        k1, k2 = struct.unpack_from("<QQ", data, offset)
+        h1 ^= _rotate(k1 * _C1 & _MASK, 31) * _C2 & _MASK
+        h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 ^= _rotate(k2 * _C2 & _MASK, 33) * _C1 & _MASK
+        h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
+    tail = data[whole:]
+    if len(tail) > 8:
+        h2 ^= _rotate(int.from_bytes(tail[8:], "little") * _C2 & _MASK, 33) * _C1 & _MASK
+    if tail:
+        h1 ^= _rotate(int.from_bytes(tail[:8], "little") * _C1 & _MASK, 31) * _C2 & _MASK
+    h1 ^= length
+    h2 ^= length
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    h1, h2 = _mix(h1), _mix(h2)
+    h1 = (h1 + h2) & _MASK
+    return h1, (h2 + h1) & _MASK

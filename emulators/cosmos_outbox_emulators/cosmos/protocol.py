@@ -1,0 +1,160 @@
+"""
+Requests and replies without sockets, and the names of the operations that a request can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from urllib.parse import unquote
+
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
+
+
+class RequestKind(StrEnum):
+    """
+    What a request asks for; faults are selected and requests are counted by these names.
+    """
+
+    ACCOUNT = "account"
+    METADATA = "metadata"
+    PKRANGES = "pkranges"
+    CREATE = "create"
+    UPSERT = "upsert"
+    READ = "read"
+    REPLACE = "replace"
+    DELETE = "delete"
+    PATCH = "patch"
+    BATCH = "batch"
+    QUERY = "query"
+    CHANGEFEED = "changefeed"
+    READFEED = "readfeed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """
+    One HTTP request; `headers` must look names up without regard to case. `origin` is scheme and host as the client sees them.
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    origin: str = "http://127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """
+    One HTTP reply.
+    """
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """
+    A request after its path was understood.
+    """
+
+    kind: RequestKind
+    segments: tuple[str, ...]
+
+    @property
+    def container(self) -> str | None:
+        return self.segments[3] if len(self.segments) > 3 else None
+
+
+def route_of(request: Request) -> Route:
+    """
+    Find out what a request asks for, or refuse an unknown path (404) or a method that the path does not have (405).
+    """
+    segments = _segments(request.target)
+    names = segments[0::2]
+    depth = len(segments)
+    if names != ("dbs", "colls", "docs")[: len(names)] and not (
+        depth == 5 and names == ("dbs", "colls", "pkranges")
+    ):
+        raise CosmosError(404, "The requested resource does not exist in this emulator.")
+    if depth == 0:
+        return _allowed(request, segments, {"GET": RequestKind.ACCOUNT})
+    if depth < 5:
+        methods = ("GET", "POST") if depth % 2 else ("GET", "DELETE", "PUT")[: 1 + depth // 2]
+        return _allowed(request, segments, dict.fromkeys(methods, RequestKind.METADATA))
+    if depth == 6:
+        return _allowed(request, segments, _ITEM_KINDS)
+    if names[2] == "pkranges":
+        return _allowed(request, segments, {"GET": RequestKind.PKRANGES})
+    get = RequestKind.CHANGEFEED if "a-im" in request.headers else RequestKind.READFEED
+    return _allowed(request, segments, {"GET": get, "POST": _posted(request.headers)})
+
+
+_ITEM_KINDS = {
+    "GET": RequestKind.READ,
+    "PUT": RequestKind.REPLACE,
+    "DELETE": RequestKind.DELETE,
+    "PATCH": RequestKind.PATCH,
+}
+
+
+def _posted(headers: Mapping[str, str]) -> RequestKind:
+    if is_on(headers, "x-ms-cosmos-is-batch-request"):
+        return RequestKind.BATCH
+    if is_query(headers):
+        return RequestKind.QUERY
+    return RequestKind.UPSERT if is_on(headers, "x-ms-documentdb-is-upsert") else RequestKind.CREATE
+
+
+def _allowed(request: Request, segments: tuple[str, ...], kinds: Mapping[str, RequestKind]) -> Route:
+    kind = kinds.get(request.method)
+    if kind is None:
+        raise CosmosError(405, f"The resource does not support {request.method[:20]}.")
+    return Route(kind=kind, segments=segments)
+
+
+@lru_cache(maxsize=1024)
+def _segments(target: str) -> tuple[str, ...]:
+    path = target.partition("?")[0].strip("/")
+    if not path:
+        return ()
+    if _BAD_ESCAPE.search(path):
+        raise bad_request("The path contains an invalid percent escape.")
+    try:
+        segments = tuple(unquote(segment, errors="strict") for segment in path.split("/"))
+        path.encode()  # bytes outside of ASCII reach us as surrogates when they are not UTF-8
+    except UnicodeError as error:
+        raise bad_request("The path is not UTF-8.") from error
+    if len(segments) > 6 or not all(segments):
+        raise CosmosError(404, "The requested resource does not exist in this emulator.")
+    return segments
+
+
+def is_on(headers: Mapping[str, str], name: str) -> bool:
+    return headers.get(name, "").lower() == "true"
+
+
+def is_query(headers: Mapping[str, str]) -> bool:
+    kind = headers.get("content-type", "").lower()
+    return is_on(headers, "x-ms-documentdb-isquery") or kind.startswith("application/query+json")
+
+
+def whole_number(headers: Mapping[str, str], name: str, *, default: int, least: int) -> int:
+    """
+    Read a header that must be a whole number of at least `least`.
+    """
+    text = headers.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or _WHOLE_NUMBER.fullmatch(text) is None or int(text) < least:
+        raise bad_request(f"The value '{text[:50]}' of header {name} is invalid.")
+    return int(text)

@@ -1,0 +1,36 @@
+"""
+What replies about documents have in common: headers, arrays and listings made of JSON that is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.partition import Partition
+
+
+def document_headers(
+    container: Container, partition: Partition, charge: float, *, etag: str | None = None
+) -> dict[str, str]:
+    headers = {
+        "x-ms-request-charge": f"{charge:.2f}",
+        "x-ms-session-token": f"{partition.range_id}:-1#{partition.lsn}",
+        "lsn": str(partition.lsn),
+        "x-ms-documentdb-partitionkeyrangeid": partition.range_id,
+        # Without it the SDK does not track session tokens.
+        "x-ms-alt-content-path": quote(container.path),
+        "x-ms-content-path": container.rid,
+    }
+    if etag is not None:
+        headers["etag"] = etag
+    return headers
+
+
+def array(rows: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(rows) + b"]"
+
+
+def listing(container: Container, rows: Sequence[bytes]) -> bytes:
+    return b'{"_rid":"%b","Documents":%b,"_count":%d}' % (container.rid.encode(), array(rows), len(rows))

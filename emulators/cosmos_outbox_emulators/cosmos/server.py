@@ -1,0 +1,152 @@
+"""
+The HTTP server: reads requests, lets faults strike, adds latency, writes replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from email.utils import formatdate
+from types import TracebackType
+from typing import Self
+
+from aiohttp import ClientError, web
+
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, too_large
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
+from cosmos_outbox_emulators.cosmos.gateway import Gateway
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, Route
+
+_MOST_BYTES_READ = 16 * 1024 * 1024
+_IDLE_SECONDS = 3600.0  # a shorter one would close connections under clients that are about to use them
+_LONGEST_STOP_SECONDS = 1.0
+
+
+class CosmosServer:
+    """
+    Serve an account over plain http for as long as the `async with` block lasts. Port 0 takes a free one.
+    """
+
+    def __init__(
+        self,
+        account: Account | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        latency_s: float = 0.0,
+    ) -> None:
+        self.account = account or Account()
+        self.gateway = Gateway(self.account)
+        self.faults = Faults()
+        self.latency_s = latency_s
+        self.host = host
+        self.port = port
+        self._runner: web.ServerRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def key(self) -> str:
+        return self.account.key
+
+    @property
+    def connection_string(self) -> str:
+        return f"AccountEndpoint={self.url}/;AccountKey={self.key};"
+
+    async def __aenter__(self) -> Self:
+        server = web.Server(self._handle, access_log=None, keepalive_timeout=_IDLE_SECONDS)
+        runner = web.ServerRunner(server, shutdown_timeout=_LONGEST_STOP_SECONDS)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self.host, self.port).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self.port = runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        reply = await self._reply(request)
+        if self.latency_s:
+            await asyncio.sleep(self.latency_s)
+        if reply is None:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+        # Clients tell the service's time by it: it has to be that of `_ts`, also where the clock was moved.
+        dated = {**reply.headers, "Date": formatdate(self.account.clock(), usegmt=True)}
+        return web.Response(status=reply.status, body=reply.body, headers=dated)
+
+    async def _reply(self, request: web.BaseRequest) -> Reply | None:
+        body = await _read(request) if request.can_read_body else b""
+        asked = Request(
+            method=request.method,
+            target=_origin_form(request.raw_path),
+            headers=request.headers,
+            body=body if isinstance(body, bytes) else b"",
+            origin=f"{request.scheme}://{request.host}",
+        )
+        if isinstance(body, CosmosError):
+            return self.gateway.refuse(asked, body)
+        try:
+            route = self.gateway.admit(asked)
+        except CosmosError as error:
+            return self.gateway.refuse(asked, error)
+        fault = self.faults.strike(
+            route.kind, route.container, partition=lambda: self.gateway.partition_of(asked, route)
+        )
+        return self.gateway.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
+
+    async def _fail(self, asked: Request, route: Route, fault: FaultRule) -> Reply | None:
+        """
+        Let a fault strike one request; None means that the connection is cut instead of an answer.
+        """
+        reply = self.gateway.answer(asked, route) if fault.when is When.AFTER else None
+        if fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
+        if fault.drop:
+            return None
+        if fault.status is not None and fault.op_index is None:
+            refusal = CosmosError(
+                fault.status,
+                "Injected fault.",
+                substatus=fault.substatus,
+                retry_after_ms=fault.retry_after_ms,
+            )
+            return self.gateway.refuse(asked, refusal)
+        return reply or self.gateway.answer(asked, route, fault)
+
+
+def _origin_form(target: str) -> str:
+    """
+    Reduce `http://host/path`, which proxies send, to `/path`.
+    """
+    return "/" + target.split("/", 3)[-1] if target.startswith(("http://", "https://")) else target
+
+
+async def _read(request: web.BaseRequest) -> bytes | CosmosError:
+    """
+    Read the body, or return why that cannot be done: the refusal is worded later, by the gateway.
+    """
+    if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.content.iter_any():
+            size += len(chunk)
+            if size > _MOST_BYTES_READ:
+                return too_large()
+            chunks.append(chunk)
+    except (ClientError, web.RequestPayloadError, ConnectionError):
+        return bad_request("The request body could not be read.")
+    return b"".join(chunks)

@@ -1,0 +1,231 @@
+"""
+Expressions: from tokens to closures, by recursive descent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos.errors import bad_request
+from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES, FUNCTIONS
+from cosmos_outbox_emulators.cosmos.sql.operators import (
+    Expression,
+    application,
+    arithmetic,
+    coalesce,
+    comparison,
+    conjunction,
+    constant,
+    disjunction,
+    like,
+    membership,
+    negation,
+    path,
+)
+from cosmos_outbox_emulators.cosmos.sql.tokens import Token, TokenKind, syntax_error
+from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED
+
+_CONSTANTS: dict[str, Any] = {"TRUE": True, "FALSE": False, "NULL": None, "UNDEFINED": UNDEFINED}
+_COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
+
+
+class ExpressionParser:
+    """
+    A recursive descent over a list of tokens, from the loosest operator (??, ?:) to the tightest (property access).
+    """
+
+    def __init__(self, tokens: Sequence[Token], parameters: Mapping[str, Any]) -> None:
+        self._tokens = tokens
+        self._parameters = parameters
+        self._next = 0
+        # What paths start with; checked against FROM, which comes later in the text
+        self.roots: set[str] = set()
+
+    # Tokens
+
+    def peek(self, *words: str) -> bool:
+        return any(self._tokens[self._next].is_word(word) for word in words)
+
+    def at(self, kind: TokenKind) -> bool:
+        return self._tokens[self._next].kind is kind
+
+    def peek_second(self, word: str) -> bool:
+        return self._next + 1 < len(self._tokens) and self._tokens[self._next + 1].is_word(word)
+
+    def take(self) -> Token:
+        token = self._tokens[self._next]
+        if token.kind is not TokenKind.END:
+            self._next += 1
+        return token
+
+    def accept(self, *words: str) -> str | None:
+        return self.take().text.upper() if self.peek(*words) else None
+
+    def expect(self, word: str) -> None:
+        if self.accept(word) is None:
+            raise self.unexpected()
+
+    def unexpected(self) -> Exception:
+        return syntax_error(self._tokens[self._next].text)
+
+    def parameter(self, name: str) -> Any:
+        if name not in self._parameters:
+            raise bad_request(f"The query has no value for parameter {name[:50]}.")
+        return self._parameters[name]
+
+    # Operators
+
+    def expression(self) -> Expression:
+        condition = self._coalesced()
+        if self.accept("?") is None:
+            return condition
+        positive = self.expression()
+        self.expect(":")
+        negative = self.expression()
+        return lambda document: (positive if condition(document) is True else negative)(document)
+
+    def _coalesced(self) -> Expression:
+        left = self._either()
+        while self.accept("??"):
+            left = coalesce(left, self._either())
+        return left
+
+    def _either(self) -> Expression:
+        left = self._both()
+        while self.accept("OR"):
+            left = disjunction(left, self._both())
+        return left
+
+    def _both(self) -> Expression:
+        left = self._negated()
+        while self.accept("AND"):
+            left = conjunction(left, self._negated())
+        return left
+
+    def _negated(self) -> Expression:
+        if self.accept("NOT") is None:
+            return self._comparison()
+        return negation(self._negated())
+
+    def _comparison(self) -> Expression:
+        left = self._sum()
+        operator = self.accept(*_COMPARISONS)
+        if operator is not None:
+            return comparison(operator, left, self._sum())
+        negated = self.peek("NOT") and self.accept("NOT") is not None
+        if self.accept("IN"):
+            test = membership(left, self._list("(", ")"))
+        elif self.accept("BETWEEN"):
+            low = self._sum()
+            self.expect("AND")
+            test = conjunction(comparison(">=", left, low), comparison("<=", left, self._sum()))
+        elif self.accept("LIKE"):
+            test = like(left, self._sum())
+        elif negated:
+            raise self.unexpected()
+        else:
+            return left
+        return negation(test) if negated else test
+
+    def _sum(self) -> Expression:
+        left = self._product()
+        while operator := self.accept("+", "-", "||"):
+            left = arithmetic(operator, left, self._product())
+        return left
+
+    def _product(self) -> Expression:
+        left = self._signed()
+        while operator := self.accept("*", "/", "%"):
+            left = arithmetic(operator, left, self._signed())
+        return left
+
+    def _signed(self) -> Expression:
+        if self.accept("-"):
+            return arithmetic("-", lambda _: 0, self._signed())
+        if self.accept("+"):
+            return self._signed()
+        return self._primary()
+
+    # Operands
+
+    def _primary(self) -> Expression:
+        if self.peek("["):
+            elements = self._list("[", "]")
+            return lambda document: [
+                v for v in (element(document) for element in elements) if v is not UNDEFINED
+            ]
+        if self.peek("{"):
+            return self._object()
+        if self.accept("("):
+            inner = self.expression()
+            self.expect(")")
+            return inner
+        token = self.take()
+        match token.kind:
+            case TokenKind.NUMBER | TokenKind.STRING:
+                return constant(token.value)
+            case TokenKind.PARAMETER:
+                return constant(self.parameter(token.text))
+            case TokenKind.NAME:
+                return self._named(token)
+            case _:
+                raise syntax_error(token.text)
+
+    def _named(self, token: Token) -> Expression:
+        if token.text.upper() in _CONSTANTS:
+            return constant(_CONSTANTS[token.text.upper()])
+        if self.peek("("):
+            return self._call(token.text)
+        self.roots.add(token.text)
+        return path(self._steps())
+
+    def _call(self, name: str) -> Expression:
+        function = FUNCTIONS.get(name.upper())
+        if function is None:
+            known = "an aggregate, which only SELECT may use" if name.upper() in AGGREGATES else "not known"
+            raise bad_request(f"Function '{name[:50]}' is {known} in this emulator.")
+        arguments = self._list("(", ")")
+        return application(name, function, arguments)
+
+    def _list(self, opening: str, closing: str) -> list[Expression]:
+        self.expect(opening)
+        elements: list[Expression] = []
+        while self.accept(closing) is None:
+            if elements:
+                self.expect(",")
+            elements.append(self.expression())
+        return elements
+
+    def _object(self) -> Expression:
+        self.expect("{")
+        fields: dict[str, Expression] = {}
+        while self.accept("}") is None:
+            if fields:
+                self.expect(",")
+            token = self.take()
+            if token.kind not in (TokenKind.NAME, TokenKind.STRING):
+                raise syntax_error(token.text)
+            self.expect(":")
+            fields[token.text if token.kind is TokenKind.NAME else token.value] = self.expression()
+        return lambda document: {
+            name: value for name, field in fields.items() if (value := field(document)) is not UNDEFINED
+        }
+
+    def _steps(self) -> list[str | int]:
+        steps: list[str | int] = []
+        while True:
+            if self.accept("."):
+                token = self.take()
+                if token.kind is not TokenKind.NAME:
+                    raise syntax_error(token.text)
+                steps.append(token.text)
+            elif self.accept("["):
+                token = self.take()
+                value = self.parameter(token.text) if token.kind is TokenKind.PARAMETER else token.value
+                if not isinstance(value, str | int):
+                    raise syntax_error(token.text)
+                steps.append(value)
+                self.expect("]")
+            else:
+                return steps

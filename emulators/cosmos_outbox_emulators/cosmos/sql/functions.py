@@ -1,0 +1,113 @@
+"""
+The built-in scalar functions and the aggregates.
+
+A function of a value of the wrong type is undefined, as in Cosmos DB, so that a filter on it simply does not match.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, equal, is_number, sort_key, type_rank
+
+Function = Callable[..., Any]
+
+
+def _of_strings(compute: Callable[[str, str], Any]) -> Function:
+    def function(left: Any, right: Any, ignore_case: Any = False) -> Any:
+        if not (isinstance(left, str) and isinstance(right, str)):
+            return UNDEFINED
+        if ignore_case is True:
+            return compute(left.lower(), right.lower())
+        return compute(left, right)
+
+    return function
+
+
+def _of_string(compute: Callable[[str], Any]) -> Function:
+    return lambda value: compute(value) if isinstance(value, str) else UNDEFINED
+
+
+def _of_number(compute: Callable[[Any], Any]) -> Function:
+    return lambda value: compute(value) if is_number(value) else UNDEFINED
+
+
+def _is(rank: int) -> Function:
+    return lambda value: type_rank(value) == rank
+
+
+def _array_contains(array: Any, wanted: Any, partial: Any = False) -> Any:
+    if not isinstance(array, list) or wanted is UNDEFINED:
+        return UNDEFINED
+    if partial is True and isinstance(wanted, dict):
+        return any(_includes(element, wanted) for element in array)
+    return any(equal(element, wanted) for element in array)
+
+
+def _includes(element: Any, wanted: dict[str, Any]) -> bool:
+    return isinstance(element, dict) and all(
+        name in element and equal(element[name], value) for name, value in wanted.items()
+    )
+
+
+def _substring(text: Any, start: Any, length: Any) -> Any:
+    if not (isinstance(text, str) and is_number(start) and is_number(length)):
+        return UNDEFINED
+    first = max(0, int(start))
+    return text[first : first + max(0, int(length))]
+
+
+def _concat(*parts: Any) -> Any:
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else UNDEFINED
+
+
+def _round(value: float) -> Any:
+    return math.floor(value + 0.5) if value >= 0 else math.ceil(value - 0.5)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "ABS": _of_number(abs),
+    "ARRAY_CONTAINS": _array_contains,
+    "ARRAY_LENGTH": lambda value: len(value) if isinstance(value, list) else UNDEFINED,
+    "CEILING": _of_number(math.ceil),
+    "CONCAT": _concat,
+    "CONTAINS": _of_strings(lambda text, part: part in text),
+    "ENDSWITH": _of_strings(str.endswith),
+    "FLOOR": _of_number(math.floor),
+    "INDEX_OF": _of_strings(str.find),
+    "IS_ARRAY": _is(5),
+    "IS_BOOL": _is(2),
+    "IS_DEFINED": lambda value: value is not UNDEFINED,
+    "IS_NULL": _is(1),
+    "IS_NUMBER": _is(3),
+    "IS_OBJECT": _is(6),
+    "IS_PRIMITIVE": lambda value: 1 <= type_rank(value) <= 4,
+    "IS_STRING": _is(4),
+    "LENGTH": _of_string(len),
+    "LOWER": _of_string(str.lower),
+    "ROUND": _of_number(_round),
+    "STARTSWITH": _of_strings(str.startswith),
+    "STRINGEQUALS": _of_strings(lambda left, right: left == right),
+    "SUBSTRING": _substring,
+    "TRIM": _of_string(str.strip),
+    "UPPER": _of_string(str.upper),
+}
+
+
+def _total(values: Sequence[Any]) -> Any:
+    return sum(values) if all(map(is_number, values)) else UNDEFINED
+
+
+def _average(values: Sequence[Any]) -> Any:
+    return sum(values) / len(values) if values and all(map(is_number, values)) else UNDEFINED
+
+
+AGGREGATES: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "AVG": _average,
+    "COUNT": len,
+    "MAX": lambda values: max(values, key=sort_key, default=UNDEFINED),
+    "MIN": lambda values: min(values, key=sort_key, default=UNDEFINED),
+    "SUM": _total,
+}

@@ -1,0 +1,169 @@
+"""
+Closures for the operators of an expression: each takes a document and returns a value or undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos.errors import bad_request
+from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, compare, equal, is_number
+
+Expression = Callable[[Any], Any]
+
+_MOST_LIKE_STEPS = 5_000_000
+_LARGEST_INTEGER = 2**63
+
+
+def constant(value: Any) -> Expression:
+    return lambda _: value
+
+
+def path(steps: Sequence[str | int]) -> Expression:
+    def walk(document: Any) -> Any:
+        for step in steps:
+            if isinstance(step, str):
+                document = document.get(step, UNDEFINED) if isinstance(document, dict) else UNDEFINED
+            else:
+                inside = isinstance(document, list) and 0 <= step < len(document)
+                document = document[step] if inside else UNDEFINED
+        return document
+
+    return walk
+
+
+def coalesce(left: Expression, right: Expression) -> Expression:
+    def first_defined(document: Any) -> Any:
+        value = left(document)
+        return right(document) if value is UNDEFINED else value
+
+    return first_defined
+
+
+def _truth(value: Any) -> Any:
+    return value if isinstance(value, bool) else UNDEFINED
+
+
+def disjunction(left: Expression, right: Expression) -> Expression:
+    def either(document: Any) -> Any:
+        first = _truth(left(document))
+        if first is True:
+            return True
+        second = _truth(right(document))
+        return second if second is True or first is False else UNDEFINED
+
+    return either
+
+
+def conjunction(left: Expression, right: Expression) -> Expression:
+    def both(document: Any) -> Any:
+        first = _truth(left(document))
+        if first is False:
+            return False
+        second = _truth(right(document))
+        return second if second is False or first is True else UNDEFINED
+
+    return both
+
+
+def negation(operand: Expression) -> Expression:
+    def negate(document: Any) -> Any:
+        value = operand(document)
+        return not value if isinstance(value, bool) else UNDEFINED
+
+    return negate
+
+
+def comparison(operator: str, left: Expression, right: Expression) -> Expression:
+    return lambda document: compare(operator, left(document), right(document))
+
+
+def membership(left: Expression, candidates: Sequence[Expression]) -> Expression:
+    def is_in(document: Any) -> Any:
+        value = left(document)
+        if value is UNDEFINED:
+            return UNDEFINED
+        return any(equal(value, candidate(document)) for candidate in candidates)
+
+    return is_in
+
+
+def like(left: Expression, right: Expression) -> Expression:
+    def test(document: Any) -> Any:
+        text, pattern = left(document), right(document)
+        if not (isinstance(text, str) and isinstance(pattern, str)):
+            return UNDEFINED
+        if len(text) * len(pattern) > _MOST_LIKE_STEPS:
+            raise bad_request("The LIKE pattern is too long for the text; this emulator would take seconds.")
+        return _matches(text, pattern)
+
+    return test
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """
+    Match % (any text) and _ (any character) by backing up to the last % only: no pattern can take exponential time.
+    """
+    at = in_pattern = retry_at = 0
+    last_percent = -1
+    while at < len(text):
+        if in_pattern < len(pattern) and pattern[in_pattern] == "%":
+            last_percent, retry_at = in_pattern, at
+            in_pattern += 1
+        elif in_pattern < len(pattern) and pattern[in_pattern] in ("_", text[at]):
+            at += 1
+            in_pattern += 1
+        elif last_percent >= 0:
+            retry_at += 1
+            at, in_pattern = retry_at, last_percent + 1
+        else:
+            return False
+    return not pattern[in_pattern:].strip("%")
+
+
+def arithmetic(operator: str, left: Expression, right: Expression) -> Expression:
+    def compute(document: Any) -> Any:
+        first, second = left(document), right(document)
+        if operator == "||":
+            both = isinstance(first, str) and isinstance(second, str)
+            return first + second if both else UNDEFINED
+        if not (is_number(first) and is_number(second)):
+            return UNDEFINED
+        try:
+            result = _number(operator, first, second)
+            # Beyond it Python's integers would grow without bound where Cosmos DB has doubles.
+            return float(result) if abs(result) > _LARGEST_INTEGER else result
+        except (ArithmeticError, ValueError):
+            return UNDEFINED
+
+    return compute
+
+
+def _number(operator: str, first: float, second: float) -> float:
+    match operator:
+        case "+":
+            return first + second
+        case "-":
+            return first - second
+        case "*":
+            return first * second
+        case "/":
+            return first / second
+        case _:
+            return abs(first) % abs(second) * (1 if first >= 0 else -1)  # the sign follows the dividend
+
+
+def application(name: str, function: Callable[..., Any], arguments: Sequence[Expression]) -> Expression:
+    def apply(document: Any) -> Any:
+        values = [argument(document) for argument in arguments]
+        try:
+            return function(*values)
+        except TypeError as error:
+            raise bad_request(
+                f"Function '{name}' does not take {len(values)} arguments of these types."
+            ) from error
+        except (ArithmeticError, ValueError):  # infinity has no floor
+            return UNDEFINED
+
+    return apply

@@ -1,0 +1,87 @@
+"""
+Cutting query text into tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+
+
+class TokenKind(StrEnum):
+    """
+    What a token is.
+    """
+
+    NUMBER = "number"
+    STRING = "string"
+    PARAMETER = "parameter"
+    NAME = "name"
+    OPERATOR = "operator"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """
+    One token; `value` is the decoded literal, or the text itself.
+    """
+
+    kind: TokenKind
+    text: str
+    value: Any = None
+
+    def is_word(self, word: str) -> bool:
+        return self.kind in (TokenKind.NAME, TokenKind.OPERATOR) and self.text.upper() == word
+
+
+_PATTERN = re.compile(
+    r"""\s*(?:
+      (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+    | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
+    | (?P<parameter>@\w+)
+    | (?P<name>[A-Za-z_]\w*)
+    | (?P<operator><=|>=|!=|<>|\|\||\?\?|[=<>()\[\]{}.,*+\-/%:?])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def syntax_error(near: str) -> CosmosError:
+    return bad_request(f"Syntax error, incorrect syntax near '{near[:50]}'.")
+
+
+def tokenize(text: str) -> list[Token]:
+    tokens: list[Token] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _PATTERN.match(text, position, end)
+        if match is None:
+            raise syntax_error(text[position:].lstrip())
+        kind = TokenKind(str(match.lastgroup))
+        tokens.append(_token(kind, match[kind.value]))
+        position = match.end()
+    return [*tokens, Token(TokenKind.END, "end of query")]
+
+
+def _token(kind: TokenKind, text: str) -> Token:
+    if kind is TokenKind.STRING:
+        return Token(kind, text, _ESCAPE.sub(_unescape, text[1:-1]))
+    if kind is TokenKind.NUMBER:
+        if len(text) > 400:  # longer than any double; and Python refuses to read integers of 4,300 digits
+            raise syntax_error(text)
+        return Token(kind, text, float(text) if any(mark in text for mark in ".eE") else int(text))
+    return Token(kind, text)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
+    if len(code) == 5:
+        return chr(int(code[1:], 16))
+    return _ESCAPED.get(code, code)

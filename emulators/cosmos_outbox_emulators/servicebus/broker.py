@@ -1,0 +1,211 @@
+"""
+The broker without its wire: entities by path, their statistics, its clock and its faults.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from cosmos_outbox_emulators.servicebus import config as configuration
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition, entity_not_found
+from cosmos_outbox_emulators.servicebus.config import BrokerConfig, QueueConfig, TopicConfig
+from cosmos_outbox_emulators.servicebus.faults import Faults
+from cosmos_outbox_emulators.servicebus.queue import Queue
+from cosmos_outbox_emulators.servicebus.timers import Timers
+from cosmos_outbox_emulators.servicebus.topic import Subscription, Topic
+
+_DEFAULT = {
+    "topics": [
+        {
+            "name": "events",
+            "dedup_window_s": 600,
+            "subscriptions": [
+                {"name": "all", "requires_session": True, "lock_s": 30, "max_delivery_count": 10}
+            ],
+        }
+    ]
+}
+
+
+class Broker:
+    """
+    Reads time only from `clock`; whoever owns it calls `timers.run_due()` at `timers.next_due`.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, *, clock: Callable[[], float] = time.time, random: Random | None = None
+    ) -> None:
+        self.config = config
+        self.timers = Timers(clock)
+        self.faults = Faults(self._go_down)
+        self.topics: dict[str, Topic] = {}
+        self.queues: dict[str, Queue] = {}
+        self.connections = self.refused_connections = 0
+        self.on_down: Callable[[], None] | None = None
+        self._down_until = 0.0
+        self._random = random or Random()
+        self._owners: dict[str, Topic] = {}
+        for topic in config.topics:
+            self._add(topic)
+
+    @classmethod
+    def from_config(
+        cls, value: Any, *, clock: Callable[[], float] = time.time, random: Random | None = None
+    ) -> Broker:
+        """
+        Raises:
+            ValueError: names the path of the first mistake in the configuration.
+        """
+        return cls(configuration.parse(value), clock=clock, random=random)
+
+    @classmethod
+    def default(cls) -> Broker:
+        """
+        Topic "events" that drops duplicates for 600 s, with the session subscription "all".
+        """
+        return cls.from_config(_DEFAULT)
+
+    # Entities
+
+    def add_topic(self, value: dict[str, Any]) -> Topic:
+        """
+        Create a topic while the broker runs; the fields are those of the configuration.
+        """
+        return self._add(configuration.parse_topic(value, "topic"))
+
+    def add_queue(self, value: dict[str, Any]) -> Topic:
+        return self._add(configuration.parse_queue(value, "queue"))
+
+    def delete(self, name: str) -> None:
+        """
+        Delete a topic or queue with all it holds; its links are detached.
+        """
+        topic = self.topic(name)
+        del self.topics[name.lower()]
+        for path in [path for path, owner in self._owners.items() if owner is topic]:
+            del self._owners[path]
+            del self.queues[path]
+        self._revoke(topic, entity_not_found(name))
+
+    def set_disabled(self, name: str, disabled: bool) -> None:
+        """
+        Disable a topic or queue for sending and receiving, or enable it again.
+        """
+        topic = self.topic(name)
+        topic.disabled = disabled
+        for subscription in topic.subscriptions.values():
+            subscription.queue.disabled = disabled
+        if disabled:
+            self._revoke(topic, self.disabled_error(name))
+
+    def detach_links(self, name: str, condition: str = Condition.LINK_DETACH_FORCED) -> None:
+        """
+        Detach every link to the entity, as the service does with links that are idle.
+        """
+        self._revoke(self.topic(name), AmqpError(condition, "The link was force detached by the broker."))
+
+    @staticmethod
+    def _revoke(topic: Topic, failure: AmqpError) -> None:
+        for link in list(topic.links):
+            link.revoke(failure)
+
+    @staticmethod
+    def disabled_error(path: str) -> AmqpError:
+        return AmqpError(Condition.ENTITY_DISABLED, f"The messaging entity '{path}' is disabled.")
+
+    def topic(self, path: str) -> Topic:
+        topic = self.topics.get(path.lower())
+        if topic is None:
+            raise entity_not_found(path)
+        return topic
+
+    def queue(self, path: str) -> Queue:
+        queue = self.queues.get(path.lower())
+        if queue is None:
+            raise entity_not_found(path)
+        return queue
+
+    def owner(self, path: str) -> Topic:
+        """
+        The topic or queue that a receiving path belongs to.
+        """
+        return self._owners[path.lower()]
+
+    def _add(self, config: TopicConfig) -> Topic:
+        if config.name.lower() in self.topics:
+            raise ValueError(f"{config.name}: an entity of that name exists")
+        subscriptions: dict[str, Subscription] = {}
+        topic = Topic(config, subscriptions, self.timers)
+        self.topics[config.name.lower()] = topic
+        if config.queue:
+            subscriptions[""] = Subscription(queue=self._add_queue(topic, config.name, config.queue))
+        for item in config.subscriptions:
+            path = f"{config.name}/Subscriptions/{item.name}"
+            subscriptions[item.name] = Subscription(queue=self._add_queue(topic, path, item.queue))
+        return topic
+
+    def _add_queue(self, topic: Topic, path: str, config: QueueConfig) -> Queue:
+        holding = QueueConfig(lock_s=config.lock_s)
+        limits = [ttl for ttl in (config.ttl_s, topic.config.ttl_s) if ttl is not None]
+        config = replace(config, ttl_s=min(limits) if limits else None)
+        dead_letters = Queue(f"{path}/$DeadLetterQueue", holding, timers=self.timers, random=self._random)
+        transfer = Queue(
+            f"{path}/$Transfer/$DeadLetterQueue", holding, timers=self.timers, random=self._random
+        )
+        queue = Queue(path, config, timers=self.timers, random=self._random, dead_letters=dead_letters)
+        for one in (queue, dead_letters, transfer):
+            self.queues[one.path.lower()] = one
+            self._owners[one.path.lower()] = topic
+        return queue
+
+    # Outages
+
+    @property
+    def is_down(self) -> bool:
+        return self.timers.now() < self._down_until
+
+    def _go_down(self, seconds: float) -> None:
+        self._down_until = self.timers.now() + seconds
+        if seconds and self.on_down:
+            self.on_down()
+
+    # Statistics
+
+    def stats(self) -> dict[str, Any]:
+        """
+        A picture of all counters, ready for JSON.
+        """
+        return {
+            "connections": self.connections,
+            "refused_connections": self.refused_connections,
+            "faults": self.faults.as_list(),
+            "topics": {topic.name: _topic_stats(topic) for topic in self.topics.values()},
+        }
+
+
+def _topic_stats(topic: Topic) -> dict[str, Any]:
+    return {
+        "published": topic.published,
+        "duplicates": topic.duplicates,
+        "transfers": topic.transfers,
+        "scheduled": topic.scheduled,
+        "remembered_ids": topic.remembered,
+        "subscriptions": {
+            name or topic.name: _queue_stats(subscription.queue)
+            for name, subscription in topic.subscriptions.items()
+        },
+    }
+
+
+def _queue_stats(queue: Queue) -> dict[str, Any]:
+    return {
+        "active": queue.active,
+        "locked": len(queue.locked),
+        "dead_lettered": queue.dead_letters.active if queue.dead_letters else 0,
+        "completed": queue.completed,
+        "sessions": queue.sessions.count if queue.sessions else 0,
+    }

@@ -1,0 +1,107 @@
+"""
+One message in one queue, with its place, its lock and how often it was delivered; the session it belongs to; who receives.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Protocol
+
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.message import Message, encode_delivery
+from cosmos_outbox_emulators.servicebus.timers import Timer
+
+ACTIVE, DEFERRED = 0, 1
+
+
+class Receiver(Protocol):
+    """
+    What a queue needs to know of whoever receives from it.
+
+    `deliver` must lower `credit` by one and must not call back into the queue.
+    """
+
+    credit: int
+    receive_and_delete: bool
+    container: object
+
+    def deliver(self, entry: Entry, token: bytes) -> None: ...
+
+    def grant(self, session: Session) -> None:
+        """Hand over the session this receiver waited for."""
+
+    def revoke(self, failure: AmqpError) -> None:
+        """Close the receiver: its session lock is lost, or its entity is gone."""
+
+
+class Entry:
+    """
+    Mutable on purpose: one exists per stored message, and its queue is the only writer.
+    """
+
+    __slots__ = (
+        "application_properties", "delivery_count", "enqueued_at", "enqueued_sequence", "expires_at", "locked_until",
+        "message", "sequence", "session", "state", "token", "ttl_s",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, sequence: int, enqueued_sequence: int, enqueued_at: float) -> None:
+        self.message = message
+        self.sequence = sequence
+        self.enqueued_sequence = enqueued_sequence
+        self.enqueued_at = enqueued_at
+        self.application_properties = message.application_properties
+        self.delivery_count = 0
+        self.ttl_s: float | None = None
+        self.expires_at: float | None = None
+        self.token: bytes | None = None
+        self.locked_until: float | None = None
+        self.session: Session | None = None
+        self.state = ACTIVE
+
+    def encoded(self) -> bytes:
+        return encode_delivery(
+            self.message,
+            application_properties=self.application_properties,
+            delivery_count=self.delivery_count,
+            ttl_s=self.ttl_s,
+            enqueued_at=self.enqueued_at,
+            sequence=self.sequence,
+            enqueued_sequence=self.enqueued_sequence,
+            locked_until=self.locked_until,
+            state=self.state,
+        )
+
+
+class Session:
+    """
+    Mutable as an entry is; the sessions of its queue are the only writer.
+    """
+
+    __slots__ = ("id", "locked", "locked_until", "owner", "ready", "state", "state_changed_at", "timer")
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.ready: deque[Entry] = deque()
+        self.locked: dict[bytes, Entry] = {}
+        self.owner: Receiver | None = None
+        self.locked_until = 0.0
+        self.timer: Timer | None = None
+        self.state: bytes | None = None
+        self.state_changed_at = 0.0
+
+
+def _sequence(entry: Entry) -> int:
+    return entry.sequence
+
+
+def put_in_order(ready: deque[Entry], entry: Entry) -> None:
+    """
+    New messages belong at the end and returned ones mostly at the front; both are cheap.
+    """
+    if not ready or entry.sequence > ready[-1].sequence:
+        ready.append(entry)
+    elif entry.sequence < ready[0].sequence:
+        ready.appendleft(entry)
+    else:
+        insort(ready, entry, key=_sequence)

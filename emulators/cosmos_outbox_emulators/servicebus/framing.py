@@ -1,0 +1,156 @@
+"""
+Frames over a TCP transport: cut out of what arrives, gathered into few writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Protocol
+
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
+from cosmos_outbox_emulators.servicebus.decoding import DecodeError
+
+logger = logging.getLogger(__name__)
+
+MAX_FRAME_SIZE = 65536
+FLUSH_AT = 1 << 18
+
+
+class Peer(Protocol):
+    """
+    What becomes of the frames.
+    """
+
+    @property
+    def expects_header(self) -> bool:
+        """Whether the next 8 bytes are a protocol header and not the start of a frame."""
+
+    def on_connected(self) -> None: ...
+
+    def on_heard(self) -> None:
+        """Bytes came, be they only a heartbeat."""
+
+    def on_header(self, header: bytes) -> None: ...
+
+    def on_frame(self, kind: int, channel: int, body: bytes) -> None: ...
+
+    def on_failure(self, failure: AmqpError) -> None:
+        """Answer what the peer sent wrongly, and close."""
+
+    def on_writable(self) -> None:
+        """The peer has read what it was slow to read."""
+
+    def on_lost(self) -> None: ...
+
+
+class Frames(asyncio.Protocol):
+    """
+    Always keeps reading, whatever the peer does: the SDK gives a connection up whose data nobody takes for a second.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self.congested = False
+        self.closed = False
+        self._peer = peer
+        self._transport: asyncio.Transport
+        self._buffer = b""
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._flush_expected = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
+        self._transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._peer.on_connected()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._peer.on_lost()
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        self._peer.on_writable()
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self._peer.on_heard()
+        # A frame is small enough that joining the pieces of one costs less than slicing out of a bytearray.
+        self._buffer = self._buffer + data if self._buffer else data
+        self._flush_expected = True
+        try:
+            self._read()
+        except DecodeError as failure:
+            self._peer.on_failure(AmqpError(Condition.DECODE_ERROR, str(failure)))
+        except AmqpError as failure:
+            self._peer.on_failure(failure)
+        except Exception:  # the last line: a defect may cost this connection, never the broker or another one
+            logger.exception("connection.failed")
+            self._peer.on_failure(
+                AmqpError(Condition.INTERNAL_ERROR, "The broker failed to process a frame.")
+            )
+        self.flush()
+
+    def _read(self) -> None:
+        buffer, position, size = self._buffer, 0, len(self._buffer)
+        peer = self._peer
+        while size - position >= 8 and not self.closed:
+            if peer.expects_header:
+                peer.on_header(buffer[position : position + 8])
+                position += 8
+                continue
+            length = int.from_bytes(buffer[position : position + 4], "big")
+            offset = buffer[position + 4] * 4
+            if not 8 <= length <= MAX_FRAME_SIZE or not 8 <= offset <= length:
+                raise AmqpError(
+                    Condition.FRAMING_ERROR,
+                    f"A frame of {length} bytes with a data offset of {offset} is not valid; the limit is {MAX_FRAME_SIZE}.",
+                )
+            if size - position < length:
+                break
+            if length > offset:
+                channel = int.from_bytes(buffer[position + 6 : position + 8], "big")
+                peer.on_frame(buffer[position + 5], channel, buffer[position + offset : position + length])
+            position += length
+        self._buffer = buffer[position:]
+
+    def write(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self._out.append(data)
+        self._out_size += len(data)
+        if self._out_size >= FLUSH_AT:
+            self.flush()
+        elif not self._flush_expected:
+            self._flush_expected = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flush_expected = False
+        if self._out and not self._transport.is_closing():
+            data = b"".join(self._out)
+            self._out.clear()
+            self._out_size = 0
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """
+        Close once everything is written.
+        """
+        self.flush()
+        self.closed = True
+        self._transport.close()
+
+    def abort(self) -> None:
+        """
+        Cut the connection without a word.
+        """
+        self.closed = True
+        self._out.clear()
+        self._transport.abort()

@@ -1,0 +1,58 @@
+"""
+What a fault does to one transfer or settlement on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cosmos_outbox_emulators.servicebus.channel import LinkEnd
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
+from cosmos_outbox_emulators.servicebus.faults import Action, Fault, On
+from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, outcome_frame, rejected
+
+_CONDITIONS = {Action.SERVER_BUSY: Condition.SERVER_BUSY, Action.REJECT: Condition.INTERNAL_ERROR}
+_BEFORE = {
+    Action.DROP_BEFORE_STORE, Action.LOST, Action.DETACH_BEFORE_STORE, Action.REJECT, Action.SERVER_BUSY,
+}  # fmt: skip
+
+
+def suffer(
+    end: LinkEnd, on: On, entity: str, delivery_id: int, *, settled: bool, act: Callable[[], bytes]
+) -> Fault | None:
+    """
+    Run `act`, which returns the outcome, and acknowledge it: both only as far as the faults allow.
+
+    Returns the fault that struck, for what only the caller can do.
+    """
+    faults = end.channel.wire.broker.faults
+    fault = faults.next(on, entity)
+    action = fault.action if fault else None
+    outcome = ACCEPTED if action in _BEFORE else act()
+    delay = faults.latency(on, entity)
+    if fault is None:
+        if not settled:
+            acknowledge(end, delivery_id, outcome, delay, to_sender=on is On.SEND)
+        return None
+    if action in (Action.DROP_BEFORE_STORE, Action.DROP_AFTER_STORE):
+        end.channel.wire.abort()
+    elif action in (Action.DETACH_BEFORE_STORE, Action.DETACH_AFTER_STORE):
+        end.detach(AmqpError(fault.condition or Condition.LINK_DETACH_FORCED, fault.description))
+    elif action in (Action.REJECT, Action.REJECT_AFTER_STORE, Action.SERVER_BUSY):
+        condition = fault.condition or _CONDITIONS.get(fault.action, Condition.TIMEOUT)
+        outcome = rejected(AmqpError(condition, fault.description))
+        acknowledge(end, delivery_id, outcome, delay, to_sender=on is On.SEND)
+    elif action in (Action.DELAY_ACK, Action.ZERO_CREDIT) and not settled:
+        delay += fault.seconds if action is Action.DELAY_ACK else 0.0
+        acknowledge(end, delivery_id, outcome, delay, to_sender=on is On.SEND)
+    return fault
+
+
+def acknowledge(end: LinkEnd, delivery_id: int, outcome: bytes, delay: float, *, to_sender: bool) -> None:
+    data = outcome_frame(end.channel.number, delivery_id, outcome, to_sender=to_sender)
+    wire = end.channel.wire
+    if delay:
+        timers = wire.broker.timers
+        timers.at(timers.now() + delay, lambda: wire.write(data))
+    else:
+        wire.write(data)

@@ -1,0 +1,89 @@
+"""
+The rules of a subscription: which messages of its topic it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
+from cosmos_outbox_emulators.servicebus.message import Message, read_application_properties, read_properties
+from cosmos_outbox_emulators.servicebus.primitives import Described, Symbol, ULong
+
+DEFAULT_RULE = "$Default"
+
+# Positions of the system properties in the properties section, by their name in a correlation filter.
+_POSITIONS = {
+    "correlation-id": 5, "message-id": 0, "to": 2, "reply-to": 4, "label": 3, "session-id": 10, "reply-to-session-id": 12,
+    "content-type": 6,
+}  # fmt: skip
+_CONSTANT_SQL = {"1=1": True, "1=0": False, "1 = 1": True, "1 = 0": False, "true": True, "false": False}
+
+_RULE, _NO_ACTION, _SQL, _TRUE, _FALSE, _CORRELATION = (
+    ULong(0x1_3700_0000_00 + n) for n in (4, 5, 6, 7, 8, 9)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """
+    A constant (an SQL expression like 1=1) or, when `constant` is None, a correlation filter: all that is set must match.
+    """
+
+    name: str
+    constant: bool | None = True
+    system: Mapping[str, str] = field(default_factory=dict)
+    application: Mapping[str, Any] = field(default_factory=dict)
+
+    def accepts(self, message: Message) -> bool:
+        if self.constant is not None:
+            return self.constant
+        properties = read_properties(message) if self.system else []
+        if any(properties[_POSITIONS[key]] != value for key, value in self.system.items()):
+            return False
+        own = read_application_properties(message) if self.application else {}
+        return all(own.get(key) == value for key, value in self.application.items())
+
+
+def parse_rule(name: Any, description: Any) -> Rule:
+    """
+    Read the body of an add-rule request.
+
+    Raises:
+        AmqpError: it is malformed, or asks for what only the real SQL engine can do.
+    """
+    if not isinstance(name, str) or not name or len(name) > 50 or not isinstance(description, dict):
+        raise AmqpError(
+            Condition.ARGUMENT_ERROR, "A rule has a name of 1 to 50 characters and a description."
+        )
+    if description.get("sql-rule-action"):
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "The emulator has no rule actions.")
+    if "correlation-filter" in description:
+        wanted = description["correlation-filter"]
+        if not isinstance(wanted, dict):
+            raise AmqpError(Condition.ARGUMENT_ERROR, "A correlation filter is a map.")
+        system = {key: wanted[key] for key in _POSITIONS if wanted.get(key) is not None}
+        return Rule(name=name, constant=None, system=system, application=wanted.get("properties") or {})
+    sql = description.get("sql-filter")
+    expression = sql.get("expression") if isinstance(sql, dict) else None
+    constant = _CONSTANT_SQL.get(expression.strip().lower()) if isinstance(expression, str) else None
+    if constant is None:
+        raise AmqpError(
+            Condition.NOT_IMPLEMENTED,
+            f"The emulator evaluates no SQL filter but 1=1 and 1=0, got {expression!r}.",
+        )
+    return Rule(name=name, constant=constant)
+
+
+def describe(rule: Rule) -> dict[Any, Any]:
+    """
+    One element of the answer to enumerate-rules.
+    """
+    if rule.constant is None:
+        system = [rule.system.get(key) for key in _POSITIONS]
+        criterion = Described(_CORRELATION, [*system, dict(rule.application)])
+    else:
+        criterion = Described(_TRUE if rule.constant else _FALSE, [])
+    return {Symbol("rule-description"): Described(_RULE, [criterion, Described(_NO_ACTION, []), rule.name])}

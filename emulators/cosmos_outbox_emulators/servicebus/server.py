@@ -1,0 +1,96 @@
+"""
+The broker on a TCP port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
+from cosmos_outbox_emulators.servicebus.connection import Connection
+
+
+class ServiceBusServer:
+    """
+    Serves a broker on one address for as long as it is entered; port 0 takes a free one.
+    """
+
+    def __init__(self, broker: Broker, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.broker = broker
+        self.host = host
+        self.port = port
+        self._server: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def connection_string(self) -> str:
+        name, key = next(iter(self.broker.config.sas_keys.items()))
+        return (
+            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true;"
+        )
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, self.host, self.port, backlog=512)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.broker.timers.on_earlier = self._set_alarm
+        self.broker.on_down = self.drop_connections
+        self._set_alarm(self.broker.timers.next_due)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close(AmqpError(Condition.CONNECTION_FORCED, "The broker shuts down."))
+            connection.abort()
+        self.broker.timers.on_earlier = self.broker.on_down = None
+        if self._alarm:
+            self._alarm.cancel()
+        if self._server:
+            await self._server.wait_closed()
+        # An aborted transport frees its socket in the next turn of the loop; the set is empty after one or two.
+        while self._connections:  # noqa: ASYNC110  # nothing to wait for lasts longer than a turn
+            await asyncio.sleep(0)
+
+    def drop_connections(self) -> None:
+        """
+        Cut every connection without a word, as a lost network does.
+        """
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _accept(self) -> asyncio.Protocol:
+        if self.broker.is_down:
+            self.broker.refused_connections += 1
+            return _Refusal()
+        self.broker.connections += 1
+        connection = Connection(self.broker, self._connections.discard)
+        self._connections.add(connection)
+        return connection.frames
+
+    def _set_alarm(self, due: float | None) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+            self._alarm = None
+        if due is not None:
+            delay = max(0.0, due - self.broker.timers.now())
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.broker.timers.run_due()
+        self._set_alarm(self.broker.timers.next_due)
+
+
+class _Refusal(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
+        transport.abort()

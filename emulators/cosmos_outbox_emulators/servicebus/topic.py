@@ -1,0 +1,166 @@
+"""
+The entity messages are sent to: limits, duplicate detection, scheduling, and one copy for each subscription.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
+from cosmos_outbox_emulators.servicebus.config import TopicConfig
+from cosmos_outbox_emulators.servicebus.message import Message
+from cosmos_outbox_emulators.servicebus.queue import Queue
+from cosmos_outbox_emulators.servicebus.rules import DEFAULT_RULE, Rule
+from cosmos_outbox_emulators.servicebus.timers import Timer, Timers
+
+
+class Attached(Protocol):
+    """
+    A link that must be told when its entity is disabled or gone.
+    """
+
+    def revoke(self, failure: AmqpError) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Subscription:
+    queue: Queue
+    rules: dict[str, Rule] = field(default_factory=lambda: {DEFAULT_RULE: Rule(name=DEFAULT_RULE)})
+
+    def takes(self, message: Message) -> bool:
+        for rule in self.rules.values():  # noqa: SIM110  # any() with a generator doubles the cost of a publication
+            if rule.constant or rule.accepts(message):
+                return True
+        return False
+
+
+class Topic:
+    """
+    A queue is a topic whose one subscription is the queue itself.
+    """
+
+    def __init__(self, config: TopicConfig, subscriptions: dict[str, Subscription], timers: Timers) -> None:
+        self.config = config
+        self.name = config.name
+        self.subscriptions = subscriptions
+        self.disabled = False
+        self.published = self.duplicates = self.transfers = 0
+        self.links: set[Attached] = set()
+        self._timers = timers
+        self._sequence = 0
+        self._seen: set[str] = set()
+        self._history: deque[tuple[float, str]] = deque()
+        self._history_timer: Timer | None = None
+        self._scheduled: dict[int, tuple[Timer, Message]] = {}
+
+    @property
+    def remembered(self) -> int:
+        """
+        How many message ids duplicate detection holds.
+        """
+        return len(self._seen)
+
+    @property
+    def scheduled(self) -> int:
+        return len(self._scheduled)
+
+    def publish(self, messages: list[Message]) -> None:
+        """
+        Store all messages of one transfer or, on an error, none.
+        """
+        self._check(messages)
+        now = self._timers.now()
+        for message in self._first_copies(messages, now):
+            if message.scheduled_at is not None and message.scheduled_at > now:
+                self._schedule(message, message.scheduled_at)
+            else:
+                self._store(message, now)
+
+    def schedule(self, messages: list[Message]) -> list[int]:
+        """
+        Keep messages until their time; return the numbers that cancel them. A duplicate gets one too, and is dropped.
+        """
+        self._check(messages)
+        now, numbers = self._timers.now(), []
+        for message in messages:
+            if message.scheduled_at is None:
+                raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule says when to enqueue it.")
+        for message in messages:
+            if self._first_copies([message], now):
+                numbers.append(self._schedule(message, message.scheduled_at or now))
+            else:
+                self._sequence += 1
+                numbers.append(self._sequence)
+        return numbers
+
+    def cancel(self, numbers: list[int]) -> None:
+        if any(number not in self._scheduled for number in numbers):
+            raise AmqpError(Condition.MESSAGE_NOT_FOUND, "The scheduled message does not exist.")
+        for number in numbers:
+            self._scheduled.pop(number)[0].cancel()
+
+    def _check(self, messages: list[Message]) -> None:
+        if self.disabled:
+            raise AmqpError(Condition.ENTITY_DISABLED, f"The messaging entity '{self.name}' is disabled.")
+        sessions_only = self.config.queue and self.config.queue.requires_session
+        if sessions_only and any(message.session_id is None for message in messages):
+            raise AmqpError(
+                Condition.NOT_ALLOWED,
+                "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that have session "
+                "support enabled can only receive messages that have the SessionId set to a valid value.",
+            )
+
+    def _schedule(self, message: Message, when: float) -> int:
+        self._sequence += 1
+        number = self._sequence
+
+        def enqueue() -> None:
+            del self._scheduled[number]
+            self._store(message, self._timers.now(), number)
+
+        self._scheduled[number] = self._timers.at(when, enqueue), message
+        return number
+
+    def _store(self, message: Message, now: float, number: int | None = None) -> None:
+        if number is None:
+            self._sequence += 1
+            number = self._sequence
+        self.published += 1
+        for subscription in self.subscriptions.values():
+            if subscription.takes(message):
+                subscription.queue.put(message, now, number)
+
+    # Duplicate detection
+
+    def _first_copies(self, messages: list[Message], now: float) -> list[Message]:
+        window = self.config.dedup_window_s
+        if window is None:
+            return messages
+        self._forget(now - window)
+        first = []
+        for message in messages:
+            identity = message.identity
+            if identity in self._seen:
+                self.duplicates += 1
+                continue
+            self._seen.add(identity)
+            self._history.append((now, identity))
+            first.append(message)
+        if self._history and self._history_timer is None:
+            self._history_timer = self._timers.at(self._history[0][0] + window, self._sweep)
+        return first
+
+    def _forget(self, limit: float) -> None:
+        history, seen = self._history, self._seen
+        while history and history[0][0] <= limit:
+            seen.discard(history.popleft()[1])
+
+    def _sweep(self) -> None:
+        # Without it, a topic that falls silent would keep its last window of ids for ever.
+        window = self.config.dedup_window_s or 0.0
+        now = self._timers.now()
+        self._forget(now - window)
+        due = max(self._history[0][0] + window, now + window / 10) if self._history else None
+        self._history_timer = self._timers.at(due, self._sweep) if due is not None else None

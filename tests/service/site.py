@@ -1,0 +1,194 @@
+"""
+A place for workers: both emulators in this process, and workers as processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+from azure.cosmos.aio import CosmosClient
+from opentelemetry.trace import TracerProvider
+
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from examples.contacts.domain import Contact, Name
+from examples.contacts.provision import provision
+from examples.contacts.service import ContactsUnitOfWork, create
+from tests.support.patience import HUNG_SECONDS
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """
+    A worker; its log lines are kept as they come.
+    """
+
+    process: Process
+    following: asyncio.Task[None] = field(init=False)
+    lines: list[str] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.lines.append(line.decode())
+            self.news.set()
+        self.news.set()
+
+    async def said(self, text: str) -> str:
+        """
+        Return the first log line with a text in it, as soon as there is one.
+        """
+        async with asyncio.timeout(HUNG_SECONDS):
+            while True:
+                found = next((line for line in self.lines if text in line), None)
+                if found is not None:
+                    return found
+                assert self.process.returncode is None, self.output
+                self.news.clear()
+                await self.news.wait()
+
+    async def health_url(self) -> str:
+        line = await self.said("worker.started")
+        return re.search(r"health at (\S+?)\"?[,}\s]", line)[1]  # type: ignore[index] # the line was just found
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(HUNG_SECONDS):
+            await self.following  # all that it said, before its end is told
+            return await self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    cosmos: CosmosServer
+    bus: ServiceBusServer
+    client: CosmosClient
+    store: CosmosStore
+    environment: dict[str, str]
+    stack: AsyncExitStack
+
+    async def commit(
+        self, *, tracer_provider: TracerProvider | None = None, contact_id: str | None = None
+    ) -> str:
+        """
+        Create a contact; return the id of its event.
+        """
+        outbox = Outbox(self.store, tracer_provider=tracer_provider)
+        async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+            contact = Contact(
+                id=contact_id or str(uuid.uuid4()), name=Name(first_name="Ada", last_name="Lovelace")
+            )
+            created = await create(uow, contact)
+        return created.commit.events[0].id
+
+    async def start_worker(self, **variables: str | None) -> WorkerProcess:
+        """
+        Start a worker; a variable that is None is taken away.
+        """
+        wanted = self.environment | variables
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("OUTBOX_", "OTEL_"))}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "worker"),
+            env=env | {name: value for name, value in wanted.items() if value is not None},
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        worker = WorkerProcess(process)
+        worker.following = asyncio.create_task(worker.follow())
+
+        async def end() -> None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            await worker.following
+            process._transport.close()  # type: ignore[attr-defined] # or its stdout is closed by the garbage collector
+
+        self.stack.push_async_callback(end)
+        return worker
+
+
+@asynccontextmanager
+async def opened_site(
+    *, partitions: int = 1, clock: Callable[[], float] = time.time, several_write_regions: bool = False
+) -> AsyncIterator[Site]:
+    account = Account(partitions=partitions, clock=clock, several_write_regions=several_write_regions)
+    async with (
+        CosmosServer(account) as cosmos,
+        ServiceBusServer(Broker.default(), port=0) as bus,
+        open_cosmos_client(connection_string=cosmos.connection_string) as client,
+    ):
+        await provision(cosmos.connection_string)
+        container = client.get_database_client("contacts").get_container_client("data")
+        # Workers end before the servers that they talk to.
+        async with AsyncExitStack() as workers:
+            yield Site(
+                cosmos=cosmos,
+                bus=bus,
+                client=client,
+                store=CosmosStore(container),
+                stack=workers,
+                environment={
+                    "OUTBOX_COSMOS_CONNECTION_STRING": cosmos.connection_string,
+                    "OUTBOX_COSMOS_DATABASE": "contacts",
+                    "OUTBOX_COSMOS_CONTAINER": "data",
+                    "OUTBOX_SERVICEBUS_CONNECTION_STRING": bus.connection_string,
+                    "OUTBOX_TOPIC": "events",
+                    "OUTBOX_INSTANCE_NAME": "worker-1",
+                    "OUTBOX_HEALTH_PORT": "0",
+                    "OUTBOX_LEASE_ACQUIRE_SECONDS": "0.3",
+                    "OUTBOX_LEASE_RENEW_SECONDS": "1",
+                    "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
+                    "OUTBOX_LAG_SECONDS": "0.3",
+                    "NO_PROXY": "127.0.0.1,localhost",
+                },
+            )
+
+
+async def fetched(url: str) -> tuple[int, str]:
+    """
+    Return status and body of a URL.
+    """
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status, await response.text()
+
+
+async def eventually(url: str, fact: Callable[[int, str], bool], *, within: float = HUNG_SECONDS) -> str:
+    """
+    Return the body of a URL as soon as a fact holds of its status and body.
+    """
+    status, body = 0, ""
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                status, body = await fetched(url)
+                if fact(status, body):
+                    return body
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"not so within {within} s: {url} answered {status} {body}") from None
+
+
+def json_of(body: str) -> dict[str, object]:
+    found = json.loads(body)
+    assert isinstance(found, dict)
+    return found

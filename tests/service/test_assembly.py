@@ -1,0 +1,187 @@
+"""
+What the worker's settings ask for is what it is put together of.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.changefeed import OnPositionAhead, ProcessorOptions
+from cosmos_outbox.documents import claims_to_be_an_event
+from cosmos_outbox.errors import ParkingFull
+from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.service.assembly import _parking, assembled, processor_options
+from cosmos_outbox.service.settings import PREFIX, Settings
+from tests.service.site import Site, eventually, opened_site
+from tests.unit.relay.factories import batch, event
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+COMPLETE: dict[str, Any] = {
+    "cosmos_connection_string": "AccountEndpoint=http://127.0.0.1:1/;AccountKey=a2V5;",
+    "cosmos_database": "contacts",
+    "cosmos_container": "data",
+    "servicebus_connection_string": "Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
+    "topic": "events",
+}
+# What another module than the composition root reads.
+READ_ELSEWHERE = {"log_level", "log_format"}
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith((PREFIX, "OTEL_"))]:
+        monkeypatch.delenv(name)
+
+
+def settings_of(**values: Any) -> Settings:
+    return Settings(**{**COMPLETE, **values})
+
+
+def test_the_processors_options_are_what_the_settings_ask_for():
+    values = {
+        "processor_name": "billing",
+        "instance_name": "worker-7",
+        "start": "now",
+        "page_size": 7,
+        "lease_acquire_seconds": 11,
+        "lease_renew_seconds": 13,
+        "lease_expiration_seconds": 57,
+        "max_poll_seconds": 2,
+        "grace_seconds": 5,
+        "memory_mb": 1000,
+        "on_position_ahead": "restart",
+    }
+    assert ProcessorOptions(
+        processor_name="billing",
+        instance_name="worker-7",
+        start=StartFrom.NOW,
+        max_items=7,
+        acquire_interval=timedelta(seconds=11),
+        renew_interval=timedelta(seconds=13),
+        expiration=timedelta(seconds=57),
+        max_poll_interval=timedelta(seconds=2),
+        grace_period=timedelta(seconds=5),
+        memory_bytes=400 * 1024 * 1024,
+        wanted=claims_to_be_an_event,
+        on_position_ahead=OnPositionAhead.RESTART,
+        restart_horizon=processor_options(settings_of()).restart_horizon,
+    ) == processor_options(settings_of(**values))
+    begun = processor_options(settings_of(start="2026-01-01T00:00:00Z")).start
+    assert "2026-01-01T00:00:00+00:00" == getattr(begun, "isoformat", lambda: begun)()
+
+
+def relay_with(**limits: int) -> Relay:
+    """
+    Return a relay as the settings ask for it, to a topic that refuses the events of all keys but one.
+    """
+    parking = _parking(settings_of(parked_container="parked", **limits), MemoryParked())
+    broker = MemoryBroker(rejects=lambda message: message.session_id != "fine")
+    return Relay(broker.publisher(), parking=parking, notify=lambda _: None)
+
+
+async def test_as_many_keys_are_parked_as_the_settings_allow():
+    relay = relay_with(parked_max_keys=2)
+    await relay(batch(event("fine", 1), event("a", 1)))
+    await relay(batch(event("fine", 2), event("b", 1)))
+    with pytest.raises(ParkingFull):
+        await relay(batch(event("fine", 3), event("c", 1)))
+
+
+async def test_as_many_events_of_a_key_are_held_as_the_settings_allow():
+    relay = relay_with(parked_max_events=2)
+    await relay(batch(event("fine", 1), event("a", 1), event("a", 2)))
+    with pytest.raises(ParkingFull):
+        await relay(batch(event("fine", 2), event("a", 3), event("a", 4)))
+
+
+async def test_every_setting_is_read():
+    """
+    One that nothing reads does nothing, and says nothing of it.
+    """
+    read = set[str]()
+
+    class Watched(Settings):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    async with opened_site() as site:
+        values = {
+            name.removeprefix(PREFIX).lower(): value
+            for name, value in site.environment.items()
+            if name.startswith(PREFIX)
+        }
+        asked = values | {"parked_container": "parked", "message_format": "cloudevents-structured"}
+        async with assembled(Watched(**asked)):
+            pass
+    assert set() == set(Settings.model_fields) - read - READ_ELSEWHERE
+
+
+async def test_a_worker_that_starts_now_leaves_out_what_was_committed_before():
+    hours_ago = 1
+    async with opened_site(clock=lambda: time.time() - hours_ago * 3600) as site:
+        await site.commit()
+        hours_ago = 0
+        worker = await site.start_worker(OUTBOX_START="now")
+        await eventually(await worker.health_url() + "/readyz", lambda status, body: '"lease":' in body)
+        after = await site.commit(contact_id="after")
+        await eventually(
+            await worker.health_url() + "/metrics",
+            lambda _, text: re.search(r"outbox_changes_handled_total(\{\})? [^0]", text) is not None,
+        )
+        async with ServiceBusClient.from_connection_string(site.bus.connection_string, retry_total=0) as bus:
+            session = bus.get_subscription_receiver(
+                "events", "all", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
+            )
+            async with session:
+                assert [after] == [
+                    message.message_id for message in await session.receive_messages(9, max_wait_time=2)
+                ]
+        assert 1 == site.bus.broker.topics["events"].published
+
+
+async def planted(site: Site, name: str) -> None:
+    """
+    Have another processor have a lease of the container.
+    """
+    database = site.client.get_database_client("contacts")
+    properties = await database.get_container_client("data").read()
+    lease = f"{name}localhost_{database_rid(properties['_rid'])}_{properties['_rid']}..0"
+    await database.get_container_client("leases").create_item({"id": lease, "LeaseToken": "0"})
+
+
+def database_rid(container_rid: str) -> str:
+    return base64.b64encode(base64.b64decode(container_rid.replace("-", "/"))[:4]).decode().replace("/", "-")
+
+
+async def test_a_worker_that_is_to_delete_what_another_processor_reads_exits_2_and_names_it():
+    async with opened_site() as site:
+        await planted(site, "audit")
+        worker = await site.start_worker(OUTBOX_DELETE_AFTER_PUBLISH="*")
+        assert 2 == await worker.exit_code()
+        assert "other processors have leases of the same container: audit" in worker.output
+        beside = await site.start_worker()
+        await eventually(await beside.health_url() + "/readyz", lambda status, body: '"lease":' in body)
+
+
+async def test_a_worker_on_an_account_with_several_write_regions_warns():
+    async with opened_site(several_write_regions=True) as site:
+        worker = await site.start_worker()
+        await worker.said("account.several-write-regions")

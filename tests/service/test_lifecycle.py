@@ -1,0 +1,187 @@
+"""
+The first signal drains, the second aborts; exit codes tell which, and why a worker could not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from subprocess import run
+
+import pytest
+
+from cosmos_outbox.service.lifecycle import Aborted, run_until_signalled
+from tests.service.site import Site, eventually, fetched, opened_site
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with opened_site() as site:
+        yield site
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_the_first_signal_drains_and_the_work_ends_by_itself():
+    asked = asyncio.Event()
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asked.wait()
+
+    await run_until_signalled(work(), drain=asked.set, beside=forever())
+    assert asked.is_set()
+
+
+@pytest.mark.looptime(True)
+async def test_a_second_signal_cancels_the_work():
+    cancelled = False
+
+    async def work() -> None:
+        nonlocal cancelled
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+
+    with pytest.raises(Aborted):
+        await run_until_signalled(work(), drain=lambda: None, beside=forever())
+    assert cancelled
+
+
+@pytest.mark.looptime(True)
+async def test_signals_that_come_together_ask_once():
+    asked = asyncio.Event()
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asked.wait()
+        await asyncio.sleep(1)
+
+    await run_until_signalled(work(), drain=asked.set, beside=forever())
+    assert asked.is_set()
+
+
+async def test_what_fails_beside_the_work_ends_it_with_the_cause():
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await run_until_signalled(forever(), drain=lambda: None, beside=fail())
+
+
+async def test_signals_are_the_programs_own_again_afterwards():
+    async def nothing() -> None:
+        pass
+
+    await run_until_signalled(nothing(), drain=lambda: None, beside=forever())
+    assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
+
+
+async def test_sigterm_drains_releases_the_leases_and_exits_0(site):
+    worker = await site.start_worker()
+    await eventually(await worker.health_url() + "/readyz", lambda status, body: '"lease":' in body)
+    worker.process.terminate()
+    assert 0 == await worker.exit_code()
+    leases = site.client.get_database_client("contacts").get_container_client("leases")
+    owners = [item["Owner"] async for item in leases.read_all_items() if "LeaseToken" in item]
+    assert [None] == owners, worker.output
+
+
+async def test_a_second_signal_while_draining_exits_1(site):
+    site.bus.broker.faults.add({"action": "server-busy", "count": None})
+    await site.commit()
+    worker = await site.start_worker()
+    await worker.said("PublishFailed")
+    worker.process.terminate()
+    await worker.said("worker.draining")
+    # Those that come at once with the first one are the same asking.
+    while "worker.aborted" not in worker.output:
+        with suppress(ProcessLookupError):  # it has ended, and what it said is still on its way
+            worker.process.terminate()
+        await asyncio.sleep(0.05)
+    assert 1 == await worker.exit_code()
+    assert "worker.aborted" in worker.output
+
+
+async def test_a_missing_container_exits_2_and_names_it(site):
+    worker = await site.start_worker(OUTBOX_LEASE_CONTAINER="nowhere")
+    assert 2 == await worker.exit_code()
+    assert "'nowhere' or its database does not exist" in worker.output
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [(400, 1, "worker.crashed InvalidRequest"), (403, 2, "lacks a data-plane role")],
+)
+async def test_a_refusal_that_lasts_ends_the_worker_with_the_cause(site, status, code, said):
+    site.cosmos.faults.add({"operation": "query", "container": "leases", "status": status})
+    worker = await site.start_worker()
+    assert code == await worker.exit_code()
+    assert said in worker.output
+
+
+async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        worker = await site.start_worker(OUTBOX_HEALTH_PORT=str(taken.getsockname()[1]))
+        assert 2 == await worker.exit_code()
+    assert "OUTBOX_HEALTH_PORT" in worker.output
+
+
+async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
+    worker = await site.start_worker(OTEL_SDK_DISABLED="true")
+    url = await worker.health_url()
+    assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
+    await eventually(url + "/readyz", lambda status, _: status == 200)
+    assert (200, "") == await fetched(url + "/metrics")
+
+
+async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_and_works(site):
+    worker = await site.start_worker(OTEL_METRICS_EXPORTER="prometheus")
+    url = await worker.health_url()
+    assert "telemetry.unsupported OTEL_METRICS_EXPORTER: must be otlp or none" in worker.output
+    await eventually(url + "/readyz", lambda status, _: status == 200)
+
+
+def run_worker(*arguments: str, **variables: str):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")} | variables
+    command = [sys.executable, "-m", "worker", *arguments]
+    return run(command, env=env, text=True, capture_output=True, check=False)  # noqa: S603 - our own program
+
+
+def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
+    ended = run_worker(OUTBOX_LANES="0")
+    assert 2 == ended.returncode
+    assert ended.stderr.startswith("The worker cannot start; these settings are wrong:")
+    for name in ("OUTBOX_TOPIC", "OUTBOX_LANES", "OUTBOX_COSMOS_DATABASE"):
+        assert name in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_help_names_every_setting_and_the_exit_codes():
+    ended = run_worker("--help")
+    assert 0 == ended.returncode
+    assert "OUTBOX_HEALTH_PORT" in ended.stdout
+    assert "Exit codes: 0" in ended.stdout
+    assert "APPLICATIONINSIGHTS_CONNECTION_STRING" in ended.stdout
+
+
+def test_an_unknown_argument_exits_2():
+    assert 2 == run_worker("--port", "1").returncode

@@ -1,0 +1,125 @@
+"""
+A log line is one JSON object, whatever was logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry.sdk.trace import TracerProvider
+
+from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.records import PageFailed, log_hook
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.relay.ttl import TtlGuard
+from cosmos_outbox.service.logs import JsonFormatter
+from tests.unit.relay.factories import batch, event
+
+
+def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = (type(error), error, error.__traceback__) if error else None
+    return logging.LogRecord("worker", logging.WARNING, __file__, 1, message, arguments, info)
+
+
+def formatted(one: logging.LogRecord) -> dict[str, object]:
+    text = JsonFormatter().format(one)
+    assert "\n" not in text
+    return json.loads(text)
+
+
+def test_a_line_holds_time_level_logger_and_message():
+    line = formatted(record("lease.lost %s", "a\nb"))
+    assert {"level": "WARNING", "logger": "worker", "message": "lease.lost a\nb"} == {
+        name: line[name] for name in ("level", "logger", "message")
+    }
+    assert str(line["time"]).endswith("+00:00")
+
+
+def test_a_record_of_the_library_brings_its_event_key_and_fields(caplog):
+    with caplog.at_level(logging.DEBUG, "cosmos_outbox"):
+        log_hook(PageFailed(lease="l", attempt=2, delay_seconds=0.5, error=ValueError("no")))
+    line = formatted(caplog.records[0])
+    assert {"event": "PageFailed", "lease": "l", "attempt": 2, "error": "ValueError('no')"} == {
+        name: line[name] for name in ("event", "lease", "attempt", "error")
+    }
+
+
+def test_an_exception_is_in_the_line():
+    assert "ValueError: broken" in str(formatted(record("failed", error=ValueError("broken")))["exception"])
+
+
+def test_a_line_written_inside_a_span_names_trace_and_span():
+    with TracerProvider().get_tracer("test").start_as_current_span("send") as span:
+        line = formatted(record("inside"))
+    context = span.get_span_context()
+    assert (f"{context.trace_id:032x}", f"{context.span_id:016x}") == (line["trace_id"], line["span_id"])
+    assert "trace_id" not in formatted(record("outside"))
+
+
+@contextmanager
+def logging_as_the_worker() -> Iterator[list[dict[str, object]]]:
+    """
+    Collect the lines of the library, made when they are logged.
+    """
+    lines: list[dict[str, object]] = []
+
+    class Collecting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(formatted(record))
+
+    logger, handler = logging.getLogger("cosmos_outbox"), Collecting()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+TRACES = [f"{number:032x}" for number in (1, 2, 3)]
+SPAN = "b7ad6b7169203331"
+
+
+async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_that_of_the_first():
+    broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
+    broker.faults.extend([Fault.NO_TOPIC] * 2)
+    publisher = TracedPublisher(
+        broker.publisher(), topic="t", tracer_provider=TracerProvider(shutdown_on_exit=False)
+    )
+    old = {"ttl": 1000, "_ts": 1_000_000_000}
+    first, second, other = (
+        event(key, number, traceparent=f"00-{trace}-{SPAN}-01") | old
+        for key, number, trace in zip("aab", (1, 2, 1), TRACES, strict=True)
+    )
+    with logging_as_the_worker() as lines:
+        await TtlGuard(Relay(publisher, parking=Parking(MemoryParked())))(batch(first, second, other))
+        log_hook(PageFailed(lease="l", attempt=1, delay_seconds=1, error=ValueError("no")))
+    told = {(str(line["event"]), line.get("trace_id"), line.get("span_id")) for line in lines}
+    assert {
+        ("EventTtlShort", None, None),
+        ("EventAgeing", TRACES[0], SPAN),
+        ("EventExpiring", TRACES[0], SPAN),
+        ("PublishFailed", TRACES[0], SPAN),
+        ("PublishHalted", TRACES[0], SPAN),
+        ("EventRejected", TRACES[0], SPAN),
+        ("MessagesPublished", TRACES[2], SPAN),
+        ("KeyParked", TRACES[0], SPAN),
+        ("EventsHeld", TRACES[1], SPAN),
+        ("PageFailed", None, None),
+    } == told
+
+
+async def test_a_line_about_events_without_a_trace_names_none():
+    with logging_as_the_worker() as lines:
+        await Relay(MemoryBroker().publisher())(batch(event(traceparent="nonsense"), event(number=2)))
+    (line,) = lines
+    assert "MessagesPublished" == line["event"]
+    assert "trace_id" not in line

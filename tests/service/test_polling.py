@@ -1,0 +1,178 @@
+"""
+Watching what is parked, which many workers do every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import ParkingError, StoreUnavailable
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.documents import KEY_ID
+from cosmos_outbox.ports import MonitoredContainer
+from cosmos_outbox.records import Hook, LeasesListed, Record, WatchFailed
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.service.health import Identity, Snapshot, Vitals
+from cosmos_outbox.service.polling import look_at_parked, watch
+from tests.unit.relay.factories import batch, event
+from tests.unit.relay.test_parked import tampered
+from tests.unit.relay.test_parking import place
+
+
+async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
+    store = MemoryParked()
+    relay = Relay(
+        MemoryBroker(rejects=lambda message: True).publisher(),
+        parking=Parking(store),
+        notify=lambda record: None,
+    )
+    await relay(batch(event("a", 1), event("a", 2), event("b", 1)))
+    before = store.documents()
+    seen = await look_at_parked(ParkedKeys(store), unreadable=pytest.fail)
+    assert (2, 3) == (seen.count, seen.events)
+    assert {"a", "b"} == {key.partition_key for key in seen.keys}
+    assert before == store.documents()
+
+
+async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_their_events() -> None:
+    keys = ParkedKeys(MemoryParked())
+    for number in range(101):
+        await keys.park(f"k{number}", reason="a test")
+    seen = await look_at_parked(keys, unreadable=pytest.fail)
+    assert (101, 0, ()) == (seen.count, seen.events, seen.keys)
+
+
+async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
+    store = MemoryParked()
+    relay = Relay(
+        MemoryBroker(rejects=lambda message: True).publisher(),
+        parking=Parking(store),
+        notify=lambda record: None,
+    )
+    await relay(batch(event("a", 1), event("b", 1)))
+    await tampered(store, KEY_ID, place("a"), lambda document: document.update({"state": "quarantined"}))
+    errors: list[ParkingError] = []
+    seen = await look_at_parked(ParkedKeys(store), unreadable=errors.append)
+    assert (2, None) == (seen.count, seen.events)
+    assert ["b"] == [key.partition_key for key in seen.keys]
+    assert {"a": str(errors[0])} == seen.unreadable
+    with pytest.raises(ParkingError, match="quarantined"):
+        await ParkedKeys(store).list()
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "quarantined"}, {"held": None}], ids=["another state", "no number"]
+)
+async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(change: Document) -> None:
+    store, feed = MemoryParked(), MemoryContainer()
+    scope = Scope(processor="p", container=(await feed.describe()).container_rid)
+    relay = Relay(
+        MemoryBroker(rejects=lambda message: True).publisher(),
+        parking=Parking(store),
+        notify=lambda record: None,
+    )
+    page = batch(event("a", 1), event("b", 1))
+    await relay(replace(page, processor=scope.processor, container_rid=scope.container))
+    await tampered(store, KEY_ID, scope.partition_of("a"), lambda document: document.update(change))
+    watched = vitals()
+    failures = asyncio.Semaphore(0)
+
+    def notify(record: Record) -> None:
+        watched(record)
+        failures.release()
+
+    async with watching(watched, feed=feed, parked=store, notify=notify):
+        for _ in range(3):
+            await failures.acquire()
+    seen = watched.snapshot()
+    assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.troubles]
+    assert 2 == (seen.parked.count if seen.parked else None)
+
+
+@pytest.mark.parametrize("away", ["what waits", "what is parked"])
+async def test_one_look_that_fails_is_told_of_and_does_not_hide_what_the_other_sees(away: str) -> None:
+    class AwayParked(MemoryParked):
+        async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+            raise StoreUnavailable(applied=False)
+
+    class AwayFeed(MemoryContainer):
+        async def physical_ranges(self) -> Any:
+            raise StoreUnavailable(applied=False)
+
+    failures: list[Record] = []
+    watched = vitals()
+    feed, parked = (AwayFeed(), MemoryParked()) if away == "what waits" else (MemoryContainer(), AwayParked())
+    async with watching(watched, feed=feed, parked=parked, notify=failures.append):
+        await asyncio.sleep(15)
+    seen = watched.snapshot()
+    assert {"what waits": seen.lag is None, "what is parked": seen.parked is None} == {
+        subject: subject == away for subject in ("what waits", "what is parked")
+    }
+    assert {away} == {record.subject for record in failures if isinstance(record, WatchFailed)}
+
+
+async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_it_is() -> None:
+    class Silent(MemoryContainer):
+        async def describe(self) -> MonitoredContainer:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    watched = vitals()
+    told: list[Snapshot] = []
+    watched(LeasesListed(owner="w"))
+
+    async with watching(
+        watched, feed=Silent(), notify=pytest.fail, observe=lambda: told.append(watched.snapshot())
+    ):
+        await asyncio.sleep(62)
+    assert () == told[0].unready
+    assert "could not be listed for 61 s" in told[-1].unready[0]
+
+
+def vitals() -> Vitals:
+    return Vitals(
+        Identity(instance="w", processor="p", container="c", topic="t"),
+        leases=lambda _: (),
+        stalled_after=timedelta(minutes=1),
+    )
+
+
+@asynccontextmanager
+async def watching(
+    watched: Vitals,
+    *,
+    notify: Hook,
+    feed: MemoryContainer | None = None,
+    parked: MemoryParked | None = None,
+    observe: Callable[[], None] = lambda: None,
+) -> AsyncIterator[None]:
+    """
+    Watch for as long as the block lasts.
+    """
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(
+            watch(
+                "p",
+                feed=feed or MemoryContainer(),
+                leases=MemoryLeases(),
+                parked=parked or MemoryParked(),
+                every=timedelta(seconds=1),
+                vitals=watched,
+                observe=observe,
+                notify=notify,
+            )
+        )
+        yield
+        task.cancel()

@@ -1,0 +1,105 @@
+"""
+What leaves the worker: which topics, which form, and what is said about the topics at start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from azure.servicebus import ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox import NotFound, Outbox
+from cosmos_outbox.service.assembly import assembled
+from cosmos_outbox.service.environment import load
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from examples.contacts.domain import Contact, Name
+from examples.contacts.service import ContactsUnitOfWork, create
+from tests.service.site import Site, opened_site
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = pytest.mark.looptime(False)
+
+TOPICS = {
+    "topics": [
+        {"name": name, "dedup_window_s": 600, "subscriptions": [{"name": "all"}]}
+        for name in ("events", "people")
+    ]
+}
+
+
+async def received(bus: ServiceBusServer, topic: str):
+    async with (
+        ServiceBusClient.from_connection_string(bus.connection_string) as client,
+        client.get_subscription_receiver(
+            topic, "all", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        ) as receiver,
+    ):
+        (message,) = await receiver.receive_messages(1, max_wait_time=60)
+        return message
+
+
+async def test_messages_are_cloud_events_on_the_topics_of_their_routes():
+    async with (
+        ServiceBusServer(Broker.from_config(TOPICS), port=0) as bus,
+        opened_site() as site,
+    ):
+        worker = await site.start_worker(
+            OUTBOX_SERVICEBUS_CONNECTION_STRING=bus.connection_string,
+            OUTBOX_ROUTES="entity:contact=people,events",
+            OUTBOX_MESSAGE_FORMAT="cloudevents-structured",
+        )
+        await worker.said("the Service Bus emulator has no management API")
+        event_id, contact_id = await commit(site)
+        for topic in ("people", "events"):
+            message = await received(bus, topic)
+            body = json.loads(str(message))
+            assert "application/cloudevents+json; charset=utf-8" == message.content_type
+            assert (event_id, contact_id) == (message.message_id, message.session_id)
+            assert ("1.0", event_id, "/contacts/data", "ContactCreatedEvent", contact_id) == tuple(
+                body[name] for name in ("specversion", "id", "source", "type", "subject")
+            )
+            assert event_id == body["data"]["id"]
+
+
+async def test_events_are_deleted_once_they_were_sent(monkeypatch: pytest.MonkeyPatch):
+    async with opened_site() as site:
+        for name, value in (site.environment | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}).items():
+            monkeypatch.setenv(name, value)
+        # Nobody may set so little; the test does not wait for a minute.
+        settings = load().model_copy(update={"delete_keep_seconds": 0.0})
+        event_id, contact_id = await commit(site)
+        async with assembled(settings) as worker:
+            running = asyncio.create_task(worker.processor.run())
+            await until_deleted(site, event_id, contact_id)
+            worker.processor.stop()
+            await running
+
+
+async def commit(site: Site) -> tuple[str, str]:
+    async with Outbox(site.store).unit_of_work(ContactsUnitOfWork) as uow:
+        created = await create(uow, Contact(name=Name(first_name="Ada", last_name="Lovelace")))
+    event = created.commit.events[0]
+    return event.id, event.payload()["contactId"]
+
+
+async def until_deleted(site: Site, document_id: str, partition_key: str) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while True:
+            try:
+                await site.store.read(document_id, partition_key)
+            except NotFound:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_worker_whose_events_would_die_in_an_outage_does_not_start():
+    async with opened_site() as site:
+        worker = await site.start_worker(
+            OUTBOX_EVENT_TTL_SECONDS="3600", OUTBOX_TOLERATED_OUTAGE_SECONDS="7200"
+        )
+        assert 2 == await worker.exit_code()
+        assert "OUTBOX_EVENT_TTL_SECONDS (1:00:00)" in worker.output

@@ -1,0 +1,205 @@
+"""
+The reference pages on settings and metrics say what the code says; `UPDATE_REFERENCE=1` writes them anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    DataPointT,
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    NumberDataPoint,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from cosmos_outbox import records as instrumentation
+from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
+from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.health import Identity, ParkedSeen, Vitals
+from cosmos_outbox.service.main import EXIT_CODES
+from cosmos_outbox.service.settings import PREFIX, Settings
+from cosmos_outbox.service.telemetry import Telemetry
+from tests.service.leases import status
+
+PAGES = Path(__file__).parents[2] / "docs/reference"
+# Why nothing counts what is neither a warning nor an alarm.
+UNCOUNTED = {
+    instrumentation.LeaseCheckpointed: "progress is `outbox.lease.lag`",
+    instrumentation.LeasesListed: "`/readyz` fails where it stays away",
+    instrumentation.KeyResumed: "`outbox.parked.keys` falls",
+}
+_EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
+
+
+def example(kind: type) -> instrumentation.Record:
+    """
+    Return a record of a kind, with something in every field.
+    """
+    return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
+
+
+RECORDS = tuple(map(example, get_args(instrumentation.Record)))
+
+
+def is_generated(page: str, text: str, *, part: str = "") -> None:
+    path = PAGES / page
+    begin, end = (f"<!-- generated: {part}{' ' if part else ''}{edge} -->" for edge in ("begin", "end"))
+    stored = path.read_text()
+    before, found, rest = stored.partition(begin)
+    generated, closed, after = rest.partition(end)
+    assert found
+    assert closed
+    if os.environ.get("UPDATE_REFERENCE"):
+        path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    else:
+        assert text == generated.strip("\n"), f"{page} is old; run this test with UPDATE_REFERENCE=1"
+
+
+def setting_rows() -> Iterator[str]:
+    for name, field in Settings.model_fields.items():
+        default = "*required*" if field.is_required() else field.get_default()
+        if field.default_factory is not None:
+            shown = "host, process id and a random part"
+        else:
+            shown = "" if default is None else default if field.is_required() else f"`{default}`"
+        yield f"| `{PREFIX}{name.upper()}` | {shown} | {field.description} |"
+
+
+def test_the_page_on_settings_names_them_all():
+    rows = ["| Variable | Default | Meaning |", "|---|---|---|", *setting_rows()]
+    is_generated("settings.md", "\n".join(rows))
+
+
+def test_the_page_on_settings_tells_the_exit_codes():
+    assert EXIT_CODES in (PAGES / "settings.md").read_text().replace("\n", " ")
+
+
+def used(telemetry: Telemetry) -> None:
+    """
+    Have every instrument measure something.
+    """
+    lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
+    identity = Identity(instance="w", processor="p", container="c", topic="t")
+    vitals = Vitals(
+        identity,
+        leases=lambda _: (status(),),
+        stalled_after=timedelta(1),
+        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    vitals.measured(Lag(leases=(lag,)))
+    vitals.seen_parked(ParkedSeen(count=1, events=2))
+    telemetry.observed = vitals.snapshot()
+    telemetry.charged(2.5)
+    for record in RECORDS:
+        telemetry(record)
+
+
+async def test_no_scrape_has_a_series_twice():
+    with opened_telemetry(topic="events", instance="w", environ={}) as telemetry:
+        used(telemetry.instruments)
+        for reason in CloseReason:
+            telemetry.instruments(instrumentation.LeaseClosed(lease="l", owner="o", reason=reason))
+        text = telemetry.exposition()[0].decode()
+    series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
+    assert series
+    assert [] == [name for name, times in series.items() if times > 1]
+
+
+async def test_the_page_on_metrics_names_them_all():
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    used(Telemetry(provider, topic="events"))
+    data = reader.get_metrics_data()
+    provider.shutdown()
+    assert data is not None
+    with opened_telemetry(topic="events", instance="w", environ={}) as telemetry:
+        used(telemetry.instruments)
+        families = {
+            family.documentation: family.samples[0].name if family.type == "counter" else family.name
+            for family in text_string_to_metric_families(telemetry.exposition()[0].decode())
+        }
+    metrics = [
+        metric
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    ]
+    rows = [
+        f"| `{metric.name}` | `{families[metric.description]}` | {metric.unit} | {metric.description} |"
+        for metric in sorted(metrics, key=lambda metric: metric.name)
+    ]
+    heads = ["| OpenTelemetry | Prometheus | Unit | Meaning |", "|---|---|---|---|"]
+    is_generated("metrics.md", "\n".join(heads + rows))
+
+
+def counted_by(record: instrumentation.Record) -> list[str]:
+    """
+    Return the names of the metrics that a record changes.
+    """
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    Telemetry(provider, topic="events")(record)
+    data = reader.get_metrics_data()
+    provider.shutdown()
+    scopes = [scope for one in (data.resource_metrics if data else ()) for scope in one.scope_metrics]
+    metrics = [metric for scope in scopes for metric in scope.metrics]
+    return sorted(metric.name for metric in metrics if any(map(measured, metric.data.data_points)))
+
+
+def measured(point: DataPointT) -> bool:
+    """
+    Tell whether anything was, for counters are there from the start.
+    """
+    return isinstance(point, HistogramDataPoint) or (isinstance(point, NumberDataPoint) and point.value != 0)
+
+
+def record_rows() -> Iterator[str]:
+    for record in sorted(RECORDS, key=lambda record: type(record).__name__):
+        kind, level = type(record), logging.getLevelName(instrumentation.level_of(record))
+        names = ", ".join(f"`{name}`" for name in counted_by(record)) or f"none: {UNCOUNTED[kind]}"
+        sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).removeprefix("ALARM: ")
+        yield f"| `{kind.__name__}` | {level} | {names} | {sentence[0].upper()}{sentence[1:]} |"
+
+
+def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
+    rows = ["| Record | Severity | Counted by | Meaning |", "|---|---|---|---|", *record_rows()]
+    is_generated("metrics.md", "\n".join(rows), part="records")
+
+
+def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.LogCaptureFixture):
+    def closed(reason: CloseReason) -> instrumentation.LeaseClosed:
+        return instrumentation.LeaseClosed(lease="l", owner="o", reason=reason)
+
+    lost, stopped = closed(CloseReason.LOST), closed(CloseReason.STOPPED)
+    assert (logging.WARNING, logging.INFO) == (
+        instrumentation.level_of(lost),
+        instrumentation.level_of(stopped),
+    )
+    assert ["outbox.lease.moves", "outbox.warnings"] == counted_by(lost)
+    assert ["outbox.lease.moves"] == counted_by(stopped)
+    assert "LeaseClosed" in instrumentation.names_of(logging.WARNING)  # there at 0 from the start
+    instrumentation.log_hook(lost)
+    assert ["WARNING"] == [line.levelname for line in caplog.records]
+
+
+def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
+    assert set(UNCOUNTED) == {type(record) for record in RECORDS if not counted_by(record)}
+
+
+def test_every_record_reaches_the_log_under_its_name(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, logger="cosmos_outbox")
+    for record in RECORDS:
+        instrumentation.log_hook(record)
+    logged = [(line.levelno, line.__dict__["event"]) for line in caplog.records]
+    assert [(instrumentation.level_of(one), type(one).__name__) for one in RECORDS] == logged

@@ -1,0 +1,297 @@
+"""
+The status page: complete, escaped, accessible, and seen by a browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.parking.documents import Failure, ParkedKey
+from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
+from cosmos_outbox.service.recent_errors import Trouble
+from cosmos_outbox.service.status_page import page_of
+from tests.service.leases import status
+from tests.service.site import eventually, opened_site
+from tests.support.patience import HUNG_SECONDS
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+KEPT = Path(__file__).parents[2] / "docs/reference/status-page.png"
+AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+def waiting(name: str, owner: str | None, transactions: int, age: timedelta | None) -> LeaseLag:
+    return LeaseLag(lease=f"p..{name}", token=name, owner=owner, transactions=transactions, oldest_age=age)
+
+
+MOVING = status(lag=0)
+PARKED = ParkedKey(
+    partition_key="ada",
+    partition="ada",
+    scope=None,
+    epoch="1",
+    parked_at="2026-11-21T08:00:00Z",
+    failure=None,
+    held=4,
+)
+SNAPSHOT = Snapshot(
+    at=AT,
+    started_at=AT - timedelta(minutes=5),
+    instance="worker-1",
+    processor="outbox",
+    container="contacts/data",
+    topic="events",
+    phase=Phase.RUNNING,
+    mine=(MOVING,),
+    lag=Lag(
+        leases=(
+            waiting("0", "worker-1", 3, timedelta(seconds=4)),
+            waiting("1", "worker-2", 0, None),
+            waiting("2", None, 70, timedelta(minutes=9)),
+        )
+    ),
+    lag_at=AT,
+    unseen=timedelta(0),
+    event_ttl=timedelta(days=10),
+    parked=None,
+    parked_at=None,
+    sent=12345,
+    sent_per_second=41.25,
+    troubles=(),
+    unready=(),
+)
+
+
+class Page(HTMLParser):
+    """
+    The text, the tags, and whether every tag is closed in order.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert [] == self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and self._open[-1] != "style":
+            self.texts.append(" ".join(data.split()))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_it_shows_leases_owners_lag_and_throughput():
+    texts = Page(page_of(SNAPSHOT)).texts
+    for text in (
+        "12,345",
+        "41.2",
+        "73",
+        "9 min",
+        "worker-2",
+        "free",
+        "nobody works on it",
+        "moving",
+        "elsewhere",
+        "5 min",
+    ):
+        assert text in texts
+
+
+def test_a_lease_that_stands_still_is_named_with_its_error():
+    still = replace(
+        MOVING, stalled=True, idle_seconds=200, error="BrokerUnavailable('down')", failed_attempts=3
+    )
+    page = Page(page_of(replace(SNAPSHOT, mine=(still,), unready=("Lease 0 did not move for 200 s.",))))
+    assert {
+        "Not ready",
+        "Lease 0 did not move for 200 s.",
+        "stands still for 3 min",
+        "BrokerUnavailable('down')",
+    } <= set(page.texts)
+    assert ["alert"] == [tag["role"] for tag in page.all("div") if "state bad" == tag.get("class")]
+
+
+def test_parked_keys_are_named_with_the_event_that_cannot_be_sent():
+    failure = Failure(event_id="e-1", reason="MessageRejected", error="too large", attempts=3)
+    key = replace(PARKED, failure=failure)
+    texts = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=1, keys=(key,), events=4)))).texts
+    assert {"ada", "4", "e-1", "too large"} <= set(texts)
+    many = Page(page_of(replace(SNAPSHOT, parked=ParkedSeen(count=5000)))).texts
+    assert "5,000 keys:" in many
+
+
+def test_a_damaged_lease_is_named_with_its_mistake_and_nobody_counts_as_its_owner():
+    lag = replace(SNAPSHOT.lag, damaged={"p..7": "Lease 'p..7' is damaged."})
+    failing = status("7", stalled=True, error="so")
+    text = page_of(replace(SNAPSHOT, lag=lag, mine=(MOVING, failing)))
+    (row,) = [line for line in text.splitlines() if ">7<" in line]
+    assert ["7", "nobody", "unknown", "unknown", "damaged", "Lease 'p..7' is damaged."] == Page(row).texts
+    texts = Page(text).texts
+    assert {"at least 73", "at least 9 min"} <= set(texts)
+    assert "1" == texts[texts.index("Leases of this worker") + 1]
+    hidden = replace(lag, leases=(waiting("1", "worker-2", 0, None),))
+    texts = Page(page_of(replace(SNAPSHOT, lag=hidden))).texts
+    assert ["at least 0", "unknown"] == [
+        texts[texts.index(figure) + 1] for figure in ("Changes waiting, all leases", "Oldest unsent")
+    ]
+
+
+def test_a_parked_key_that_cannot_be_read_is_named_beside_the_others():
+    parked = ParkedSeen(count=1, unreadable={"ada": "The document cannot be read."})
+    assert {"ada", "unknown", "The document cannot be read."} <= set(
+        Page(page_of(replace(SNAPSHOT, parked=parked))).texts
+    )
+
+
+def test_parked_keys_that_nobody_can_see_any_more_are_unknown_and_not_none():
+    texts = Page(page_of(replace(SNAPSHOT, parked=None, parked_at=AT))).texts
+    assert "unknown" == texts[texts.index("Parked keys") + 1]
+    assert "Unknown since 2026-11-21 12:00:00 UTC; the last errors say why." in texts
+
+
+def test_times_are_shown_to_the_second_in_utc():
+    key = replace(PARKED, parked_at="2026-11-21T09:30:00.123456+02:00")
+    stranger = replace(key, partition_key="eve", parked_at="yesterday")
+    snapshot = replace(SNAPSHOT, at=AT.astimezone(timezone(timedelta(hours=2))))
+    text = page_of(replace(snapshot, parked=ParkedSeen(count=2, keys=(key, stranger))))
+    assert {"2026-11-21 07:30:00 UTC", "yesterday"} <= set(Page(text).texts)
+    assert "Seen at 2026-11-21 12:00:00 UTC;" in text
+    assert "+00:00" not in text
+
+
+def test_errors_and_names_are_escaped():
+    nasty = '"><script>alert(1)</script>'
+    page = Page(page_of(replace(
+        SNAPSHOT, instance=nasty, topic=nasty, container=nasty, processor=nasty, unready=(nasty,),
+        troubles=(Trouble(at=AT, event=nasty, text=nasty),),
+        lag=Lag(leases=(waiting(nasty, nasty, 1, None),)),
+    )))  # fmt: skip
+    assert [] == page.all("script")
+    assert nasty in page.texts
+
+
+def test_nothing_is_loaded_from_anywhere():
+    page = Page(page_of(SNAPSHOT))
+    assert [] == [tag for name in ("script", "link", "img", "iframe") for tag in page.all(name)]
+    assert all(str(link["href"]).startswith("/") for link in page.all("a"))
+    assert "url(" not in page_of(SNAPSHOT)
+    assert "@import" not in page_of(SNAPSHOT)
+
+
+def test_it_is_accessible():
+    page = Page(page_of(SNAPSHOT))
+    assert [{"lang": "en"}] == page.all("html")
+    assert 1 == len(page.all("main")) == len(page.all("h1")) == len(page.all("title"))
+    assert len(page.all("table")) == len(page.all("caption"))
+    assert {"col"} == {head.get("scope") for head in page.all("th")}
+    assert all(region.get("aria-label") for region in page.all("div") if region.get("role") == "region")
+
+
+def test_it_refreshes_itself_and_says_so():
+    page = Page(page_of(SNAPSHOT))
+    assert "5" in [meta.get("content") for meta in page.all("meta") if meta.get("http-equiv") == "refresh"]
+    assert any("refreshes itself every 5 seconds" in text for text in page.texts)
+
+
+def test_what_is_not_known_yet_is_said_to_be_unknown():
+    texts = Page(page_of(replace(SNAPSHOT, lag=None, lag_at=None, mine=()))).texts
+    assert "unknown" in texts
+    assert "No lease is known yet." in texts
+
+
+def test_the_age_of_what_lies_too_far_away_to_look_is_unknown():
+    far_away = replace(SNAPSHOT, lag=Lag(leases=(waiting("0", "worker-1", 1, None),)))
+    texts = Page(page_of(far_away)).texts
+
+    assert 3 == texts.count("unknown")  # of the worker, of the lease; and nobody looked at parked keys
+    assert "nothing waits" not in texts
+
+
+def test_what_nobody_could_look_at_for_long_is_unknown_and_a_lease_that_was_lost_is_not_elsewhere():
+    mine = replace(SNAPSHOT, mine=())
+    assert "no longer of this worker" in Page(page_of(mine)).texts
+    texts = Page(page_of(replace(mine, unseen=timedelta(minutes=9)))).texts
+    assert {"unknown", "no longer of this worker"} <= set(texts)
+    assert any("unknown since then, for 9 min" in text for text in texts)
+    assert not {"73", "70", "3", "nothing waits", "elsewhere"} & set(texts)
+
+
+def test_an_error_that_is_told_again_and_again_is_one_line_with_its_number():
+    trouble = Trouble(at=AT, event="PublishHalted", text="no topic", times=1200)
+    assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, troubles=(trouble,)))).texts)
+
+
+@pytest.fixture
+async def chromium(tmp_path: Path) -> Callable[..., Awaitable[str]]:
+    """
+    Return a function that runs headless Chromium with arguments and returns what it prints.
+    """
+    if CHROMIUM is None:
+        pytest.skip(
+            "NO CHROMIUM: the status page was not looked at by a browser (install the package `chromium`)"
+        )
+
+    async def run(*arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "--disable-background-networking", "--no-proxy-server", f"--user-data-dir={tmp_path}", *arguments,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(HUNG_SECONDS):
+            output, errors = await process.communicate()
+        assert 0 == process.returncode, errors.decode()
+        return output.decode()
+
+    return run
+
+
+@pytest.mark.looptime(False)
+async def test_a_browser_shows_the_page_of_a_working_worker(chromium, tmp_path):
+    async with opened_site(partitions=2) as site:
+        for _ in range(20):
+            await site.commit()
+        worker = await site.start_worker(OUTBOX_PARKED_CONTAINER="parked")
+        url = await worker.health_url()
+        await eventually(url, lambda status, body: "nothing waits" in body and "<dd>20</dd>" in body)
+        site.bus.broker.faults.add({"action": "reject", "count": None, "condition": "amqp:not-allowed"})
+        await site.commit(contact_id="ada")
+        await eventually(
+            url, lambda status, body: "KeyParked" in body and '<td class="text">ada</td>' in body
+        )
+        shot = tmp_path / "page.png"
+        await chromium("--window-size=1200,1000", f"--screenshot={shot}", url + "/")
+        text = await chromium("--dump-dom", url + "/")
+    assert {"Ready", "worker-1", "20", "ada", "KeyParked", "moving"} <= set(Page(text).texts)
+    width, height = struct.unpack(">II", shot.read_bytes()[16:24])
+    assert (1200, 1000) == (width, height)
+    assert shot.stat().st_size > 10_000, "the picture is blank"
+    if os.environ.get("UPDATE_STATUS_PAGE"):
+        KEPT.write_bytes(shot.read_bytes())
+
+
+def test_the_documented_picture_is_a_picture():
+    assert b"\x89PNG" == KEPT.read_bytes()[:4]

@@ -1,0 +1,396 @@
+"""
+Traces and metrics end to end: from a commit, through a worker process, to a subscriber, asserted at an OTLP receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus.aio import ServiceBusClient
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.servicebus.processing import processing
+from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.records import names_of
+from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.service.exporters import opened_telemetry
+from demo.processes import Children
+from demo.stack import StackOptions, open_stack
+from examples.contacts.domain import Contact, Name
+from examples.contacts.service import ContactsUnitOfWork, create
+from tests.service.otlp import receiving, values
+from tests.service.site import eventually, json_of, opened_site
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+CONTACT = {
+    "name": {"firstName": "Ada", "lastName": "Lovelace"},
+    "description": "first",
+    "email": "ada@example.com",
+    "company": {
+        "companyName": "Engines",
+        "street": "Main Street",
+        "houseNumber": "1",
+        "postalCode": "12345",
+        "city": "London",
+        "country": "UK",
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_links_to_each_commit():
+    async with receiving() as receiver, opened_site() as site:
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
+        events = [await site.commit(tracer_provider=provider) for _ in range(3)]
+        worker = await site.start_worker(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f" {receiver.url}/ ",  # spaces, as templates leave them, would fail each export
+            OTEL_METRIC_EXPORT_INTERVAL="200",
+            OTEL_BSP_SCHEDULE_DELAY="100",
+        )
+        bus = ServiceBusClient.from_connection_string(site.bus.connection_string, retry_total=0)
+        causes = []
+        async with bus:
+            for _ in events:
+                session = bus.get_subscription_receiver(
+                    "events", "all", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=60
+                )
+                async with session:
+                    (message,) = await session.receive_messages(1, max_wait_time=60)
+                    with processing(message, topic="events", subscription="all", tracer_provider=provider):
+                        causes.append(await cause_of_a_commit())
+                        await session.complete_message(message)
+        worker.process.terminate()
+        assert 0 == await worker.exit_code(), worker.output
+        await asyncio.to_thread(provider.shutdown)  # it waits for the receiver, which runs on this loop
+        await receiver.until(
+            lambda: len(receiver.named("process events")) == 3 and "outbox.leases.owned" in receiver.metrics
+        )
+
+    created, processed, sent = (
+        receiver.named(name) for name in ("outbox.commit", "process events", "send events")
+    )
+    assert sorted(events) == sorted(causes)
+    assert {(span.trace_id, span.span_id) for span in created} == {
+        (span.trace_id, span.parent_span_id) for span in processed
+    }
+    assert {(span.trace_id, span.span_id) for span in created} == {
+        (link.trace_id, link.span_id) for span in sent for link in span.links
+    }
+    assert 3 == sum(values(span.attributes)["messaging.batch.message_count"] for span in sent)
+    assert {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "events",
+        "server.address": "127.0.0.1",
+    }.items() <= values(sent[0].attributes).items()
+    found = values(processed[0].attributes)
+    assert {
+        "messaging.operation.type": "process",
+        "messaging.destination.subscription.name": "all",
+    }.items() <= found.items()
+    assert set(events) == {values(span.attributes)["messaging.message.id"] for span in processed}
+    worker_resource = next(one for one in receiver.resources if one["service.name"] == "cosmos-outbox-worker")
+    assert "worker-1" == worker_resource["service.instance.id"]
+    (point,) = receiver.metrics["messaging.client.sent.messages"].sum.data_points
+    assert 3 == point.as_int
+    # Each alarm that never was is there as well, or the first one would be no rise.
+    alarms = {
+        values(point.attributes)["outbox.alarm"]: point.as_int
+        for point in receiver.metrics["outbox.alarms"].sum.data_points
+    }
+    assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
+
+
+async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_the_subscriber(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with receiving() as receiver, Children(tmp_path, grace_seconds=HUNG_SECONDS) as children:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        trace_id, request_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+        def is_request(span: Span) -> bool:
+            return (span.kind, span.parent_span_id.hex()) == (Span.SPAN_KIND_SERVER, request_id)
+
+        async with (
+            open_stack(children, tmp_path, StackOptions(partitions=1, workers=1)) as stack,
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{stack.api_url}/api/contacts",
+                json=CONTACT,
+                headers={"traceparent": f"00-{trace_id}-{request_id}-01"},
+            ) as response,
+        ):
+            assert 201 == response.status
+            await receiver.until(lambda: bool(receiver.named("process events")))
+            await receiver.until(lambda: bool(receiver.named("send events")))
+            await receiver.until(lambda: bool(receiver.named("outbox.commit")))
+            await receiver.until(lambda: any(map(is_request, receiver.spans)))
+    (served,) = filter(is_request, receiver.spans)
+    (created,), (sent,), (processed,) = (
+        receiver.named(name) for name in ("outbox.commit", "send events", "process events")
+    )
+    assert ["contacts-api", "cosmos-outbox-worker", "contacts-subscriber"] == [
+        receiver.services[span.span_id] for span in (created, sent, processed)
+    ]
+    assert trace_id == created.trace_id.hex()
+    assert served.span_id in ancestors_of(created, receiver.spans)
+    assert [(created.trace_id, created.span_id)] == [(link.trace_id, link.span_id) for link in sent.links]
+    assert (created.trace_id, created.span_id) == (processed.trace_id, processed.parent_span_id)
+    kinds = (Span.SPAN_KIND_PRODUCER, Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_CONSUMER)
+    types = ("create", "send", "process")
+    for span, kind, operation in zip((created, sent, processed), kinds, types, strict=True):
+        found = values(span.attributes)
+        assert (kind, operation, "servicebus") == (
+            span.kind, found["messaging.operation.type"], found["messaging.system"],
+        )  # fmt: skip
+    assert values(processed.attributes)["messaging.message.conversation_id"]
+
+
+def ancestors_of(span: Span, spans: Sequence[Span]) -> list[bytes]:
+    """
+    Return the ids of the spans that a span is inside of, the nearest first.
+    """
+    parents = {one.span_id: one.parent_span_id for one in spans}
+    found = [span.parent_span_id]
+    while parents.get(found[-1]):
+        found.append(parents[found[-1]])
+    return found
+
+
+async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    message = SimpleNamespace(application_properties={}, message_id="m", delivery_count=0)
+    with (
+        pytest.raises(ZeroDivisionError),
+        processing(message, topic="t", subscription="s", tracer_provider=provider),  # type: ignore[arg-type] # all it reads
+    ):
+        _ = 1 / 0
+    (span,) = exporter.get_finished_spans()
+    assert ("ZeroDivisionError", trace.StatusCode.ERROR) == (
+        span.attributes["error.type"], span.status.status_code,
+    )  # fmt: skip
+
+
+async def cause_of_a_commit() -> str:
+    """
+    Commit something, and return what its event says it was caused by.
+    """
+    store = MemoryContainer()
+    async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
+        created = await create(uow, Contact(id="caused", name=Name(first_name="Ada", last_name="Lovelace")))
+    event = await store.read(created.commit.events[0].id, "caused")
+    return str(event["meta"]["causationId"])
+
+
+async def test_a_failed_send_is_an_error_span():
+    class Refusing:
+        lanes = 1
+
+        async def publish(self, lane, messages):
+            raise BrokerUnavailable("down")
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    message = OutboundMessage(
+        message_id="m", session_id="s", subject="a", body=b"{}", properties={"traceparent": "nonsense"}
+    )
+    with pytest.raises(BrokerUnavailable):
+        await TracedPublisher(Refusing(), topic="t", tracer_provider=provider).publish(0, [message])
+    (span,) = exporter.get_finished_spans()
+    assert ("BrokerUnavailable", trace.StatusCode.ERROR, ()) == (
+        span.attributes["error.type"], span.status.status_code, tuple(span.links),
+    )  # fmt: skip
+
+
+def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.MonkeyPatch):
+    def named() -> set[str]:
+        with opened_telemetry(topic="t", instance="w", environ=os.environ) as telemetry:
+            (line,) = re.findall(r"^target_info\{(.*)\}", telemetry.exposition()[0].decode(), re.MULTILINE)
+        return set(re.findall(r'service_(?:name|instance_id)="[^"]*"', line))
+
+    for variable in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(variable, raising=False)
+    assert {'service_name="cosmos-outbox-worker"', 'service_instance_id="w"'} == named()
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=relay,service.instance.id=pod-7")
+    assert {'service_name="relay"', 'service_instance_id="pod-7"'} == named()
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "named")
+    assert {'service_name="named"', 'service_instance_id="pod-7"'} == named()
+
+
+def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", "nonsense")
+    with (
+        pytest.raises(ConfigurationError, match=r"OTEL_… variables: .*nonsense"),
+        opened_telemetry(topic="t", instance="w", environ=os.environ),
+    ):
+        pass
+
+
+async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("cosmos_outbox.service.exporters._EXPORT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        with opened_telemetry(topic="t", instance="w", environ=os.environ) as telemetry:
+            telemetry.tracer_provider.get_tracer("test").start_span("send").end()
+            telemetry.instruments.charged(1.0)
+            ending = time.monotonic()
+        assert time.monotonic() - ending < 8  # the SDK's own patience is 10 s
+
+
+async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
+    async with opened_site() as site:
+        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="1")
+        url = await worker.health_url()
+        assert {"status": "alive"} == json_of(
+            await eventually(url + "/livez", lambda status, _: status == 200)
+        )
+        await eventually(url + "/readyz", lambda status, body: status == 200 and '"lease":' in body)
+
+        site.bus.broker.faults.add({"action": "server-busy", "count": None})
+        spans, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(spans))
+        await site.commit(tracer_provider=provider)
+        (committed,) = spans.get_finished_spans()
+        line = json_of(await worker.said("PublishFailed"))
+        assert (f"{committed.context.trace_id:032x}", f"{committed.context.span_id:016x}") == (
+            line["trace_id"], line["span_id"],
+        )  # fmt: skip
+        body = json_of(await eventually(url + "/readyz", lambda status, _: status == 503))
+        (lease,) = body["leases"]
+        assert lease["stalled"]
+        assert lease["lease"].rpartition("..")[2] in body["reasons"][0]
+        page = await eventually(url, lambda status, page: "PublishFailed" in page and "Not ready" in page)
+        assert "stands still" in page
+        await eventually(
+            url + "/metrics",
+            lambda _, text: "outbox_leases_stalled 1.0" in _plain(text) and "outbox_send_failures" in text
+            and re.search(r"outbox_oldest_unsent_age_seconds (?!0\.0)\d", _plain(text)) is not None,
+        )  # fmt: skip
+        assert {"status": "alive"} == json_of(
+            await eventually(url + "/livez", lambda status, _: status == 200)
+        )
+
+        site.bus.broker.faults.clear()
+        await eventually(url + "/readyz", lambda status, _: status == 200)
+        await eventually(
+            url + "/metrics", lambda _, text: "messaging_client_sent_messages_total 1.0" in _plain(text)
+        )
+
+
+async def test_a_worker_that_cannot_reach_cosmos_tells_that_what_waits_gets_older():
+    async with opened_site() as site:
+        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="1", OUTBOX_EVENT_TTL_SECONDS="864000")
+        url = await worker.health_url()
+        await eventually(
+            url + "/metrics",
+            lambda _, text: (
+                {"outbox_oldest_unsent_age_seconds 0.0", "outbox_ttl_headroom_seconds 864000.0"}
+                <= set(_plain(text).splitlines())
+            ),
+        )
+        site.cosmos.faults.add({"status": 503, "count": None})
+
+        def is_told(_: int, text: str) -> bool:
+            lines = (line.split() for line in _plain(text).splitlines() if not line.startswith("#"))
+            told = {name: float(value) for name, value in lines}
+            return (
+                told["outbox_worker_ready"] == 0
+                and told["outbox_oldest_unsent_age_seconds"] > 2
+                and told["outbox_ttl_headroom_seconds"] < 863998
+                and not {"outbox_lease_lag", "outbox_leases_free"} & told.keys()
+            )
+
+        await eventually(url + "/metrics", is_told)
+        assert "unknown since then" in await eventually(url, lambda status, _: status == 200)
+        site.cosmos.faults.clear()
+        await eventually(
+            url + "/metrics",
+            lambda _, text: (
+                {"outbox_oldest_unsent_age_seconds 0.0", "outbox_worker_ready 1.0"}
+                <= set(_plain(text).splitlines())
+            ),
+        )
+
+
+async def test_what_is_sent_out_is_true_also_while_a_slow_look_is_under_way():
+    async with receiving() as receiver, opened_site(partitions=3) as site:
+        worker = await site.start_worker(
+            OUTBOX_STALLED_SECONDS="1",
+            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
+            OTEL_METRIC_EXPORT_INTERVAL="200",
+        )
+
+        def told(name: str) -> float | None:
+            points = receiver.metrics[name].gauge.data_points if name in receiver.metrics else ()
+            return max((point.as_double or point.as_int for point in points), default=None)
+
+        await worker.health_url()
+        await receiver.until(lambda: (told("outbox.worker.ready"), told("outbox.leases.owned")) == (1, 3))
+        site.cosmos.faults.add({"delay_s": 7, "count": None})  # so a look takes most of a minute
+        async with asyncio.timeout(40):
+            await receiver.until(lambda: told("outbox.worker.ready") == 0)
+            await receiver.until(lambda: (told("outbox.oldest_unsent.age") or 0) > 0)
+
+
+async def test_parked_keys_are_no_longer_told_where_the_parked_container_cannot_be_read():
+    async with opened_site() as site:
+        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="1", OUTBOX_PARKED_CONTAINER="parked")
+        url = await worker.health_url()
+        await eventually(url + "/metrics", lambda _, text: "outbox_parked_keys 0.0" in _plain(text))
+        site.cosmos.faults.add({"container": "parked", "status": 403, "count": None})
+        await eventually(
+            url + "/metrics",
+            lambda _, text: (
+                re.search(r'outbox_warnings_total\{.*outbox_warning="WatchFailed".*\} [1-9]', text)
+                is not None
+                and "outbox_parked_keys 0.0" not in _plain(text)
+                and "outbox_lease_lag" in text
+            ),
+        )
+        page = await eventually(url, lambda _, text: "Unknown since" in text)
+        assert "WatchFailed" in page
+
+
+def _plain(exposition: str) -> str:
+    """
+    Return the exposition without labels.
+    """
+    return re.sub(r"\{[^}]*\}", "", exposition)

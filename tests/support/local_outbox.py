@@ -1,0 +1,68 @@
+"""
+The outbox that how-to pages are followed on: some events are sent, and the key `ada` is parked.
+"""
+
+from __future__ import annotations
+
+from azure.cosmos.aio import DatabaseProxy
+
+from cosmos_outbox import DomainEvent, Entity, Outbox
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.cli.events import Wanted, read_events
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.relay import Relay
+from tests.cli.local import Local
+
+PARKED_KEY = "ada"
+
+
+class PersonRenamed(DomainEvent):
+    name: str
+
+
+class Person(Entity):
+    name: str
+
+    def rename(self, name: str, event_id: str) -> None:
+        self.name = name
+        self.record(PersonRenamed(id=event_id, name=name))
+
+
+def fill(local: Local) -> None:
+    """
+    Commit two events each of three keys, have a relay park those of one, and the leases say that the others are sent.
+    """
+    local.on_database(_commit)
+    local.on_database(_relay)
+    local.pass_all()
+
+
+async def _commit(database: DatabaseProxy) -> None:
+    outbox = Outbox(CosmosStore(database.get_container_client("data")))
+    for key in (PARKED_KEY, "grace", "alan"):
+        async with outbox.unit_of_work() as uow:
+            person = Person(id=key, name=key)
+            person.rename(key.title(), f"{key}-1")
+            person.rename(key.upper(), f"{key}-2")
+            uow.repository(Person).create(person)
+            await uow.commit()
+
+
+async def _relay(database: DatabaseProxy) -> None:
+    broker = MemoryBroker(rejects=lambda message: message.session_id == PARKED_KEY)
+    relay = Relay(
+        broker.publisher(lanes=1), parking=Parking(CosmosParked(database.get_container_client("parked")))
+    )
+    feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
+    container_rid = (await feed.describe()).container_rid
+    async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
+        if found.documents:
+            await relay(
+                ChangeBatch(
+                    lease="l", documents=found.documents, processor="outbox", container_rid=container_rid
+                )
+            )

@@ -1,0 +1,192 @@
+"""
+Pages of the documentation: their code blocks, and how a page is followed from its first block to its last.
+
+A fence says what becomes of its block:
+
+    python          runs alone, without a warning
+    python FILE     is saved under this name in the folder in which its page is followed
+    sh              runs in that folder; all of a page, files and commands, is one script from top to bottom
+    sh until-ctrl-c goes on while the rest of the page is followed, from when it has printed that Ctrl-C ends it;
+                    then it gets what the terminal sends for Ctrl-C
+    sh no-run       does not run: its commands need Azure, a cluster or a container engine, which its first line says
+    text output     is what the commands before it print, or have printed so far; "…" stands for anything
+    text, json, yaml, mermaid     is only shown
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = tuple(
+    sorted(
+        page
+        for pattern in ("*.md", ".github/**/*.md", "docs/**/*.md", "emulators/**/*.md")
+        for page in ROOT.glob(pattern)
+    )
+)
+
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"python ([\w.-]+\.py)")
+_SHOWN = frozenset({"text", "json", "yaml", "mermaid"})
+_NEEDS = re.compile(r"# [Nn]eeds .+")
+_COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*([^\s#]+)", re.MULTILINE)
+_CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
+_NEXT_BLOCK = "=== next block ==="
+_TIMEOUT_S = 500  # it hangs; no page takes a tenth of that
+# A group of its own, as a terminal gives to a foreground job: what is started in a script's own group ignores SIGINT.
+_START = """
+set -m
+{{
+{commands}}} > until-ctrl-c.log 2>&1 &
+until_ctrl_c=$! until_ctrl_c_log=$PWD/until-ctrl-c.log
+set +m
+trap 'kill -KILL -- -$until_ctrl_c 2> /dev/null || true' EXIT
+until grep -q Ctrl-C $until_ctrl_c_log; do kill -0 $until_ctrl_c || {{ cat $until_ctrl_c_log >&2; exit 1; }}; sleep 0.1; done
+cat $until_ctrl_c_log"""
+# 130: what does not handle SIGINT, such as make, ends by it.
+_END = """
+kill -INT -- -$until_ctrl_c
+wait $until_ctrl_c || test $? -eq 130 || { cat $until_ctrl_c_log >&2; exit 1; }"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """
+    One fenced block: what its fence says, its text, and the line it begins at.
+    """
+
+    info: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        match = _FILE.fullmatch(self.info)
+        return match[1] if match else None
+
+    @property
+    def mistake(self) -> str | None:
+        """
+        Say why nobody knows what should become of the block, or return None.
+        """
+        if self.info == "sh no-run":
+            if not _NEEDS.fullmatch(self.text.partition("\n")[0]):
+                return "its first line does not tell the reader what it needs: '# Needs …'"
+            can_run = set(_COMMAND.findall(self.text)) - _CANNOT_RUN
+            return f"{sorted(can_run)} can run" if can_run else None
+        if (
+            self.info in ("python", "sh", "sh until-ctrl-c", "text output")
+            or self.info in _SHOWN
+            or self.file
+        ):
+            return None
+        return f"{self.info!r} is no kind of block; see tests/pages.py"
+
+
+def blocks_of(markdown: str) -> tuple[Block, ...]:
+    """
+    Return the fenced blocks of a page, in order.
+    """
+    return tuple(
+        Block(info=match[1].strip(), text=match[2], line=markdown.count("\n", 0, match.start()) + 1)
+        for match in _FENCE.finditer(markdown)
+    )
+
+
+def is_followed(blocks: Sequence[Block]) -> bool:
+    """
+    Say whether a page has commands to follow.
+    """
+    return any(block.info in ("sh", "sh until-ctrl-c") for block in blocks)
+
+
+def copy_repository(folder: Path) -> None:
+    """
+    Make a folder that holds what a fresh clone does, and changes that are not committed yet.
+    """
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+
+
+def set_up(clone: Path) -> None:
+    """
+    Give a copy of the repository what `make setup` does, by links to the environment that runs this.
+    """
+    (clone / ".venv").mkdir()
+    for path in Path(sys.prefix).iterdir():
+        if path.name != ".installed":
+            (clone / ".venv" / path.name).symlink_to(path)
+    # Newer than the requirements: or make would install into what the links lead to.
+    (clone / ".venv/.installed").touch()
+
+
+def script_of(blocks: Sequence[Block]) -> str:
+    """
+    Return one script of all files and commands of a page, with a mark after each block.
+    """
+    parts = ["set -euo pipefail"]
+    runs = False
+    for block in blocks:
+        if block.file:
+            parts.append(f"cat > {block.file} <<'END OF FILE'\n{block.text}END OF FILE")
+        elif block.info == "sh":
+            parts.append(block.text)
+        elif block.info == "sh until-ctrl-c":
+            parts += [_END] * runs
+            parts.append(_START.format(commands=block.text))
+            runs = True
+        parts.append(f"printf '%s\\n' '{_NEXT_BLOCK}'")
+    return "\n".join([*parts, *[_END] * runs])
+
+
+def follow(blocks: Sequence[Block], folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """
+    Follow a page in a folder and return what went otherwise than it says.
+    """
+    bin_folder = str(Path(sys.executable).parent)
+    env = dict(environment) | {"PATH": bin_folder + os.pathsep + os.environ["PATH"]}
+    # A group of its own: what a page starts in the background ends with it.
+    process = subprocess.Popen(  # noqa: S603 - our own documentation
+        ["bash", "-c", script_of(blocks)],  # noqa: S607 - wherever this system has it
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    # What a page leaves running has no hold of these pipes, or this would wait for it.
+    try:
+        stdout, stderr = process.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        # Not SIGKILL: the script has to end what goes on until Ctrl-C.
+        os.killpg(process.pid, signal.SIGTERM)
+        stdout, stderr = process.communicate()
+        return [f"nothing moves after {_TIMEOUT_S} s, behind:\n{stdout}\n{stderr}"]
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # nothing was left running
+            os.killpg(process.pid, signal.SIGKILL)
+    printed = stdout.split(f"{_NEXT_BLOCK}\n")
+    if process.returncode:
+        # What fails behind the last block is what was to end there.
+        failed = blocks[min(len(printed), len(blocks)) - 1]
+        return [f"line {failed.line}: exit code {process.returncode}\n{printed[-1]}\n{stderr}"]
+    return [
+        f"line {block.line}: not this, but\n{before}\n{stderr}"
+        for block, before in zip(blocks[1:], printed, strict=False)
+        if block.info == "text output" and not _says(block.text, before)
+    ]
+
+
+def _says(page: str, printed: str) -> bool:
+    pattern = re.escape(" ".join(page.split())).replace("…", ".*")
+    return re.fullmatch(pattern, " ".join(printed.split())) is not None

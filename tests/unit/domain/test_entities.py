@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import warnings
+from datetime import datetime
+
+import pytest
+from pydantic import Field, ValidationError
+
+from cosmos_outbox import Entity
+from cosmos_outbox.domain.entities import is_deleted
+from tests.support.notes import Line, Note
+
+
+def committed(note: Note, version: int = 1) -> Note:
+    note.mark_committed(version=version, etag='"e"', taken=note.take_events())
+    return note
+
+
+def test_a_new_entity_raises_only_its_created_event_with_the_state_it_has_at_last():
+    note = Note(text="first")
+    note.change("second")
+    note.tag_as("x")
+
+    assert [("NoteWritten", "second")] == [(event.action, event.text) for event in note.events]
+
+
+def test_a_new_entity_that_is_deleted_by_then_says_so_after_its_created_event():
+    note = Note(text="first")
+    note.change("second")
+    note.delete()
+    assert ["NoteWritten", "NoteChanged", "NoteDeleted"] == [event.action for event in note.events]
+
+    note.deleted = False
+    assert ["NoteWritten"] == [event.action for event in note.events]
+
+
+def test_the_created_event_keeps_its_id_and_time_however_often_it_is_asked_for():
+    note = Note(text="first")
+    (before,) = note.events
+    note.change("second")
+    (after,) = note.events
+
+    assert (before.id, before.created_at, "second") == (after.id, after.created_at, after.text)
+
+
+def test_an_entity_without_created_event_raises_what_was_recorded():
+    line = Line(book="b")
+    assert () == line.events
+
+
+def test_every_event_is_kept_in_order():
+    note = committed(Note())
+    for text in ("a", "b", "a"):
+        note.change(text)
+
+    assert ["a", "b", "a"] == [event.text for event in note.events]
+
+
+def test_an_event_type_that_coalesces_is_replaced_in_place():
+    note = committed(Note())
+    note.tag_as("old")
+    note.change("text")
+    note.tag_as("new")
+
+    assert [("NoteTagged", "new"), ("NoteChanged", "text")] == [
+        (event.action, getattr(event, "tag", None) or event.text) for event in note.events
+    ]
+
+
+def test_events_cannot_be_written_from_outside():
+    note = committed(Note())
+    note.change("x")
+
+    assert isinstance(note.events, tuple)
+    with pytest.raises((AttributeError, ValueError)):
+        note.events = ()
+
+
+def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
+    for note in (Note(), committed(Note())):
+        note.change("before")
+        taken = note.take_events()
+        note.change("since")
+        note.mark_committed(version=2, etag='"2"', taken=taken)
+
+        assert ["since"] == [event.text for event in note.events]
+        assert (2, '"2"', False) == (note.version, note.etag, note.is_new)
+
+
+def test_an_event_that_replaced_one_during_the_commit_stays():
+    note = committed(Note())
+    note.tag_as("before")
+    taken = note.take_events()
+    note.tag_as("since")
+    note.mark_committed(version=2, etag='"2"', taken=taken)
+
+    assert ["since"] == [event.tag for event in note.events]
+
+
+def test_a_restored_entity_has_its_state_and_nothing_recorded():
+    note = Note.restore({"id": "n", "text": "x", "somebodyElses": 1}, version=4, etag='"4"')
+    assert ("n", "x", 4, '"4"', ()) == (note.id, note.text, note.version, note.etag, note.events)
+
+
+def test_the_stored_type_is_the_class_name_unless_it_is_given():
+    class InkWell(Entity):
+        pass
+
+    class Quill(Entity):
+        entity_type = "pen"
+
+    assert ("inkWell", "pen") == (InkWell.entity_type, Quill.entity_type)
+
+
+def test_the_partition_key_is_the_id_unless_the_type_says_otherwise():
+    assert ("n", "b") == (Note(id="n").partition_key, Line(book="b").partition_key)
+
+
+def test_the_id_cannot_change_and_values_are_checked_when_set():
+    note = Note()
+    with pytest.raises(ValidationError):
+        note.id = "other"
+    with pytest.raises(ValidationError):
+        note.text = 3
+
+
+@pytest.mark.parametrize("name", ["version", "etag", "events", "partition_key"])
+def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic warns of it too
+        with pytest.raises(TypeError, match=f"named '{name}'"):
+            type("Hiding", (Entity,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+def test_a_copy_records_its_own_events_and_under_another_id_is_new():
+    note = Note(id="a")
+    note.mark_committed(version=3, etag='"3"', taken=note.take_events())
+    same, other, deep = note.model_copy(), note.model_copy(update={"id": "b"}), note.model_copy(deep=True)
+    for copied in (same, other, deep):
+        copied.change("x")
+
+    assert () == note.events
+    assert [(3, '"3"'), (0, None), (3, '"3"')] == [(c.version, c.etag) for c in (same, other, deep)]
+    note.mark_committed(version=4, etag='"4"', taken=note.take_events())
+    assert [3, 0, 3] == [copied.version for copied in (same, other, deep)]
+
+
+def test_a_mark_of_deletion_that_the_store_could_not_see_is_refused():
+    class Archived(Entity):
+        archived: bool = False
+
+        @property
+        def hidden(self) -> bool:
+            return self.archived
+
+        def delete(self) -> None:
+            self.archived = True
+
+    assert not is_deleted(Archived(archived=True))
+
+    with pytest.raises(TypeError, match="stored under that name"):
+
+        class Computed(Archived):
+            @property
+            def deleted(self) -> bool:
+                return self.archived
+
+    with pytest.raises(TypeError, match="stored under that name"):
+
+        class Aliased(Archived):
+            deleted: bool = Field(default=False, alias="isDeleted")
+
+    with pytest.raises(TypeError, match="stored under that name"):
+
+        class Dated(Archived):
+            deleted: datetime | None = None

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import warnings
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import Field, ValidationError
+
+from cosmos_outbox import DomainEvent
+from cosmos_outbox.domain.events import event_type_named
+
+
+class SeatTaken(DomainEvent):
+    seat_number: int
+    taken_on: datetime
+
+
+class SeatFreed(DomainEvent):
+    action = "seat.freed"
+    schema_version = 3
+    ttl = timedelta(hours=1)
+
+
+def test_the_payload_is_camel_case_json_with_id_action_and_time_first():
+    event = SeatTaken(
+        id="e1",
+        created_at=datetime(2026, 1, 2, tzinfo=UTC),
+        seat_number=7,
+        taken_on=datetime(2026, 1, 3, tzinfo=UTC),
+    )
+    payload = event.payload()
+
+    assert ["id", "action", "createdAt", "seatNumber", "takenOn"] == list(payload)
+    assert {
+        "id": "e1",
+        "action": "SeatTaken",
+        "createdAt": "2026-01-02T00:00:00Z",
+        "seatNumber": 7,
+        "takenOn": "2026-01-03T00:00:00Z",
+    } == json.loads(json.dumps(payload))
+
+
+def test_two_events_have_two_ids():
+    assert SeatFreed().id != SeatFreed().id
+
+
+def test_an_event_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        SeatFreed().id = "other"
+
+
+def test_a_type_has_its_own_name_version_and_time_to_live_or_the_defaults():
+    assert ("seat.freed", 3, timedelta(hours=1)) == (
+        SeatFreed.action,
+        SeatFreed.schema_version,
+        SeatFreed.ttl,
+    )
+    assert ("SeatTaken", 1, timedelta(days=10)) == (SeatTaken.action, SeatTaken.schema_version, SeatTaken.ttl)
+
+
+def test_a_subclass_does_not_inherit_the_name():
+    class SeatFreedEarly(SeatFreed):
+        pass
+
+    assert ("SeatFreedEarly", 3) == (SeatFreedEarly.action, SeatFreedEarly.schema_version)
+
+
+def test_types_are_found_by_their_name():
+    assert SeatFreed is event_type_named("seat.freed")
+    assert None is event_type_named("SeatFreed")
+
+
+def test_two_types_of_one_name_are_refused_with_both_named():
+    with pytest.raises(TypeError, match=r"seat\.freed.*SeatFreed.*OtherSeatFreed"):
+
+        class OtherSeatFreed(DomainEvent):
+            action = "seat.freed"
+
+    assert SeatFreed is event_type_named("seat.freed")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"action": ""}, {"schema_version": 0}, {"ttl": timedelta(0)}, {"ttl": timedelta(days=30000)}],
+)
+def test_a_type_that_could_not_be_stored_or_read_is_refused_where_it_is_defined(wrong: dict[str, object]):
+    with pytest.raises(TypeError, match="Impossible needs"):
+        type("Impossible", (DomainEvent,), {**wrong, "__module__": __name__})
+
+
+@pytest.mark.parametrize("name", ["action", "ttl", "coalesce", "schema_version"])
+def test_a_field_that_would_hide_what_is_said_of_the_type_is_refused(name: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydantic warns of it too
+        with pytest.raises(TypeError, match=f"named '{name}'"):
+            type("Hiding", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+def test_a_field_that_would_be_stored_as_the_action_is_refused():
+    with pytest.raises(TypeError, match="'action'"):
+
+        class Disguised(DomainEvent):
+            kind: str = Field(alias="action")

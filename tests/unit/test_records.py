@@ -1,0 +1,125 @@
+"""
+Hooks hear what happened; what one of them makes of it changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.errors import NotFound
+from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
+from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record, guarded
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.ttl import TtlGuard
+from tests.unit.relay.factories import batch, event
+
+RECORD = EventsDeleted(partition_key="k", events=1)
+
+
+def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(caplog: pytest.LogCaptureFixture):
+    heard = []
+
+    def failing(record: Record) -> None:
+        heard.append(record)
+        raise ZeroDivisionError("a mistake in somebody's dashboard")
+
+    guarded(failing)(RECORD)
+    assert [RECORD] == heard
+    (line,) = caplog.records
+    assert "hook.failed EventsDeleted" == line.getMessage()
+    assert line.exc_info is not None
+    assert line.exc_info[0] is ZeroDivisionError
+
+
+def test_a_cancellation_is_no_mistake_of_a_hook():
+    def cancelled(_: Record) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        guarded(cancelled)(RECORD)
+
+
+def broken(_: Record) -> None:
+    raise ZeroDivisionError("a mistake in somebody's dashboard")
+
+
+@pytest.fixture
+def a_hook_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """
+    See to it in the end that one did: otherwise the test proves nothing.
+    """
+    yield
+    assert any(line.getMessage().startswith("hook.failed") for line in caplog.get_records("call"))
+
+
+async def nothing(_: ChangeBatch) -> None:
+    """
+    Have everything sent.
+    """
+
+
+async def alone() -> tuple[str, ...]:
+    """
+    Say that no other processor reads the container.
+    """
+    return ()
+
+
+@pytest.mark.usefixtures("a_hook_fails")
+async def test_a_hook_of_the_relay_that_raises_has_nothing_sent_again():
+    broker = MemoryBroker()
+    await Relay(broker.publisher(), notify=broken)(batch(event("k", 1), event("k", 2)))
+    assert (2, 0) == (len(broker.accepted), broker.duplicates)
+
+
+@pytest.mark.usefixtures("a_hook_fails")
+async def test_a_hook_of_the_guard_over_times_to_live_that_raises_fails_no_page():
+    document = {**event("k", 1), "ttl": 60}
+    guard = TtlGuard(nothing, notify=broken, now=lambda: document["_ts"] + 59)
+    await guard(batch(document))
+
+
+@pytest.mark.usefixtures("a_hook_fails")
+async def test_a_hook_of_retention_that_raises_keeps_no_event():
+    container = MemoryContainer()
+    for number in (1, 2):
+        document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
+        await container.commit("k", [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
+    async with Retention(
+        nothing, container, delete={"*"}, others=alone, keep=timedelta(seconds=60), notify=broken
+    ) as retention:
+        for number in (1, 2):
+            await retention(ChangeBatch(lease="0", documents=(event("k", number),), page=number))
+            retention.hear(LeaseCheckpointed(lease="0", pages=number))
+            await asyncio.sleep(61)
+    for number in (1, 2):
+        with pytest.raises(NotFound):
+            await container.read(event("k", number)["id"], "k")
+
+
+@pytest.mark.usefixtures("a_hook_fails")
+async def test_a_hook_of_the_processor_that_raises_stops_nothing():
+    handled = asyncio.Event()
+
+    async def handle(_: ChangeBatch) -> None:
+        handled.set()
+
+    container = MemoryContainer()
+    await container.commit(
+        "k", [Write(kind=WriteKind.CREATE, id="1", document={"id": "1", "partitionKey": "k"})]
+    )
+    options = ProcessorOptions(processor_name="p")
+    processor = ChangeFeedProcessor(container, MemoryLeases(), handle, options, hooks=(broken,))
+    running = asyncio.create_task(processor.run())
+    await handled.wait()
+    processor.stop()
+    await running

@@ -1,0 +1,947 @@
+"""
+A commit is written once and reported truly, whatever happens to requests and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox import (
+    CommitOutcomeUnknown,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    Outbox,
+    PreconditionFailed,
+    RetryOptions,
+    StoreUnavailable,
+    TooManyRequests,
+    UnitOfWork,
+    UsageError,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.documents import TRAIL_LENGTH
+from cosmos_outbox.ports import CommitResult, Write, WriteKind
+from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.notes import Line, Note, NoteDeleted, actions, events, stored
+
+F = CommitFault
+
+
+async def written_note(container: MemoryContainer, text: str = "first") -> Note:
+    async with Outbox(container).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text=text))
+        await uow.commit()
+    return note
+
+
+async def changed_by_somebody_else(container: MemoryContainer, note_id: str) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        (await uow.repository(Note).read(note_id)).change("somebody else's")
+        await uow.commit()
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_while_creating_is_survived_with_one_entity_and_one_event(fault: CommitFault):
+    container = MemoryContainer()
+    store = FaultyStore(container, [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text="hello"))
+        commit = await uow.commit()
+    await store.arrived()
+
+    document = await container.read(note.id, note.id)
+    assert [commit.events[0].id] == [event["id"] for event in events(container)]
+    assert (1, document["_etag"]) == (note.version, note.etag)
+    assert (1, "hello") == (document["version"], document["data"]["text"])
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_while_changing_is_survived_with_one_new_version_and_one_event(fault: CommitFault):
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container, [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        mine = await uow.repository(Note).read(note.id)
+        mine.change("second")
+        await uow.commit()
+        mine.change("third")  # the etag of the resolved commit is good for the next
+        await uow.commit()
+    await store.arrived()
+
+    assert ["NoteWritten", "NoteChanged", "NoteChanged"] == actions(container)
+    assert (3, "third") == (
+        (stored(container, "note")[0])["version"],
+        stored(container, "note")[0]["data"]["text"],
+    )
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_is_survived_by_a_commit_without_events(fault: CommitFault):
+    container = MemoryContainer()
+    store = FaultyStore(container, [fault, None, fault])
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b", text="one"))
+        await uow.commit()
+        line.text = "two"
+        uow.repository(Line).update(line)
+        await uow.commit()
+    await store.arrived()
+
+    assert [(2, "two")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("fault", list(CommitFault))
+async def test_a_fault_while_deleting_for_good_leaves_nothing(fault: CommitFault):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        await uow.commit()
+    store = FaultyStore(container, [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        await uow.repository(Line).delete(line.id, partition_key="b")
+        if fault is CommitFault.RESENT:  # nothing is left that could tell our own deletion from another's
+            with pytest.raises(NotFound):
+                await uow.commit()
+        else:
+            await uow.commit()
+    await store.arrived()
+
+    assert [] == stored(container, "line")
+
+
+async def test_a_lost_answer_costs_no_second_write():
+    store = FaultyStore(MemoryContainer(), [F.LOST_AFTER])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        commit = await uow.commit()
+
+    assert (1, 1) == (store.commits, commit.attempts)
+
+
+async def test_a_lost_answer_that_a_stale_replica_denies_is_still_found_out():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.STALE, ReadFault.STALE])
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.commit()
+
+    assert (2, ["NoteWritten"]) == (store.commits, actions(container))
+    assert note.version == 1
+
+
+async def test_a_lost_answer_is_success_also_where_somebody_changed_the_entity_since_and_then_the_etag_is_unknown():
+    container = MemoryContainer()
+    note = await written_note(container)
+
+    class Overtaken(FaultyStore):
+        async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+            if self.commits == 1 and self.reads == 1:
+                await changed_by_somebody_else(container, note.id)
+            return await super().read(document_id, partition_key, if_none_match=if_none_match)
+
+    store = Overtaken(container, [F.LOST_AFTER])
+    async with Outbox(store).unit_of_work() as uow:
+        mine = await uow.repository(Note).read(note.id)
+        mine.change("mine")
+        await uow.commit()
+        assert (2, None) == (mine.version, mine.etag)
+
+        mine.change("too late")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+    assert [1, 2, 3] == [event["meta"]["entityVersion"] for event in events(container)]
+
+
+@pytest.mark.parametrize("lost", [F.LOST_BEFORE, F.LATE])
+async def test_a_collision_behind_a_lost_request_is_a_precondition_failed(lost: CommitFault):
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container, [lost])
+    async with Outbox(store).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("mine")
+        await changed_by_somebody_else(container, note.id)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+    await store.arrived()
+
+    assert ["NoteWritten", "NoteChanged"] == actions(container)
+    assert "somebody else's" == stored(container, "note")[0]["data"]["text"]
+
+
+async def test_an_id_that_is_taken_is_a_conflict_also_after_a_lost_request():
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container, [F.LOST_BEFORE])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note(id=note.id))
+        with pytest.raises(Conflict) as caught:
+            await uow.commit()
+
+    assert note.id == caught.value.document_id
+    assert ["NoteWritten"] == actions(container)
+
+
+async def test_throttling_waits_as_long_as_the_service_asks():
+    store = FaultyStore(MemoryContainer(), [F.THROTTLED] * 3)
+    began = asyncio.get_running_loop().time()
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        commit = await uow.commit()
+
+    assert 4 == commit.attempts
+    assert 0.6 <= asyncio.get_running_loop().time() - began < 3
+
+
+async def test_throttling_beyond_the_deadline_is_reported_with_what_the_service_asked_for():
+    store = FaultyStore(MemoryContainer(), [F.THROTTLED] * 1000)
+    began = asyncio.get_running_loop().time()
+    async with Outbox(store, retries=RetryOptions(deadline_seconds=5)).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(TooManyRequests) as caught:
+            await uow.commit()
+        assert 0.2 == caught.value.retry_after
+        assert asyncio.get_running_loop().time() - began <= 5
+
+        store.commit_faults.clear()  # everything is still pending
+        assert 1 == (await uow.commit()).attempts
+
+
+async def test_a_service_that_refuses_for_the_whole_deadline_is_unavailable_and_the_outcome_known():
+    store = FaultyStore(MemoryContainer(), [F.REFUSED] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(StoreUnavailable):
+            await uow.commit()
+
+
+async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commit_finds_it_out():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER] * 1000, [ReadFault.UNAVAILABLE] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text="first"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        assert note.is_new
+
+        store.commit_faults.clear()
+        store.read_faults.clear()
+        note.change("second")
+        commit = await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged"] == actions(container)
+    assert ["NoteWritten", "NoteChanged"] == [event.action for event in commit.events]
+    assert [1, 2] == [event["meta"]["entityVersion"] for event in events(container)]
+    assert "first" == events(container)[0]["data"]["text"]
+
+
+@asynccontextmanager
+async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork, Line]]:
+    """
+    A line was created, but its creator was not told.
+    """
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(id="l", book="b", text="old"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.read_faults.clear()
+        yield container, uow, line
+
+
+async def test_what_a_program_that_does_not_count_wrote_over_a_creation_is_not_taken_for_ours():
+    container = MemoryContainer()
+    theirs = {"id": "n", "partitionKey": "n", "type": "note", "data": {"id": "n", "text": "theirs"}}
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 40)
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(id="n", text="mine"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.read_faults.clear()
+        await container.commit("n", [Write(kind=WriteKind.REPLACE, id="n", document=theirs)])
+        await uow.commit()
+        note.tag_as("mine")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+    assert ["theirs"] == [d["data"]["text"] for d in stored(container, "note")]
+
+
+async def test_a_change_after_an_unknown_outcome_is_written_too():
+    async with creation_in_doubt() as (container, uow, line):
+        line.text = "new"
+        uow.repository(Line).update(line)
+        commit = await uow.commit()
+
+    assert 2 == commit.operations
+    assert [(2, "new")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("lost", [F.LOST_AFTER, F.LOST_BEFORE])
+@pytest.mark.parametrize("how", ["created", "updated", "told", "glanced at"])
+async def test_an_edit_after_an_unknown_outcome_is_written_too_though_nobody_asks_for_it_again(
+    how: str, lost: CommitFault
+):
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        notes = uow.repository(Note)
+        note = notes.create(Note(text="old"))
+        if how != "created":
+            await uow.commit()
+        if how == "updated":
+            notes.update(note)
+        elif how != "created":
+            note.change("told") if how == "told" else note.glance()
+        store.commit_faults, store.read_faults = [lost] * 40, [ReadFault.UNAVAILABLE] * 40
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.commit_faults, store.read_faults = [], []
+        version = note.version
+        note.text = "new"
+        commit = await uow.commit()
+        assert 0 == (await uow.commit()).operations
+    assert (version + 2, "new") == (note.version, stored(container, "note")[0]["data"]["text"])
+    assert commit.operations == (2 if how == "updated" else 3)
+
+
+async def test_what_was_not_edited_after_an_unknown_outcome_is_not_written_again():
+    async with creation_in_doubt() as (container, uow, line):
+        line.text = "old"
+        commit = await uow.commit()
+
+    assert (1, 1) == (commit.operations, stored(container, "line")[0]["version"])
+
+
+async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_outcome_was_unknown():
+    async with creation_in_doubt() as (container, uow, line):
+        await changed_line(container, "theirs")
+        line.text = "mine"
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+        assert 1 == line.version
+        assert "theirs" == (await uow.repository(Line).read("l", partition_key="b")).text
+
+    assert ["theirs"] == [d["data"]["text"] for d in stored(container, "line")]
+
+
+async def test_a_deletion_after_an_unknown_outcome_is_carried_out_too():
+    async with creation_in_doubt() as (container, uow, _):
+        await uow.repository(Line).delete("l", partition_key="b", hard=True)
+        await uow.commit()
+
+    assert [] == stored(container, "line")
+
+
+async def test_a_lost_answer_to_a_change_beside_a_deletion_is_found_out():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "ac":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+    async with Outbox(FaultyStore(container, [F.LOST_AFTER])).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("a", partition_key="b"))
+        await lines.delete("c", partition_key="b")
+        await uow.commit()
+
+    assert [("a", 2)] == [(d["id"], d["version"]) for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("others", ["a", "b", "c", "ac"])
+async def test_a_lost_deletion_of_several_is_not_taken_for_written_because_somebody_deleted_some_of_them(
+    others: str,
+):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "abc":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+
+    async def theirs() -> None:
+        await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in others])
+
+    async with Outbox(Overtaken(container, F.LOST_BEFORE, theirs)).unit_of_work() as uow:
+        for line_id in "abc":
+            await uow.repository(Line).delete(line_id, partition_key="b")
+        with pytest.raises(NotFound):
+            await uow.commit()
+
+    assert set("abc") - set(others) == {document["id"] for document in container.documents()}
+
+
+@pytest.mark.parametrize("lost", [F.LOST_AFTER, F.LOST_BEFORE])
+async def test_a_lost_deletion_of_several_is_written_where_none_of_them_is_left(lost: CommitFault):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "abc":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+    async with Outbox(FaultyStore(container, [lost])).unit_of_work() as uow:
+        for line_id in "abc":
+            await uow.repository(Line).delete(line_id, partition_key="b")
+        await uow.commit()
+
+    assert () == container.documents()
+
+
+@pytest.mark.parametrize("rest", [F.LOST_BEFORE, F.THROTTLED, F.REFUSED])
+async def test_a_lost_request_may_still_arrive_so_its_outcome_is_unknown_when_the_time_is_up(
+    rest: CommitFault,
+):
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LATE] + [rest] * 1000, late_seconds=60)
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        await store.arrived()
+        store.commit_faults.clear()
+        assert 0 == (await uow.commit()).attempts
+
+    assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+async def changed_line(container: MemoryContainer, text: str) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        line = await uow.repository(Line).read("l", partition_key="b")
+        line.text = text
+        uow.repository(Line).update(line)
+        await uow.commit()
+
+
+async def with_line(container: MemoryContainer) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Line).create(Line(id="l", book="b"))
+        await uow.commit()
+
+
+async def replaced_by_a_program_without_trail(container: MemoryContainer) -> None:
+    document = {
+        "id": "l",
+        "partitionKey": "b",
+        "type": "line",
+        "data": {"id": "l", "book": "b", "text": "theirs"},
+    }
+    await container.commit("b", [Write(kind=WriteKind.REPLACE, id="l", document=document)])
+
+
+async def deleted_line(container: MemoryContainer) -> None:
+    await container.commit("b", [Write(kind=WriteKind.DELETE, id="l")])
+
+
+class Overtaken(FaultyStore):
+    """
+    Something happens behind the first commit, before anybody looks whether it was written.
+    """
+
+    def __init__(
+        self, container: MemoryContainer, fault: CommitFault, happens: Callable[[], Awaitable[None]]
+    ):
+        super().__init__(container, [fault])
+        self._happens: Callable[[], Awaitable[None]] | None = happens
+
+    async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+        if self.commits == 1 and self._happens is not None:
+            happens, self._happens = self._happens, None
+            await happens()
+        return await super().read(document_id, partition_key, if_none_match=if_none_match)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("lost", [F.LOST_AFTER, F.LOST_BEFORE])
+async def test_what_became_of_a_change_without_events_is_found_out_after_later_changes(
+    lost: CommitFault, times: int
+):
+    container = MemoryContainer()
+    await with_line(container)
+
+    async def later() -> None:
+        for n in range(times):
+            await changed_line(container, f"theirs {n}")
+
+    async with Outbox(Overtaken(container, lost, later)).unit_of_work() as uow:
+        line = await uow.repository(Line).read("l", partition_key="b")
+        line.text = "mine"
+        uow.repository(Line).update(line)
+        if lost is F.LOST_AFTER:
+            await uow.commit()
+            assert (2, None) == (line.version, line.etag)
+        else:
+            with pytest.raises(PreconditionFailed):
+                await uow.commit()
+
+    assert [times + 1 + (lost is F.LOST_AFTER)] == [d["version"] for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("happens", [replaced_by_a_program_without_trail, deleted_line])
+async def test_a_lost_answer_whose_only_trace_is_gone_is_unknown_for_good_and_asks_for_a_rollback(
+    happens: Callable[[MemoryContainer], Awaitable[None]],
+):
+    container = MemoryContainer()
+    await with_line(container)
+    store = Overtaken(container, F.LOST_AFTER, lambda: happens(container))
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+        assert caught.value.final
+        with pytest.raises(UsageError, match="roll back"):
+            await uow.commit()
+
+        uow.rollback()
+        assert 0 == (await uow.commit()).operations
+
+
+async def test_a_change_that_was_answered_with_a_refusal_is_refused_however_often_others_wrote():
+    container = MemoryContainer()
+    await with_line(container)
+    async with Outbox(container).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        for n in range(TRAIL_LENGTH + 2):
+            await changed_line(container, f"theirs {n}")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+
+async def test_an_id_that_is_taken_is_a_conflict_also_without_events_and_after_later_changes():
+    container = MemoryContainer()
+    await with_line(container)
+    await changed_line(container, "theirs")
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Line).create(Line(id="l", book="b"))
+        with pytest.raises(Conflict):
+            await uow.commit()
+
+
+async def test_an_unexpected_error_behind_a_write_leaves_its_outcome_in_doubt():
+    class Broken(FaultyStore):
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            result = await super().commit(partition_key, writes)
+            if self.commits == 1:
+                raise RuntimeError("a fault of the SDK")
+            return result
+
+    container = MemoryContainer()
+    async with Outbox(Broken(container)).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(RuntimeError):
+            await uow.commit()
+        await uow.commit()
+
+    assert ["NoteWritten"] == actions(container)
+
+
+async def test_a_request_that_never_ends_is_given_up_and_repeated():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.HANGING_AFTER], [ReadFault.HANGING])
+    async with Outbox(store, retries=RetryOptions(attempt_seconds=1)).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        await uow.commit()
+
+    assert ["NoteWritten"] == actions(container)
+
+
+async def test_a_refusal_of_another_kind_after_a_lost_answer_is_unknown_not_failed():
+    class Confused(FaultyStore):
+        async def commit(self, partition_key, writes):
+            if self.commits == 1:
+                self.commits += 1
+                raise InvalidRequest
+            return await super().commit(partition_key, writes)
+
+    store = Confused(MemoryContainer(), [F.LOST_AFTER], [ReadFault.UNAVAILABLE])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Note).create(Note())
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+
+
+async def test_a_cancelled_commit_is_settled_by_the_next_one():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.HANGING_AFTER])
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(text="x"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await uow.commit()
+        await uow.commit()
+
+    assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+async def test_a_collision_that_can_be_nobody_elses_is_reported_without_asking_further():
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("mine")
+        await changed_by_somebody_else(container, note.id)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+    assert 1 == store.reads
+
+
+class Nameless(FaultyStore):
+    """
+    A store whose refusals do not tell which document they are about, nor its etag.
+    """
+
+    names = False
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        try:
+            return await super().commit(partition_key, writes)
+        except (Conflict, PreconditionFailed) as refusal:
+            raise type(refusal)(document_id=refusal.document_id if self.names else None) from refusal
+
+
+async def test_a_refusal_that_names_no_document_may_be_our_own_echo():
+    container = MemoryContainer()
+    async with Outbox(Nameless(container, [F.RESENT])).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.commit()
+    assert (1, ["NoteWritten"]) == (note.version, actions(container))
+
+
+@pytest.mark.parametrize(("names", "stale", "reads"), [(False, None, 2), (True, ReadFault.UNAVAILABLE, 2)])
+async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
+    names: bool, stale: ReadFault | None, reads: int
+):
+    container = MemoryContainer()
+    note = await written_note(container)
+    store = Nameless(container, reads=[None, stale])
+    store.names = names
+    async with Outbox(store).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("mine")
+        await changed_by_somebody_else(container, note.id)
+        with pytest.raises(PreconditionFailed) as caught:
+            await uow.commit()
+    assert (None, reads) == (caught.value.actual, store.reads)
+
+
+async def test_an_event_id_that_another_event_has_is_a_conflict():
+    container = MemoryContainer()
+    for attempt in range(2):
+        async with Outbox(container).unit_of_work() as uow:
+            line = uow.repository(Line).create(Line(book="b"))
+            line.record(NoteDeleted(id="e", note_id=line.id))
+            if attempt:
+                with pytest.raises(Conflict, match="'e'"):
+                    await uow.commit()
+            else:
+                await uow.commit()
+
+
+async def test_a_creation_without_events_that_a_stale_replica_denies_is_still_found_out():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.STALE, ReadFault.STALE])
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        await uow.commit()
+    assert (1, 2) == (line.version, store.commits)
+
+
+async def recreated_line(container: MemoryContainer) -> None:
+    await deleted_line(container)
+    await with_line(container)
+
+
+@pytest.mark.parametrize(
+    ("creates", "happens"), [(True, replaced_by_a_program_without_trail), (False, recreated_line)]
+)
+async def test_a_trail_that_somebody_began_anew_proves_nothing(
+    creates: bool, happens: Callable[[MemoryContainer], Awaitable[None]]
+):
+    container = MemoryContainer()
+    if not creates:
+        await with_line(container)
+    store = Overtaken(container, F.LOST_AFTER, lambda: happens(container))
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        if creates:
+            lines.create(Line(id="l", book="b"))
+        else:
+            lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+    assert caught.value.final
+
+
+async def test_a_lost_answer_whose_trace_was_cut_off_the_trail_is_unknown_for_good():
+    container = MemoryContainer()
+    await with_line(container)
+
+    async def later() -> None:
+        for n in range(TRAIL_LENGTH + 1):
+            await changed_line(container, str(n))
+
+    async with Outbox(Overtaken(container, F.LOST_AFTER, later)).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+    assert caught.value.final
+
+
+@pytest.mark.parametrize("glances", [0, TRAIL_LENGTH], ids=["short trail", "full trail"])
+async def test_a_trail_that_leads_past_us_proves_that_we_were_not_there(glances: int):
+    container = MemoryContainer(now=lambda: 0.0)
+    note = await written_note(container)
+
+    async def glanced_at() -> None:
+        async with Outbox(container).unit_of_work() as uow:
+            (await uow.repository(Note).read(note.id)).glance()
+            await uow.commit()
+
+    async def later() -> None:
+        await changed_by_somebody_else(container, note.id)  # takes our version, and leaves no trail
+        if not glances:
+            await glanced_at()
+
+    for _ in range(glances):
+        await glanced_at()
+    async with Outbox(Overtaken(container, F.LOST_BEFORE, later)).unit_of_work() as uow:
+        mine = await uow.repository(Note).read(note.id)
+        mine.text = "mine"
+        uow.repository(Note).update(mine)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+
+async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_both_are_gone():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "ac":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+
+    async def theirs() -> None:
+        await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in "ac"])
+
+    async with Outbox(Overtaken(container, F.LOST_BEFORE, theirs)).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("a", partition_key="b"))
+        await lines.delete("c", partition_key="b")
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+    assert caught.value.final
+
+
+async def test_a_lost_change_beside_a_deletion_is_told_by_what_stays_though_the_deleted_one_is_there_again():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for line_id in "al":
+            uow.repository(Line).create(Line(id=line_id, book="b"))
+        await uow.commit()
+
+    async def theirs() -> None:
+        await with_line(container)
+        for _ in range(2):
+            await changed_line(container, "theirs")
+
+    store = Overtaken(container, F.LOST_AFTER, theirs)
+    store.read_faults = [None, None, ReadFault.UNAVAILABLE]  # so that the deletion is sent again, and refused
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        await lines.delete("l", partition_key="b", hard=True)
+        lines.update(await lines.read("a", partition_key="b"))
+        assert 2 == (await uow.commit()).attempts
+
+    assert [("a", 2), ("l", 3)] == sorted((d["id"], d["version"]) for d in stored(container, "line"))
+
+
+async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_BEFORE] * 1000, [ReadFault.UNAVAILABLE] * 1000)
+    async with Outbox(store).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.commit_faults, store.read_faults = [], []
+        line.record(NoteDeleted(note_id=line.id))
+        commit = await uow.commit()
+        line.record(NoteDeleted(note_id=line.id))
+        alone = await uow.commit()
+
+    assert (2, 3, 1) == (commit.attempts, commit.operations, len(commit.events))
+    assert commit.request_charge > alone.request_charge > 0
+    assert events(container)[0]["meta"]["commitId"] == commit.id
+
+
+async def test_what_was_read_anew_while_an_outcome_is_unknown_is_a_change_of_its_own():
+    container = MemoryContainer()
+    await with_line(container)
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(lines.create(Line(id="l", book="b", text="created")))
+        with pytest.raises(Conflict):
+            await uow.commit()
+        await deleted_line(container)
+        store.commit_faults, store.read_faults = [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 1000
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.read_faults = []
+        line = await lines.read("l", partition_key="b")
+        line.text = "changed"
+        lines.update(line)
+        assert 2 == (await uow.commit()).operations
+
+    assert [(2, "changed")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
+
+
+async def test_what_was_read_anew_is_not_refused_with_what_it_took_the_place_of():
+    container = MemoryContainer()
+    await with_line(container)
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.update(await lines.read("l", partition_key="b"))
+        await changed_line(container, "theirs")
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+        store.commit_faults, store.read_faults = [F.LOST_BEFORE] * 1000, [ReadFault.UNAVAILABLE] * 1000
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+        store.commit_faults, store.read_faults = [], []
+        line = lines.update(await lines.read("l", partition_key="b"))
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+        assert line is await lines.read("l", partition_key="b")
+        await uow.commit()
+
+    assert 3 == line.version
+
+
+# Any sequence of operations, commits, faults and collisions
+
+
+@dataclass
+class Model:
+    """
+    What the store has to hold.
+    """
+
+    notes: dict[str, tuple[int, str, bool]] = field(default_factory=dict)
+    events: dict[str, list[str]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(container: MemoryContainer) -> Model:
+        model = Model()
+        for document in stored(container, "note"):
+            data = document["data"]
+            model.notes[data["id"]] = (document["version"], data["text"], data["deleted"])
+            model.events[data["id"]] = [event["id"] for event in events(container, data["id"])]
+        return model
+
+    def apply(self, note: Note, committed: list[str]) -> None:
+        self.notes[note.id] = (note.version, note.text, note.deleted)
+        self.events.setdefault(note.id, []).extend(committed)
+
+
+commit_faults = st.lists(st.none() | st.sampled_from(CommitFault), max_size=5)
+read_faults = st.lists(st.none() | st.sampled_from(ReadFault), max_size=3)
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["create", "change", "change", "update", "delete", "collide"]),
+        st.integers(0, 3),
+        st.integers(0, 2),  # further changes in the same commit
+        commit_faults,
+        read_faults,
+        st.booleans(),  # commit again after a failure, or give up
+    ),
+    max_size=12,
+)
+
+
+@given(operations)
+async def test_the_store_holds_what_the_model_says_and_each_event_once_in_order(steps):
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    outbox = Outbox(store)
+    model = Model()
+    for number, (chosen, which, more, faults, stale, insists) in enumerate(steps):
+        store.commit_faults, store.read_faults = [], []
+        alive = [note_id for note_id, (_, _, deleted) in sorted(model.notes.items()) if not deleted]
+        operation = chosen if alive else "create"
+        async with outbox.unit_of_work() as uow:
+            note = await _prepared(uow, operation, alive[which % len(alive)] if alive else "", number, more)
+            recorded = [event.id for event in note.events]
+            if operation == "collide":
+                await changed_by_somebody_else(container, note.id)
+                await store.arrived()
+                model = Model.of(container)
+            store.commit_faults, store.read_faults = list(faults), list(stale)
+            await _commit(uow, note, recorded, model, insists=insists)
+        await store.arrived()
+
+        actual = Model.of(container)
+        assert (model.notes, model.events) == (actual.notes, actual.events)
+        for note_id in actual.notes:
+            positions = [
+                (event["meta"]["entityVersion"], event["meta"]["sequence"])
+                for event in events(container, note_id)
+            ]
+            assert sorted(positions) == positions
+
+
+async def _prepared(uow: UnitOfWork, operation: str, note_id: str, number: int, more: int) -> Note:
+    notes = uow.repository(Note)
+    if operation == "create":
+        note = notes.create(Note(text=f"created {number}"))
+    elif operation == "delete":
+        note = await notes.delete(note_id)
+    else:
+        note = await notes.read(note_id)
+        note.text = f"set {number}"
+        notes.update(note)
+        if operation != "update":
+            note.change(f"changed {number}")
+    for extra in range(more):
+        note.change(f"changed {number}.{extra}")
+    return note
+
+
+async def _commit(uow: UnitOfWork, note: Note, recorded: list[str], model: Model, *, insists: bool) -> None:
+    while True:
+        try:
+            commit = await uow.commit()
+        except CommitOutcomeUnknown:
+            continue  # faults are used up in the end
+        except (PreconditionFailed, TooManyRequests, StoreUnavailable) as error:
+            assert recorded == [event.id for event in note.events]
+            if insists and error.retriable:
+                continue
+            return
+        assert recorded == [event.id for event in commit.events]
+        assert () == (() if note.is_new else note.events)
+        model.apply(note, recorded)
+        return
+
+
+async def test_an_id_that_is_taken_by_a_document_nobody_can_read_is_never_reported_as_success():
+    class Vanishing(MemoryContainer):
+        """The document in the way expires between the refusal and the look."""
+
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            raise Conflict(document_id=writes[0].id)
+
+    container = Vanishing()
+    async with Outbox(container, retries=RetryOptions(deadline_seconds=5)).unit_of_work() as uow:
+        uow.repository(Note).create(Note(text="hello"))
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+
+    assert () == container.documents()

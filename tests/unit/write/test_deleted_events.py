@@ -1,0 +1,174 @@
+"""
+An event that is absent long after its commit was first sent tells nothing: it may have been sent and deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cosmos_outbox import CommitOutcomeUnknown, Outbox, PreconditionFailed, RetryOptions, UnitOfWork
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.relay.retention import DEFAULT_KEEP
+from cosmos_outbox.write.batch import PROVES_FOR
+from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
+from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.notes import Note, actions, events, stored
+
+F = CommitFault
+CHANGES = ["create", "update", "delete"]
+AWAY = RetryOptions(deadline_seconds=10)
+
+
+async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> None:
+    """
+    Ask for a change of the note `n` that raises an event.
+    """
+    notes = uow.repository(Note)
+    if change == "create":
+        notes.create(Note(id="n", text="mine"))
+        return
+    async with Outbox(container).unit_of_work() as before:
+        before.repository(Note).create(Note(id="n"))
+        await before.commit()
+    if change == "update":
+        (await notes.read("n")).change("mine")
+    else:
+        await notes.delete("n", hard=True)
+
+
+async def left_in_doubt(store: FaultyStore, uow: UnitOfWork, fault: CommitFault) -> None:
+    """
+    Commit while the store goes away, and let it come back.
+    """
+    store.commit_faults, store.read_faults = [fault, *[F.LOST_BEFORE] * 100], [ReadFault.UNAVAILABLE] * 100
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        await uow.commit()
+    assert not caught.value.final
+    store.commit_faults, store.read_faults = [], []
+
+
+def test_whatever_counts_as_a_proof_stays_for_longer_than_its_absence_proves_anything():
+    assert ABSENCE_PROVES_FOR < min(DEFAULT_KEEP, PROVES_FOR)
+
+
+async def events_deleted(container: MemoryContainer, count: int | None = None) -> None:
+    for event in events(container)[:count]:
+        await container.commit("n", [Write(kind=WriteKind.DELETE, id=event["id"])])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_was_written_is_never_called_refused_because_its_events_are_deleted(change: str):
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        await begun(container, uow, change)
+        await left_in_doubt(store, uow, F.LOST_AFTER)
+        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
+        await events_deleted(container)
+        written = container.documents()
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+        assert caught.value.final
+    assert written == container.documents()
+
+
+async def test_nor_where_an_attempt_to_find_out_failed_in_between():
+    """
+    The doubt is as old as the first call, however lately somebody asked again.
+    """
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        await begun(container, uow, "update")
+        await left_in_doubt(store, uow, F.LOST_AFTER)
+        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
+        await events_deleted(container)
+        await left_in_doubt(store, uow, F.LOST_BEFORE)
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await uow.commit()
+        assert caught.value.final
+
+
+async def test_nor_in_one_call_that_goes_on_for_minutes():
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER, *[F.LOST_BEFORE] * 9999], [ReadFault.UNAVAILABLE] * 9999)
+    minutes = RetryOptions(deadline_seconds=1000)
+    async with Outbox(store, retries=minutes).unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n"))
+        committing = asyncio.create_task(uow.commit())
+        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
+        assert not committing.done()
+        await events_deleted(container)
+        store.commit_faults, store.read_faults = [], []
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            await committing
+    assert caught.value.final
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_was_not_written_is_written_after_an_outage_of_any_length(change: str):
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        await begun(container, uow, change)
+        await left_in_doubt(store, uow, F.LOST_BEFORE)
+        await asyncio.sleep(3600)
+        assert 1 == (await uow.commit()).attempts
+    expected = [] if change == "delete" else ["mine"]
+    assert expected == [note["data"]["text"] for note in stored(container, "note")]
+
+
+async def changed_by_somebody_else(container: MemoryContainer) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        (await uow.repository(Note).read("n")).change("theirs")
+        await uow.commit()
+
+
+async def test_while_the_events_would_be_there_their_absence_tells_that_somebody_else_was_first():
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        await begun(container, uow, "update")
+        began = asyncio.get_running_loop().time()
+        await left_in_doubt(store, uow, F.LOST_BEFORE)
+        await changed_by_somebody_else(container)
+        elapsed = asyncio.get_running_loop().time() - began
+        await asyncio.sleep(ABSENCE_PROVES_FOR.total_seconds() - elapsed - 1)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+
+async def test_an_event_that_is_left_proves_the_commit_where_the_first_one_is_deleted():
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        await begun(container, uow, "update")
+        (await uow.repository(Note).read("n")).tag_as("kept")
+        await left_in_doubt(store, uow, F.LOST_AFTER)
+        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
+        await events_deleted(container, 2)
+        assert ["NoteTagged"] == actions(container)
+        await uow.commit()
+    assert ["NoteTagged"] == actions(container)
+
+
+async def test_a_change_that_can_never_have_been_applied_is_refused_however_late():
+    """
+    Whose etag is not known is guarded by one that no document has.
+    """
+    container = MemoryContainer()
+    store = FaultyStore(container)
+    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(id="n"))
+        await left_in_doubt(store, uow, F.LOST_AFTER)
+        await changed_by_somebody_else(container)
+        await uow.commit()
+        assert note.etag is None
+        note.change("mine")
+        await left_in_doubt(store, uow, F.LOST_BEFORE)
+        await asyncio.sleep(3600)
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()

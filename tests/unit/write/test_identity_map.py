@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox import (
+    BatchTooLarge,
+    DomainEvent,
+    EventTooLarge,
+    IdentityConflict,
+    MixedPartitionKeys,
+    UsageError,
+)
+from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, Write, WriteKind
+from cosmos_outbox.write.batch import Change, PendingCommit, _exactly, _roughly
+from cosmos_outbox.write.identity_map import ContainerContext
+from tests.support.notes import Line, Note, NoteDeleted, NoteEvent, Remark
+
+
+def pending(context: ContainerContext) -> PendingCommit:
+    return context.pending_commit(context.changed(), correlation={}, published={})
+
+
+def kinds(context: ContainerContext) -> list[tuple[str, str]]:
+    if not context.changed():
+        return []
+    return [(write.kind.value, write.id) for write in pending(context).writes]
+
+
+def committed(entity: Note | Line) -> Note | Line:
+    entity.mark_committed(version=1, etag='"1"', taken=entity.take_events())
+    return entity
+
+
+def test_adding_the_same_object_twice_writes_it_once():
+    context, line = ContainerContext(), Line(id="l", book="b")
+    context.track(line, Change.CREATE)
+    context.track(line, Change.CREATE)
+    context.track(line, Change.UPDATE)
+
+    assert [("Create", "l")] == kinds(context)
+
+
+def test_another_object_of_the_same_id_is_an_error_and_of_another_type_is_not():
+    context = ContainerContext()
+    context.track(Line(id="x", book="x"), Change.CREATE)
+    context.track(Note(id="x"), Change.CREATE)
+    with pytest.raises(IdentityConflict, match="line 'x'"):
+        context.track(Line(id="x", book="x"), Change.CREATE)
+
+
+@pytest.mark.parametrize(
+    ("stored", "changes", "written"),
+    [
+        (False, [Change.CREATE, Change.DELETE], []),
+        (False, [Change.CREATE, Change.DELETE, Change.CREATE], [("Create", "l")]),
+        (True, [Change.NONE], []),
+        (True, [Change.NONE, Change.UPDATE], [("Replace", "l")]),
+        (True, [Change.UPDATE, Change.NONE], [("Replace", "l")]),
+        (True, [Change.UPDATE, Change.DELETE], [("Delete", "l")]),
+        (True, [Change.DELETE, Change.DELETE, Change.NONE], [("Delete", "l")]),
+    ],
+)
+def test_changes_of_one_entity_merge(stored: bool, changes: list[Change], written: list[tuple[str, str]]):
+    context, line = ContainerContext(), Line(id="l", book="b")
+    if stored:
+        committed(line)
+    for change in changes:
+        context.track(line, change)
+
+    assert written == kinds(context)
+
+
+def test_what_was_deleted_cannot_be_changed_any_more():
+    context, line = ContainerContext(), committed(Line(book="b"))
+    context.track(line, Change.DELETE)
+    with pytest.raises(UsageError, match="deleted"):
+        context.track(line, Change.UPDATE)
+
+
+@pytest.mark.parametrize(("stored", "then"), [(True, Change.CREATE), (False, Change.UPDATE)])
+def test_what_was_deleted_can_only_be_created_again_where_it_never_was_stored(stored: bool, then: Change):
+    context, line = ContainerContext(), Line(book="b")
+    if stored:
+        committed(line)
+    context.track(line, Change.NONE if stored else Change.CREATE)
+    context.track(line, Change.DELETE)
+    with pytest.raises(UsageError, match="deleted"):
+        context.track(line, then)
+
+
+def test_what_was_neither_read_nor_created_cannot_be_updated_because_it_might_overwrite():
+    with pytest.raises(UsageError, match="note 'n' cannot be updated"):
+        ContainerContext().track(Note(id="n"), Change.UPDATE)
+
+
+def test_two_documents_of_one_id_are_refused_before_anything_is_sent():
+    context = ContainerContext()
+    context.track(Line(id="x", book="x"), Change.CREATE)
+    context.track(Note(id="x"), Change.CREATE)
+    with pytest.raises(IdentityConflict, match="'x'"):
+        pending(context)
+
+
+@pytest.mark.parametrize(
+    ("then", "written"),
+    [
+        (None, []),
+        (Change.UPDATE, [("Replace", "l")]),
+        (Change.DELETE, [("Delete", "l")]),
+    ],
+)
+def test_what_is_asked_for_while_a_commit_is_on_its_way_is_still_to_be_done_after_it(
+    then: Change | None, written: list[tuple[str, str]]
+):
+    context, line = ContainerContext(), Line(id="l", book="b")
+    context.track(line, Change.CREATE)
+    commit = pending(context)
+    if then is not None:
+        context.track(line, then)
+    context.mark_written(commit, {"l": '"1"'})
+
+    assert written == kinds(context)
+
+
+def test_an_entity_that_was_only_read_is_written_when_it_records_an_event():
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    assert [] == kinds(context)
+
+    note.change("x")
+    assert [("Create", note.events[0].id), ("Replace", "n")] == kinds(context)
+
+
+def test_replace_and_delete_carry_the_etag_and_create_does_not():
+    context = ContainerContext()
+    lines = [
+        Line(id="new", book="b"),
+        committed(Line(id="old", book="b")),
+        committed(Line(id="gone", book="b")),
+    ]
+    for line, change in zip(lines, (Change.CREATE, Change.UPDATE, Change.DELETE), strict=True):
+        context.track(line, change)
+
+    commit = pending(context)
+    assert [
+        (WriteKind.CREATE, None, False),
+        (WriteKind.REPLACE, '"1"', False),
+        (WriteKind.DELETE, '"1"', True),
+    ] == [(write.kind, write.etag, write.document is None) for write in commit.writes]
+
+
+def test_events_come_first_and_are_numbered_through_the_commit_over_all_entities():
+    context = ContainerContext()
+    notes = [committed(Note(id="a")), committed(Remark(id="b", book="a"))]
+    for note in notes:
+        context.track(note)
+        note.change("1")
+        note.change("2")
+
+    commit = pending(context)
+    metas = [write.document["meta"] for write in commit.writes[:4]]
+    assert [0, 1, 2, 3] == [meta["sequence"] for meta in metas]
+    assert ["a", "a", "b", "b"] == [meta["entityId"] for meta in metas]
+    assert [2, 2, 2, 2] == [meta["entityVersion"] for meta in metas]
+    assert {commit.commit_id} == {meta["commitId"] for meta in metas}
+    assert ["a", "b"] == [write.id for write in commit.writes[4:]]
+
+
+def test_two_partition_keys_in_one_commit_are_refused_with_both_named():
+    context = ContainerContext()
+    context.track(Note(id="first"), Change.CREATE)
+    context.track(Note(id="second"), Change.CREATE)
+    with pytest.raises(MixedPartitionKeys, match=r"'first'.*'second'"):
+        pending(context)
+
+
+def test_another_partition_key_that_was_only_read_does_no_harm():
+    context = ContainerContext()
+    context.track(Note(id="first"), Change.CREATE)
+    context.track(committed(Note(id="second")))
+    assert 2 == len(kinds(context))
+
+
+def test_more_operations_than_a_batch_holds_are_refused_with_their_number():
+    context, note = ContainerContext(), committed(Note())
+    context.track(note)
+    for n in range(99):
+        note.change(str(n))
+    assert 100 == len(kinds(context))
+
+    note.change("one too many")
+    with pytest.raises(BatchTooLarge, match="101 operations") as caught:
+        pending(context)
+    assert 101 == caught.value.operations
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\U0001f600"])
+def test_more_bytes_than_a_batch_holds_are_refused_with_their_number(character: str):
+    context = ContainerContext()
+    as_sent = len(json.dumps(character)) - 2
+    context.track(Line(book="b", text=character * (MAX_BATCH_BYTES // as_sent)), Change.CREATE)
+    with pytest.raises(BatchTooLarge) as caught:
+        pending(context)
+    assert caught.value.size_bytes > MAX_BATCH_BYTES
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=5))
+def test_the_size_is_no_less_than_what_is_sent(texts: list[str]):
+    context = ContainerContext()
+    for text in texts:
+        context.track(Line(book="b", text=text), Change.CREATE)
+    commit = pending(context)
+    body = [
+        {"operationType": write.kind.value, "id": write.id, "resourceBody": write.document}
+        for write in commit.writes
+    ]
+    assert commit.size_bytes >= len(json.dumps(body, separators=(",", ":")))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_the_quick_measure_of_a_document_is_never_less_than_the_exact_one(value: object):
+    write = Write(kind=WriteKind.REPLACE, id="é", document={"data": value}, etag='"1"')
+    assert _roughly([write]) >= _exactly([write])
+
+
+def test_what_only_the_exact_measure_can_take_is_measured_by_it():
+    class Text(str):
+        __slots__ = ()
+
+    write = Write(kind=WriteKind.CREATE, id="x", document={"data": Text("x")})
+    assert _roughly([write]) == _exactly([write])
+
+
+def test_a_commit_below_the_limit_is_not_refused_because_the_quick_measure_is_above_it():
+    context = ContainerContext()
+    context.track(Line(book="b", text="x" * (MAX_BATCH_BYTES - 1000)), Change.CREATE)
+    assert pending(context).size_bytes <= MAX_BATCH_BYTES
+
+
+class Grown(DomainEvent):
+    """
+    An event with as much text as one likes.
+    """
+
+    text: str
+
+
+@pytest.mark.parametrize("character", ["x", "é"])
+def test_an_event_that_could_not_be_set_aside_is_refused_by_its_id(character: str):
+    as_sent = len(json.dumps(character)) - 2
+    for spare, refused in ((-10_000, False), (10, True)):
+        context, note = ContainerContext(), committed(Note(id="n"))
+        context.track(note)
+        note.record(Grown(id="large", text=character * ((MAX_EVENT_BYTES + spare) // as_sent)))
+        if refused:
+            with pytest.raises(EventTooLarge, match="Event 'large' takes"):
+                pending(context)
+        else:
+            assert ["large"] == [event.id for event in pending(context).events]
+
+
+def test_a_correlation_id_that_no_message_can_carry_is_refused_by_its_name():
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    note.change("more")
+    for text, names, refused in (
+        ("x" * 24_000, 1, False),
+        ("x" * 25_000, 1, True),
+        ("é" * 12_500, 1, True),
+        ("\ud800" * 9_000, 1, True),
+        ("x" * 16_000, 3, False),
+        ("x" * 17_000, 3, True),
+    ):
+        correlation = dict.fromkeys(("correlationId", "causationId", "tracestate")[:names], text)
+        if refused:
+            with pytest.raises(EventTooLarge, match="correlationId"):
+                context.pending_commit(context.changed(), correlation=correlation, published={})
+        else:
+            assert context.pending_commit(context.changed(), correlation=correlation, published={})
+
+
+def test_a_correlation_id_counts_only_where_an_event_carries_it():
+    context, line = ContainerContext(), committed(Line(book="b", text="x"))
+    context.track(line, Change.UPDATE)
+    assert (
+        ()
+        == context.pending_commit(
+            context.changed(), correlation={"correlationId": "x" * 100_000}, published={}
+        ).events
+    )
+
+
+def test_control_characters_are_measured_as_they_are_sent():
+    context = ContainerContext()
+    context.track(Line(book="b", text="\x01" * (MAX_BATCH_BYTES // 6)), Change.CREATE)
+    with pytest.raises(BatchTooLarge):
+        pending(context)
+
+
+def test_an_entity_whose_id_no_document_can_have_is_refused():
+    with pytest.raises(UsageError, match="'a/b'"):
+        ContainerContext().track(Line(id="a/b", book="b"), Change.CREATE)
+
+
+def test_an_event_whose_id_no_document_can_have_is_refused():
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    note.record(NoteDeleted(id="a/b", note_id="n"))
+    with pytest.raises(UsageError, match="'a/b'"):
+        pending(context)
+
+
+def test_a_stored_entity_cannot_move_to_another_partition_key_and_a_new_one_can():
+    context, line = ContainerContext(), Line(id="l", book="first")
+    context.track(line, Change.CREATE)
+    line.book = "second"
+    context.mark_written(pending(context), {"l": '"1"'})
+
+    context.track(line, Change.UPDATE)
+    line.book = "third"
+    with pytest.raises(UsageError, match="'second' and is now 'third'"):
+        pending(context)
+
+
+def test_an_entity_that_was_read_cannot_move_to_another_partition_key():
+    context, line = ContainerContext(), committed(Line(id="l", book="first"))
+    context.track(line)
+    line.book = "second"
+    context.track(line, Change.UPDATE)
+    with pytest.raises(UsageError, match="'first' and is now 'second'"):
+        pending(context)
+
+
+def test_events_too_short_lived_to_prove_anything_leave_the_proof_to_the_entity():
+    for change, marker_is_an_event in ((Note.glance, False), (lambda note: note.change("x"), True)):
+        context, note = ContainerContext(), committed(Note(id="n"))
+        context.track(note)
+        change(note)
+        commit = pending(context)
+        assert marker_is_an_event == (commit.marker in commit.event_ids)
+        assert marker_is_an_event == ("meta" not in commit.entity_writes[0].document)
+
+
+@pytest.mark.parametrize(("minutes", "proves"), [(59, False), (60, True)])
+def test_an_event_that_lives_for_an_hour_proves_a_commit(minutes: int, proves: bool):
+    class Lasting(NoteEvent):
+        action = f"Lasting{minutes}"
+        ttl = timedelta(minutes=minutes)
+
+    context, note = ContainerContext(), committed(Note(id="n"))
+    context.track(note)
+    note.record(Lasting(note_id="n"))
+    assert proves == (pending(context).marker == note.events[0].id)

@@ -1,0 +1,377 @@
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import (
+    Conflict,
+    IdentityConflict,
+    NotFound,
+    NotModified,
+    Outbox,
+    PreconditionFailed,
+    RetryOptions,
+    StoreUnavailable,
+    UsageError,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.ports import Write, WriteKind
+from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.notes import Line, Note, actions, stored
+
+
+async def written(container: MemoryContainer, *notes: Note) -> None:
+    for note in notes:
+        async with Outbox(container).unit_of_work() as uow:
+            uow.repository(Note).create(note)
+            await uow.commit()
+
+
+async def test_an_entity_is_read_with_its_version_and_etag():
+    container, note = MemoryContainer(), Note(text="x")
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        read = await uow.repository(Note).read(note.id)
+
+    assert read is not note
+    assert ("x", 1, note.etag, ()) == (read.text, read.version, read.etag, read.events)
+
+
+async def test_reading_twice_returns_the_same_object_without_a_second_request():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        first = await uow.repository(Note).read(note.id)
+        assert first is await uow.repository(Note).read(note.id)
+        with pytest.raises(NotModified):
+            await uow.repository(Note).read(note.id, if_none_match=first.etag)
+    assert 1 == store.reads
+
+
+async def test_an_entity_that_the_caller_has_is_not_modified():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(NotModified):
+            await uow.repository(Note).read(note.id, if_none_match=note.etag)
+
+
+async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read("nobody")
+        with pytest.raises(NotFound):
+            await uow.repository(Line).read(note.id)
+        with pytest.raises(NotFound):
+            await uow.repository(Note).delete("nobody")
+        await uow.repository(Note).delete(note.id)
+        await uow.commit()
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read(note.id)
+        assert (await uow.repository(Note).read(note.id, include_deleted=True)).deleted
+
+
+async def test_an_update_under_another_etag_is_refused_with_both_etags():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        read = await uow.repository(Note).read(note.id)
+        with pytest.raises(PreconditionFailed) as caught:
+            uow.repository(Note).update(read, '"other"')
+        with pytest.raises(PreconditionFailed):
+            await uow.repository(Note).delete(note.id, '"other"')
+    assert ('"other"', note.etag) == (caught.value.expected, caught.value.actual)
+
+
+async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both_tell():
+    container = MemoryContainer()
+    soft, hard = Note(id="soft"), Note(id="hard")
+    await written(container, soft, hard)
+    for note in (soft, hard):
+        async with Outbox(container).unit_of_work() as uow:
+            await uow.repository(Note).delete(note.id, note.etag, hard=note is hard)
+            await uow.commit()
+
+    assert [("soft", True)] == [(d["id"], d["data"]["deleted"]) for d in stored(container, "note")]
+    assert ["NoteWritten", "NoteDeleted"] == actions(container, "soft") == actions(container, "hard")
+
+
+async def test_what_was_deleted_softly_can_still_be_purged_without_a_second_event():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    for hard in (False, True):
+        async with Outbox(container).unit_of_work() as uow:
+            await uow.repository(Note).delete(note.id, hard=hard)
+            await uow.commit()
+
+    assert [] == stored(container, "note")
+    assert ["NoteWritten", "NoteDeleted"] == actions(container)
+
+
+async def test_an_entity_that_knows_no_soft_delete_is_deleted_for_good():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(book="b"))
+        await uow.commit()
+        await uow.repository(Line).delete(line.id, partition_key="b")
+        await uow.commit()
+    assert () == container.documents()
+
+
+async def test_what_is_created_and_softly_deleted_in_one_commit_is_stored_as_deleted_and_told_as_such():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.repository(Note).delete(note.id)
+        await uow.commit()
+        assert ((), 1) == (note.events, note.version)
+        assert 0 == (await uow.commit()).operations
+
+    assert [True] == [document["data"]["deleted"] for document in stored(container, "note")]
+    assert ["NoteWritten", "NoteDeleted"] == actions(container)
+
+
+async def test_what_is_created_and_deleted_for_good_in_one_commit_never_was():
+    store = FaultyStore(MemoryContainer())
+    async with Outbox(store).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note())
+        await uow.repository(Note).delete(note.id, hard=True)
+        assert 0 == (await uow.commit()).operations
+    assert 0 == store.commits
+
+
+async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        lines = uow.repository(Line)
+        lines.create(Line(id="l", book="b"))
+        await uow.commit()
+        await lines.delete("l", partition_key="b")
+        with pytest.raises(NotFound):
+            await lines.read("l", partition_key="b")
+        with pytest.raises(NotFound):
+            await lines.delete("l", partition_key="b")
+        await lines.delete("l", partition_key="b", hard=True)
+        assert 1 == (await uow.commit()).operations
+        assert 0 == (await uow.commit()).operations
+    assert () == container.documents()
+
+
+async def test_what_this_unit_of_work_deletes_is_not_found_rather_than_not_modified():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    async with Outbox(container).unit_of_work() as uow:
+        await uow.repository(Note).delete(note.id)
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read(note.id, if_none_match=note.etag)
+
+
+async def test_an_entity_of_another_partition_key_is_never_taken_for_the_one_that_was_asked_for():
+    container = MemoryContainer()
+    for book in ("a", "b"):
+        async with Outbox(container).unit_of_work() as uow:
+            uow.repository(Line).create(Line(id="1", book=book, text=book))
+            await uow.commit()
+    async with Outbox(container).unit_of_work() as uow:
+        assert "a" == (await uow.repository(Line).read("1", partition_key="a")).text
+        with pytest.raises(IdentityConflict, match="'a'"):
+            await uow.repository(Line).read("1", partition_key="b")
+
+
+async def test_all_entities_are_read_page_by_page_without_the_deleted_and_untracked():
+    container = MemoryContainer(ranges=2)
+    await written(container, *(Note(id=f"n{n}") for n in range(5)))
+    async with Outbox(container).unit_of_work() as uow:
+        notes = uow.repository(Note)
+        await notes.delete("n2")
+        await uow.commit()
+        first = await notes.read_all(3)
+        second = await notes.read_all(3, first.continuation)
+        assert ["n0", "n1", "n3"] == [note.id for note in first.entities]
+        assert (["n4"], None) == ([note.id for note in second.entities], second.continuation)
+        assert 5 == len((await notes.read_all(10, include_deleted=True)).entities)
+
+        first.entities[0].change("not tracked")
+        assert None is (await uow.commit()).id
+
+
+async def test_reads_are_repeated_until_the_deadline():
+    container, note = MemoryContainer(), Note()
+    await written(container, note)
+    store = FaultyStore(container, reads=[ReadFault.UNAVAILABLE, ReadFault.HANGING])
+    async with Outbox(store).unit_of_work() as uow:
+        await uow.repository(Note).read(note.id)
+    assert 3 == store.reads
+
+    store.read_faults = [ReadFault.UNAVAILABLE] * 1000
+    async with Outbox(store, retries=RetryOptions(deadline_seconds=4)).unit_of_work() as uow:
+        with pytest.raises(StoreUnavailable):
+            await uow.repository(Note).read(note.id)
+
+
+@pytest.mark.parametrize("page_size", [0, -1])
+async def test_a_page_of_less_than_one_is_refused(page_size: int):
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="page_size"):
+            await uow.repository(Note).read_all(page_size)
+
+
+async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
+    container = MemoryContainer()
+    await written(container, Note(id="n", text="kept"))
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="neither read nor created"):
+            uow.repository(Note).update(Note(id="n", text="blind"))
+        await uow.commit()
+
+    assert ["kept"] == [document["data"]["text"] for document in stored(container, "note")]
+
+
+@pytest.mark.parametrize("fault", [None, CommitFault.LOST_AFTER])
+async def test_what_was_deleted_for_good_is_new_again_and_cannot_overwrite_what_took_its_place(
+    fault: CommitFault | None,
+):
+    container, note = MemoryContainer(), Note(id="n", text="mine")
+    store = FaultyStore(container, [None, fault])
+    uow = Outbox(store).unit_of_work()
+    notes = uow.repository(Note)
+    notes.create(note)
+    await uow.commit()
+    await notes.delete("n", hard=True)
+    await uow.commit()
+    assert (True, None, None) == (note.is_new, note.etag, note.stored)
+
+    await written(container, theirs := Note(id="n", text="theirs"))
+    with pytest.raises(UsageError, match="neither read nor created"):
+        notes.update(note)
+    notes.create(note)
+    with pytest.raises(Conflict):
+        await uow.commit()
+    assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
+
+    async with Outbox(container).unit_of_work() as others:
+        await others.repository(Note).delete(theirs.id, hard=True)
+        await others.commit()
+    assert ["NoteWritten"] == [event.action for event in (await uow.commit()).events[:1]]
+    assert (1, 1) == (note.version, stored(container, "note")[0]["version"])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: bool):
+    container = MemoryContainer()
+    await written(container, Note(id="n", text="theirs"))
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Note).update(Note.restore({"id": "n"}, version=1, etag=None))
+        if hard:
+            await uow.repository(Note).delete("n", hard=True)
+        with pytest.raises(UsageError, match="no etag"):
+            await uow.commit()
+    assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
+
+
+async def test_after_a_refused_commit_reading_again_and_repeating_the_change_succeeds():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        attempts = 0
+        for text in ("first", "second"):
+            note = await uow.repository(Note).read("n")
+            note.change(text)
+            if not attempts:
+                async with Outbox(container).unit_of_work() as other:
+                    (await other.repository(Note).read("n")).change("theirs")
+                    await other.commit()
+            attempts += 1
+            try:
+                await uow.commit()
+                break
+            except PreconditionFailed:
+                continue
+
+    assert (2, 3) == (attempts, note.version)
+    assert ["NoteWritten", "NoteChanged", "NoteChanged"] == actions(container)
+
+
+async def test_what_was_refused_is_still_pending_until_it_is_read_again():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n", text="mine"))
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                await uow.commit()
+        assert "" == (await uow.repository(Note).read("n")).text
+        assert 0 == (await uow.commit()).operations
+
+
+async def test_what_was_refused_can_still_be_changed_and_is_refused_again():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        mine = uow.repository(Note).create(Note(id="n", text="mine"))
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                await uow.commit()
+            uow.repository(Note).update(mine)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_after_a_refusal_only_what_was_in_the_way_is_read_anew(deleted: bool):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for name in "ab":
+            uow.repository(Line).create(Line(id=name, book="b"))
+        await uow.commit()
+    outbox = Outbox(container)
+    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as other:
+        lines, theirs = mine.repository(Line), other.repository(Line)
+        held = [lines.update(await lines.read(name, partition_key="b")) for name in "ab"]
+        if deleted:
+            await theirs.delete("a", partition_key="b")
+        else:
+            theirs.update(await theirs.read("a", partition_key="b"))
+        await other.commit()
+        with pytest.raises(NotFound if deleted else PreconditionFailed):
+            await mine.commit()
+        assert held[1] is await lines.read("b", partition_key="b")
+        if deleted:
+            with pytest.raises(NotFound):
+                await lines.read("a", partition_key="b")
+        else:
+            assert held[0] is not await lines.read("a", partition_key="b")
+
+
+async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
+    class Postcard(Note):
+        entity_type = "note"
+
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        await uow.repository(Note).read("n")
+        with pytest.raises(NotFound):
+            await uow.repository(Postcard).read("n")
+
+
+async def test_an_id_that_no_document_can_have_is_not_asked_for():
+    store = FaultyStore(MemoryContainer())
+    async with Outbox(store).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="'a/b'"):
+            await uow.repository(Note).read("a/b")
+    assert 0 == store.reads
+
+
+@pytest.mark.parametrize("data", [{}, {"id": "other"}])
+async def test_an_entity_has_the_id_of_its_document_also_where_another_program_left_it_out_of_the_data(
+    data: dict[str, str],
+):
+    container = MemoryContainer()
+    document = {"id": "n", "partitionKey": "n", "type": "note", "data": data}
+    await container.commit("n", [Write(kind=WriteKind.CREATE, id="n", document=document)])
+    async with Outbox(container).unit_of_work() as uow:
+        note = await uow.repository(Note).read("n")
+        note.change("new")
+        await uow.commit()
+    assert {"id": "n", "text": "new"}.items() <= stored(container, "note")[0]["data"].items()

@@ -1,0 +1,496 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from cosmos_outbox import (
+    Conflict,
+    DomainEvent,
+    EventHandlerCycle,
+    MixedPartitionKeys,
+    Outbox,
+    PreconditionFailed,
+    Repository,
+    SharedUnitOfWork,
+    StoreUnavailable,
+    UnitOfWork,
+    UsageError,
+    correlated,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.write.dispatch import MAX_CHAIN
+from tests.support.faulty_store import CommitFault, FaultyStore
+from tests.support.notes import (
+    Line,
+    Note,
+    NoteChanged,
+    NoteDeleted,
+    NoteEvent,
+    NoteTagged,
+    actions,
+    events,
+    stored,
+)
+
+
+class NotesUnitOfWork(UnitOfWork):
+    @property
+    def notes(self) -> Repository[Note]:
+        return self.repository(Note)
+
+
+class NoteAnnounced(DomainEvent):
+    headline: str
+
+
+@pytest.fixture
+def container() -> MemoryContainer:
+    return MemoryContainer()
+
+
+async def test_an_entity_and_its_events_are_committed_in_one_request(container: MemoryContainer):
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note(text="x"))
+        await uow.commit()
+        note.change("y")
+        note.change("z")
+        commit = await uow.commit()
+
+    assert 2 == store.commits
+    assert (3, ["NoteChanged", "NoteChanged"]) == (commit.operations, [e.action for e in commit.events])
+    assert [(1, 0), (2, 0), (2, 1)] == [
+        (event["meta"]["entityVersion"], event["meta"]["sequence"]) for event in events(container)
+    ]
+    assert {commit.id} == {event["meta"]["commitId"] for event in events(container)[1:]}
+
+
+async def test_nothing_is_written_without_a_commit(container: MemoryContainer):
+    async with Outbox(container).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note())
+    assert () == container.documents()
+
+
+async def test_a_commit_of_nothing_sends_nothing(container: MemoryContainer):
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work() as uow:
+        commit = await uow.commit()
+    assert (None, (), 0) == (commit.id, commit.events, store.commits)
+
+
+async def test_a_unit_of_work_is_used_on_after_a_commit_and_commits_each_event_once(
+    container: MemoryContainer,
+):
+    async with Outbox(container).unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        for text in ("a", "b", "c"):
+            await uow.commit()
+            note.change(text)
+        await uow.commit()
+        await uow.commit()
+
+    assert (4, 4) == (note.version, len(events(container)))
+
+
+async def test_after_a_failed_commit_the_pending_work_is_still_there_with_the_same_event_ids(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+    async with outbox.unit_of_work(NotesUnitOfWork) as first, outbox.unit_of_work(NotesUnitOfWork) as second:
+        first.notes.create(Note(id="n", text="first"))
+        mine = second.notes.create(Note(id="n", text="second"))
+        expected = [event.id for event in mine.events]
+        await first.commit()
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                await second.commit()
+        assert expected == [event.id for event in mine.events]
+
+        async with outbox.unit_of_work(NotesUnitOfWork) as third:
+            await third.notes.delete("n", hard=True)
+            await third.commit()
+        await second.commit()
+
+    assert expected == [event["id"] for event in events(container)][-1:]
+
+
+async def test_after_a_collision_rollback_and_a_new_read_let_the_change_be_repeated(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        await uow.commit()
+    async with outbox.unit_of_work(NotesUnitOfWork) as mine, outbox.unit_of_work(NotesUnitOfWork) as other:
+        (await mine.notes.read("n")).change("mine")
+        (await other.notes.read("n")).change("other")
+        await other.commit()
+        with pytest.raises(PreconditionFailed):
+            await mine.commit()
+        mine.rollback()
+        (await mine.notes.read("n")).change("mine")
+        await mine.commit()
+
+    assert ["other", "mine"] == [event["data"]["text"] for event in events(container)[1:]]
+
+
+async def test_entities_of_one_partition_key_are_committed_together(container: MemoryContainer):
+    async with Outbox(container).unit_of_work() as uow:
+        for n in range(3):
+            uow.repository(Line).create(Line(id=f"l{n}", book="b"))
+        uow.repository(Note).create(Note(id="b"))
+        assert 5 == (await uow.commit()).operations
+    assert 1 == len({document["_lsn"] for document in container.documents()})
+
+
+async def test_two_partition_keys_are_refused_before_anything_is_sent(container: MemoryContainer):
+    store = FaultyStore(container)
+    async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="a"))
+        uow.notes.create(Note(id="b"))
+        with pytest.raises(MixedPartitionKeys):
+            await uow.commit()
+    assert 0 == store.commits
+
+
+async def test_use_from_two_tasks_at_once_is_an_error_and_one_after_the_other_is_not(
+    container: MemoryContainer,
+):
+    store = FaultyStore(container, [CommitFault.HANGING_AFTER])
+    async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        committing = asyncio.create_task(uow.commit())
+        await asyncio.sleep(0.01)
+        with pytest.raises(SharedUnitOfWork):
+            await uow.commit()
+        with pytest.raises(SharedUnitOfWork):
+            await uow.notes.read("other")
+        with pytest.raises(SharedUnitOfWork):
+            uow.notes.create(Note())
+        with pytest.raises(SharedUnitOfWork):
+            uow.rollback()
+        await committing
+        await uow.notes.read("n")
+
+
+# In-process handlers
+
+
+async def test_handlers_run_before_the_save_sync_or_async_and_add_documents_to_the_same_batch(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+
+    def add_line(event: NoteChanged, uow: UnitOfWork) -> None:
+        uow.repository(Line).create(Line(book=event.note_id, text=event.text))
+
+    async def tag(event: NoteChanged, uow: UnitOfWork) -> None:
+        (await uow.repository(Note).read(event.note_id)).tag_as(f"about {event.text}")
+
+    outbox.on(NoteChanged, add_line)
+    outbox.on(NoteChanged, tag)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        note.change("x")
+        await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged", "NoteTagged"] == actions(container)
+    assert ["x"] == [document["data"]["text"] for document in stored(container, "line")]
+    assert 1 == len({document["_lsn"] for document in container.documents()} - {1})
+
+
+async def test_handlers_of_a_base_type_see_all_its_events_and_those_raised_by_handlers(
+    container: MemoryContainer,
+):
+    outbox, seen = Outbox(container), []
+    outbox.on(NoteEvent, lambda event, uow: seen.append(event.action))
+
+    async def tag(event: NoteChanged, uow: UnitOfWork) -> None:
+        (await uow.repository(Note).read(event.note_id)).tag_as("t")
+
+    outbox.on(NoteChanged, tag)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        note.change("x")
+        await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged", "NoteTagged"] == seen
+
+
+async def test_a_handler_sees_an_event_once_also_where_the_commit_is_repeated(container: MemoryContainer):
+    store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
+    outbox, seen = Outbox(store), []
+    outbox.on(NoteEvent, lambda event, uow: seen.append(event.id))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note())
+        with pytest.raises(Exception, match="again"):
+            await uow.commit()
+        store.commit_faults.clear()
+        commit = await uow.commit()
+
+    assert [commit.events[0].id] == seen
+
+
+async def test_a_failing_handler_stops_the_commit_before_anything_is_sent(container: MemoryContainer):
+    outbox = Outbox(container)
+
+    def fail(event: NoteEvent, uow: UnitOfWork) -> None:
+        raise RuntimeError("no")
+
+    outbox.on(NoteEvent, fail)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note())
+        with pytest.raises(RuntimeError):
+            await uow.commit()
+    assert () == container.documents()
+
+
+async def test_handlers_that_call_each_other_without_end_are_reported_with_their_chain(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+
+    async def tag(event: NoteChanged, uow: UnitOfWork) -> None:
+        (await uow.repository(Note).read(event.note_id)).tag_as("t")
+
+    async def change(event: NoteTagged, uow: UnitOfWork) -> None:
+        (await uow.repository(Note).read(event.note_id)).change("x")
+
+    outbox.on(NoteChanged, tag)
+    outbox.on(NoteTagged, change)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        note.change("begin")
+        with pytest.raises(EventHandlerCycle, match="NoteChanged -> NoteTagged -> NoteChanged"):
+            await uow.commit()
+
+
+async def test_handlers_that_raise_ever_more_events_are_stopped_when_no_batch_could_hold_them(
+    container: MemoryContainer,
+):
+    outbox, calls = Outbox(container), 0
+
+    async def change_twice(event: NoteChanged, uow: UnitOfWork) -> None:
+        nonlocal calls
+        calls += 1
+        note = await uow.repository(Note).read(event.note_id)
+        note.change("x")
+        note.change("y")
+
+    outbox.on(NoteChanged, change_twice)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        note.change("begin")
+        with pytest.raises(EventHandlerCycle, match=r"more than 100 events .* NoteChanged -> NoteChanged"):
+            await uow.commit()
+    assert 51 == calls
+
+
+async def test_a_chain_of_sixteen_events_is_no_cycle_and_one_of_seventeen_is(container: MemoryContainer):
+    outbox, lengths = Outbox(container), [MAX_CHAIN, MAX_CHAIN + 1]
+
+    async def change(event: NoteChanged, uow: UnitOfWork) -> None:
+        if int(event.text) < length:
+            (await uow.repository(Note).read(event.note_id)).change(str(int(event.text) + 1))
+
+    outbox.on(NoteChanged, change)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        length = lengths[0]
+        note.change("1")
+        assert MAX_CHAIN == len((await uow.commit()).events)
+        length = lengths[1]
+        note.change("1")
+        with pytest.raises(EventHandlerCycle):
+            await uow.commit()
+
+
+async def test_a_handler_that_commits_is_told_that_it_must_not(container: MemoryContainer):
+    outbox = Outbox(container)
+
+    async def commit(event: NoteEvent, uow: UnitOfWork) -> None:
+        await uow.commit()
+
+    outbox.on(NoteEvent, commit)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note())
+        with pytest.raises(UsageError, match="handler called commit"):
+            await uow.commit()
+    assert () == container.documents()
+
+
+async def test_after_a_rollback_handlers_see_an_event_that_they_saw_before(container: MemoryContainer):
+    store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
+    outbox, seen = Outbox(store), []
+    outbox.on(NoteEvent, lambda event, uow: seen.append(event.id))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        with pytest.raises(StoreUnavailable):
+            await uow.commit()
+        uow.rollback()
+        store.commit_faults.clear()
+        uow.notes.create(note)
+        commit = await uow.commit()
+
+    assert [commit.events[0].id] * 2 == seen
+
+
+async def test_an_error_of_the_block_is_not_hidden_by_another_task_that_still_commits(
+    container: MemoryContainer,
+):
+    store = FaultyStore(container, [CommitFault.HANGING_AFTER])
+    committing: list[asyncio.Task[object]] = []
+
+    async def fails_beside_a_commit() -> None:
+        async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
+            uow.notes.create(Note())
+            committing.append(asyncio.create_task(uow.commit()))
+            await asyncio.sleep(0.01)
+            raise ValueError("the block's own")
+
+    with pytest.raises(ValueError, match="the block's own"):
+        await fails_beside_a_commit()
+    await committing[0]
+
+
+async def test_leaving_the_block_while_another_task_commits_is_an_error(container: MemoryContainer):
+    store = FaultyStore(container, [CommitFault.HANGING_AFTER])
+    uow = Outbox(store).unit_of_work(NotesUnitOfWork)
+    await uow.__aenter__()
+    uow.notes.create(Note())
+    committing = asyncio.create_task(uow.commit())
+    await asyncio.sleep(0.01)
+    with pytest.raises(SharedUnitOfWork):
+        await uow.__aexit__(None, None, None)
+    await committing
+
+
+async def test_handlers_are_not_told_of_what_never_was(container: MemoryContainer):
+    outbox, seen = Outbox(container), []
+    outbox.on(NoteEvent, lambda event, uow: seen.append(event.action))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        await uow.notes.delete(uow.notes.create(Note()).id, hard=True)
+        await uow.commit()
+    assert [] == seen
+
+
+# What the world is told
+
+
+async def test_a_mapping_also_stands_for_subclasses_and_keeps_the_time_of_the_event(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+    outbox.publishes(NoteEvent, lambda event: NoteAnnounced(headline=event.action))
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        recorded = uow.notes.create(Note()).events[0]
+        commit = await uow.commit()
+    assert [("NoteAnnounced", recorded.created_at)] == [(e.action, e.created_at) for e in commit.events]
+
+
+async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(container: MemoryContainer):
+    outbox = Outbox(container)
+    outbox.publishes(NoteChanged, lambda event: NoteAnnounced(headline=event.text.upper()))
+    outbox.publishes(NoteTagged, lambda event: None)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        note = uow.notes.create(Note())
+        await uow.commit()
+        note.tag_as("secret")
+        note.change("news")
+        (recorded,) = (event.id for event in note.events if isinstance(event, NoteChanged))
+        commit = await uow.commit()
+        assert () == note.events
+
+    assert ["NoteWritten", "NoteAnnounced"] == actions(container)
+    assert ([recorded], "NEWS") == ([e.id for e in commit.events], events(container)[1]["data"]["headline"])
+    assert 0 == events(container)[1]["meta"]["sequence"]
+
+
+async def test_an_entity_all_of_whose_events_are_private_is_still_written_once(container: MemoryContainer):
+    store = FaultyStore(container, [None, CommitFault.LOST_AFTER])
+    outbox = Outbox(store)
+    outbox.publishes(NoteDeleted, lambda event: None)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        await uow.commit()
+        await uow.notes.delete("n")
+        await uow.commit()
+
+    assert (2, ["NoteWritten"]) == (stored(container, "note")[0]["version"], actions(container))
+
+
+# Where it comes from
+
+
+async def test_events_carry_the_ids_of_the_surrounding_blocks(container: MemoryContainer):
+    async def write(note_id: str) -> None:
+        async with Outbox(container).unit_of_work(NotesUnitOfWork) as uow:
+            uow.notes.create(Note(id=note_id))
+            await uow.commit()
+
+    with correlated(correlation_id="c1"):
+        with correlated(causation_id="m1"):
+            await write("inner")
+        await asyncio.create_task(write("task"))
+    await write("outside")
+
+    found = {
+        event["partitionKey"]: (event["meta"].get("correlationId"), event["meta"].get("causationId"))
+        for event in events(container)
+    }
+    assert {"inner": ("c1", "m1"), "task": ("c1", None), "outside": (None, None)} == found
+
+
+async def test_a_commit_is_a_span_with_its_cost_and_its_events_point_to_it(
+    container: MemoryContainer,
+):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    store = FaultyStore(container, [CommitFault.THROTTLED])
+    async with Outbox(store, tracer_provider=provider).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note())
+        commit = await uow.commit()
+        await uow.commit()
+
+    span, *others = exporter.get_finished_spans()
+    assert [] == others, "a commit of nothing is no span"
+    assert ("outbox.commit", trace.SpanKind.PRODUCER) == (span.name, span.kind)
+    assert {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "create",
+        "messaging.operation.name": "outbox.commit",
+        "outbox.commit.id": commit.id,
+        "outbox.events": 1,
+        "outbox.commit.attempts": 2,
+        "db.operation.batch.size": 2,
+        "azure.cosmosdb.operation.request_charge": commit.request_charge,
+    } == dict(span.attributes or {})
+    traceparent = events(container)[0]["meta"]["traceparent"].split("-")
+    assert [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"] == traceparent[1:3]
+
+
+async def test_the_span_of_a_refused_commit_names_the_error(container: MemoryContainer):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with Outbox(container).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        await uow.commit()
+    async with Outbox(container, tracer_provider=provider).unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note(id="n"))
+        with pytest.raises(Conflict):
+            await uow.commit()
+    (span,) = exporter.get_finished_spans()
+    assert ("Conflict", trace.StatusCode.ERROR) == (
+        (span.attributes or {})["error.type"],
+        span.status.status_code,
+    )
