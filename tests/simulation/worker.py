@@ -148,7 +148,9 @@ class Worker:
 
     def _check_sent(self, operation: str, args: tuple[Any, ...]) -> None:
         """
-        Check that whoever sends a write of a lease, or of a child of it, trusts it as it does so.
+        Check that a worker that writes a lease it holds, or creates a child of it, trusts the lease as it does so.
+
+        A replace of a child is no business of the parent's: the worker renews a child that it owns as well.
         """
         if operation not in ("create", "replace", "delete"):
             return
@@ -157,7 +159,8 @@ class Worker:
         for owned, _ in self.processor._holdings._held.values():
             lease = owned.lease
             own = document["id"] == lease.id and document.get("Owner") in (self.instance, None)
-            if (own or _is_child(document, lease)) and owned.trusted_until <= now:
+            creates_child = operation == "create" and _is_child(document, lease)
+            if (own or creates_child) and owned.trusted_until <= now:
                 self._violated(
                     f"sends {operation} of {document['id']} for {lease.id}, not trusting it any more"
                 )
