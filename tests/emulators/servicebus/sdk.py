@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,11 +20,13 @@ from tests.support.patience import HUNG_SECONDS
 
 
 @asynccontextmanager
-async def serving(config=None, **client_options) -> AsyncIterator[tuple[ServiceBusServer, ServiceBusClient]]:
+async def serving(
+    config=None, *, clock=time.time, **client_options
+) -> AsyncIterator[tuple[ServiceBusServer, ServiceBusClient]]:
     """
     A broker on a free port, and a client that retries quickly.
     """
-    broker = Broker.from_config(config) if config else Broker.default()
+    broker = Broker.from_config(config, clock=clock) if config else Broker.default()
     options = {"retry_backoff_factor": 0.05, **client_options}
     async with (
         ServiceBusServer(broker) as server,
