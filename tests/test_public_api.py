@@ -5,9 +5,15 @@ The names that programs import are sorted, complete and from where they say.
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
 
 import cosmos_outbox
 from cosmos_outbox import errors
+from cosmos_outbox.adapters import cosmos, memory, servicebus
 
 
 def test_the_public_names_are_sorted_and_exist():
@@ -32,3 +38,24 @@ def test_every_error_is_public_and_says_what_to_do():
     for error in classes:
         assert (error.__doc__ or "").strip().endswith((".", "nobody knows.")), error.__name__
         assert error.__name__ in (errors.__doc__ or ""), "the tree in the module's docstring lacks it"
+
+
+@pytest.mark.parametrize(
+    "face", [cosmos, servicebus, memory], ids=lambda face: face.__name__.rpartition(".")[2]
+)
+def test_an_adapter_package_gives_out_what_programs_need_of_it_sorted(face: ModuleType):
+    public = {
+        name for name, value in vars(face).items() if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert sorted(face.__all__) == face.__all__
+    assert public == set(face.__all__)
+    assert [] == [name for name in face.__all__ if not (getattr(face, name).__doc__ or "").strip()]
+
+
+def test_no_vendors_sdk_is_loaded_by_the_library_itself_nor_by_its_adapters_in_memory():
+    program = (
+        "import sys, cosmos_outbox, cosmos_outbox.adapters.memory;"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('azure', 'aiohttp')])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert "[]" == answer.stdout.strip()

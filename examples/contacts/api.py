@@ -14,8 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from pydantic import BaseModel
 
 from cosmos_outbox import Outbox, Store
-from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos.store import open_store
+from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
 from examples.contacts import descriptions, problems, service
 from examples.contacts.conditions import ChangeConditions, ReadConditions
 from examples.contacts.domain import Contact

@@ -29,7 +29,7 @@ from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cosmos_outbox.adapters.servicebus.processing import processing
+from cosmos_outbox.adapters.servicebus import processing
 from examples.contacts.received import ReceivedMessage, to_line
 
 logger = logging.getLogger(__name__)

@@ -1,3 +1,25 @@
 """
-Cosmos DB, through the vendor SDK: the document store, the change feed, leases and the parked store.
+Azure Cosmos DB, through the vendor SDK: container, change feed, leases and parked keys.
 """
+
+from cosmos_outbox.adapters.cosmos.client import (
+    account_host,
+    has_several_write_regions,
+    open_cosmos_client,
+)
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
+
+__all__ = [
+    "CosmosChangeFeed",
+    "CosmosLeases",
+    "CosmosParked",
+    "CosmosStore",
+    "account_host",
+    "has_several_write_regions",
+    "open_cosmos_client",
+    "open_parked",
+    "open_store",
+]

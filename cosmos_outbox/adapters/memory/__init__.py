@@ -1,3 +1,18 @@
 """
-Every port in memory: the reference semantics, shipped so that programs can test against them without a service.
+All ports in memory, for tests and simulations: the reference semantics that the contract suites hold Azure to.
 """
+
+from cosmos_outbox.adapters.memory.broker import Arrival, Fault, MemoryBroker, MemoryPublisher
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+
+__all__ = [
+    "Arrival",
+    "Fault",
+    "MemoryBroker",
+    "MemoryContainer",
+    "MemoryLeases",
+    "MemoryParked",
+    "MemoryPublisher",
+]
