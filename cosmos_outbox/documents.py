@@ -1,8 +1,8 @@
 """
 The JSON documents stored in the container: the contract with programs in other languages.
 
-An entity and its events lie in one logical partition and tell themselves apart by `type`. The shape is the one of
-Microsoft's sample, so its .NET worker relays our events and ours relays its events (which then have no `meta`).
+An entity and its events share a logical partition and differ by `type`. The shape is that of Microsoft's sample, so its .NET
+worker relays our events and ours relays its events (which have no `meta`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos_outbox.domain.entities import Entity, owns
+from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
 
 EVENT_TYPE = "domainEvent"
 KEPT_FOREVER = -1
-TRAIL_LENGTH = 8
 _SET_BY_THE_SERVICE = {"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"}
 _OURS = frozenset({"id", "partitionKey", "type", "data", "ttl", "version", *_SET_BY_THE_SERVICE})
 
@@ -42,18 +41,17 @@ class StoredEvent:
     @property
     def order(self) -> tuple[int, int]:
         """
-        Return what sorts the events of one partition key: the commit, then the place inside it.
+        Return the sort key of the events of one partition key: the commit, then the place inside it.
         """
         sequence = self.meta.get("sequence")
         return self.lsn, sequence if isinstance(sequence, int) else 0
 
 
-def entity_document(entity: Entity, *, version: int, commit_id: str | None = None) -> Document:
+def entity_document(entity: Entity, *, version: int) -> Document:
     """
     Return the document of an entity as the commit with this version writes it.
 
-    What other programs added, to the document or to `data`, stays; inside a field of the entity, the entity decides.
-    `commit_id` goes into the trail where no event of the commit stays long enough to prove later that it was written.
+    What other programs added, to the document or to `data`, stays; the fields of the entity are the entity's.
     """
     document: Document = {
         "id": entity.id,
@@ -69,17 +67,9 @@ def entity_document(entity: Entity, *, version: int, commit_id: str | None = Non
             document[name] = stored[name]
         kept, data = stored.get("data"), document["data"]
         if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
-            # A field that the entity leaves out now is gone, and must not come back from what is stored.
-            added = {name: value for name, value in kept.items() if not owns(type(entity), name)}
+            # A field that the entity omits now is gone, and must not come back from the stored document.
+            added = {name: value for name, value in kept.items() if not is_entity_field(type(entity), name)}
             document["data"] = {**added, **data}
-    if commit_id is not None:
-        trail = [
-            {"version": earlier, "id": earlier_id}
-            for earlier, earlier_id in commit_trail(document).items()
-            if earlier < version
-        ]
-        trail.append({"version": version, "id": commit_id})
-        document["meta"] = {**_meta_of(document), "commits": trail[-TRAIL_LENGTH:]}
     return document
 
 
@@ -88,57 +78,37 @@ def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
     Say whether an entity has other data now than when its document was made.
     """
     data, written = _data_of(entity), document["data"]
-    own = {name: value for name, value in written.items() if name in data or owns(type(entity), name)}
+    own = {
+        name: value for name, value in written.items() if name in data or is_entity_field(type(entity), name)
+    }
     # As JSON: for Python, True is 1.
     return json.dumps(data, sort_keys=True) != json.dumps(own, sort_keys=True)
 
 
 def _data_of(entity: Entity) -> dict[str, Any]:
-    data: dict[str, Any] = entity.__pydantic_serializer__.to_python(entity, mode="json", by_alias=True)
-    return data
+    return entity.model_dump(mode="json", by_alias=True)
 
 
 def commit_id_of(document: Mapping[str, Any]) -> str | None:
     """
     Return the id of the commit that wrote an event.
     """
-    commit_id = _meta_of(document).get("commitId")
-    return commit_id if isinstance(commit_id, str) else None
-
-
-def commit_trail(document: Mapping[str, Any]) -> dict[int, str]:
-    """
-    Return the ids of the last commits that wrote an entity and left no lasting event, by version, newest last.
-    """
-    found: dict[int, str] = {}
-    trail = _meta_of(document).get("commits")
-    for entry in trail if isinstance(trail, list) else ():
-        version, commit_id = (
-            (entry.get("version"), entry.get("id")) if isinstance(entry, dict) else (None, None)
-        )
-        if isinstance(version, int) and isinstance(commit_id, str):
-            found[version] = commit_id
-    return dict(sorted(found.items()))
-
-
-def _meta_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     meta = document.get("meta")
-    return meta if isinstance(meta, Mapping) else {}
+    commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
+    return commit_id if isinstance(commit_id, str) else None
 
 
 def version_of(document: Mapping[str, Any]) -> int:
     """
-    Return how many commits wrote an entity's document; 1 where the .NET sample wrote it, which does not count.
+    Return how many commits wrote an entity's document; 1 for one of the .NET sample, which does not count.
     """
     version = document.get("version")
     return version if isinstance(version, int) and version > 0 else 1
 
 
-def origin_of(entity: Entity, *, version: int, commit_id: str, correlation: Mapping[str, str]) -> Document:
+def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Mapping[str, str]) -> Document:
     """
-    Return what the `meta` of one entity's events in one commit have in common.
-
-    It is what the sample's events lack, and a consumer needs to see gaps and causes.
+    Return what the `meta` of one entity's events in one commit have in common: what a consumer needs to see gaps and causes.
     """
     return {
         "entityType": entity.entity_type,
@@ -149,7 +119,7 @@ def origin_of(entity: Entity, *, version: int, commit_id: str, correlation: Mapp
     }
 
 
-def event_document(event: DomainEvent, *, partition_key: str, origin: Document, sequence: int) -> Document:
+def event_document(event: DomainEvent, *, partition_key: str, meta: Document, sequence: int) -> Document:
     """
     Return the document of an event, the one with this number inside its commit.
     """
@@ -159,15 +129,15 @@ def event_document(event: DomainEvent, *, partition_key: str, origin: Document, 
         "type": EVENT_TYPE,
         "data": event.payload(),
         "ttl": max(1, int(event.ttl.total_seconds())),
-        "meta": {**origin, "sequence": sequence, "schemaVersion": event.schema_version},
+        "meta": {**meta, "sequence": sequence, "schemaVersion": event.schema_version},
     }
 
 
 def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
     """
-    Return the event a change carries, or None where the document is something else (or see `is_malformed_event`).
+    Return the event of a document; None if it is something else, or malformed (see `is_malformed_event`).
 
-    Only what the relay needs to route and order is required; the payload is passed on as it is.
+    Only what the relay needs to route and order is required; the payload is passed on unchanged.
     """
     if document.get("type") != EVENT_TYPE:
         return None
@@ -189,23 +159,21 @@ def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
 
 def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
     """
-    Say whether a document is an event or a malformed one: all that a relay has to see.
+    Say whether a document is an event, well formed or not.
     """
     return document.get("type") == EVENT_TYPE
 
 
 def copied_size(document: Mapping[str, Any]) -> int:
     """
-    Return how many bytes the SDK sends for a copy of a document: compact JSON in which what is not ASCII is escaped.
+    Return how many bytes the SDK sends for a document: compact JSON with non-ASCII characters escaped.
     """
     return len(json.dumps(document, separators=(",", ":")))
 
 
 def is_malformed_event(document: Mapping[str, Any]) -> bool:
     """
-    Say whether a document calls itself an event, but cannot be published.
-
-    Its id or partition key is no string, or its data no object, or null. Neither this library nor Microsoft's sample writes
-    such.
+    Say whether a document has the type of an event but cannot be published: its id or partition key is not a string, or its
+    data not an object. Neither this library nor Microsoft's sample writes such documents.
     """
     return claims_to_be_an_event(document) and stored_event(document) is None

@@ -232,19 +232,10 @@ class StoreUnavailable(StoreError):
 
 class CommitOutcomeUnknown(StoreError):
     """
-    The answer to a commit was lost and reading it back failed too; commit the same unit of work again soon to find out.
+    The answer to a commit was lost and its outcome could not be found out; commit the same unit of work again soon.
 
-    `final` tells that nobody will ever find out, for the proof is gone: roll back, read anew and decide.
+    After a minute, or without an event in the commit, it may stay unknown: roll back, read the entities anew and decide.
     """
-
-    def __init__(self, message: str | None = None, *, final: bool = False) -> None:
-        if final:
-            message = message or (
-                "The answer to a commit was lost, and so is every trace of it in the store: whether it was written "
-                "cannot be found out. Roll back, read the entities anew and decide."
-            )
-        super().__init__(message)
-        self.final = final
 
 
 class RangeGone(OutboxError):

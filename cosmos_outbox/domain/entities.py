@@ -15,15 +15,15 @@ from pydantic.alias_generators import to_camel
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import new_id
 
-# Matches no document: what a stored entity is replaced under while its etag is not known. Its next commit then fails
-# with PreconditionFailed instead of overwriting what somebody may have written since.
+# Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
+# PreconditionFailed instead of overwriting what another program may have written since.
 UNKNOWN_ETAG = '"unknown"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenEvents:
+class CommitEvents:
     """
-    The events a commit writes, and the ids of those recorded ones that it settles (a Created event settles them all).
+    The events that a commit writes, and the ids of the recorded ones that it settles (a Created event settles them all).
     """
 
     events: tuple[DomainEvent, ...] = ()
@@ -48,9 +48,9 @@ class Entity(BaseModel):
     """
     Base of all entities: a pydantic model whose methods change its state and call `self.record(SomeEvent(...))`.
 
-    Subclasses set `entity_type` (the stored `type`), may override `partition_key` (default: the id) and
-    `created_event`, which makes a new entity raise that event alone, with the state it has at commit; where it is
-    marked as deleted by then, what it recorded follows.
+    Subclasses set `entity_type` (the stored `type`) and may override `partition_key` (default: the id) and `created_event`:
+    a new entity then raises that event alone, with the state it has at commit, followed by what it recorded if it is
+    marked as deleted by then.
     """
 
     model_config = ConfigDict(
@@ -58,7 +58,7 @@ class Entity(BaseModel):
     )
 
     entity_type: ClassVar[str]
-    # SoftDeletable; to ask the protocol costs 15 us, at each commit
+    # Whether the type is SoftDeletable; isinstance() with a protocol takes 15 us.
     _marked_when_deleted: ClassVar[bool] = False
 
     id: str = Field(default_factory=new_id, frozen=True)
@@ -67,7 +67,7 @@ class Entity(BaseModel):
 
     @property
     def _state(self) -> _Progress:
-        # Read past pydantic, whose own way to a private attribute takes microseconds, ten times a commit.
+        # Read past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
         state: _Progress = (self.__pydantic_private__ or {})["_progress"]
         return state
 
@@ -76,8 +76,8 @@ class Entity(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         if taken := _RESERVED & cls.model_fields.keys():
             raise TypeError(
-                f"{cls.__name__} cannot have a field named {min(taken)!r}: that is what {Entity.__name__} calls "
-                "something else. Give the field another name, and an alias where the document needs this one."
+                f"{cls.__name__} cannot have a field named {min(taken)!r}: {Entity.__name__} uses that name. "
+                "Give the field another name, and an alias if the document needs this one."
             )
         if hasattr(cls, "delete") and ("deleted" in cls.model_fields or hasattr(cls, "deleted")):
             _check_mark(cls)
@@ -95,10 +95,10 @@ class Entity(BaseModel):
         stored: Mapping[str, Any] | None = None,
     ) -> Self:
         """
-        Return an entity as it was stored, with nothing recorded; `stored` is the whole document, see there.
+        Return an entity as it was stored, with nothing recorded; `stored` is the whole document.
         """
         entity = cls.model_validate(data)
-        entity.mark_committed(version=version, etag=etag, taken=TakenEvents(), stored=stored)
+        entity.mark_committed(version=version, etag=etag, taken=CommitEvents(), stored=stored)
         return entity
 
     def __copy__(self) -> Self:
@@ -136,7 +136,7 @@ class Entity(BaseModel):
         """
         Return the etag of the stored document; None before the first commit.
 
-        Also None after a commit whose answer was lost, where what it wrote could not be read, or has changed since.
+        Also None after a commit whose answer was lost, if what it wrote could not be read or has changed since.
         """
         etag = self._state.etag
         return None if etag == UNKNOWN_ETAG else etag
@@ -144,7 +144,7 @@ class Entity(BaseModel):
     @property
     def stored(self) -> Mapping[str, Any] | None:
         """
-        Return the document as it was last read or written here: what other programs added to it is kept.
+        Return the document as it was last read or written here, with what other programs added to it.
         """
         return self._state.stored
 
@@ -157,7 +157,7 @@ class Entity(BaseModel):
 
     def created_event(self) -> DomainEvent | None:
         """
-        Return the event that tells of a new entity's whole state, or None to raise only what was recorded.
+        Return the event that carries a new entity's whole state, or None to raise only what was recorded.
         """
         return None
 
@@ -188,7 +188,7 @@ class Entity(BaseModel):
         progress = self._state
         return progress.version == 0 or bool(progress.recorded)
 
-    def take_events(self) -> TakenEvents:
+    def take_events(self) -> CommitEvents:
         """
         Return what a commit writes now; the events stay recorded until `mark_committed`, so a retry writes them again.
         """
@@ -196,43 +196,43 @@ class Entity(BaseModel):
         settled = frozenset([event.id for event in progress.recorded])
         created = self.created_event() if progress.version == 0 else None
         if created is None:
-            return TakenEvents(events=tuple(progress.recorded), settled=settled)
+            return CommitEvents(events=tuple(progress.recorded), settled=settled)
         if progress.created is not None:
             # A repeated commit must write the id that the first attempt may have written.
             created = created.model_copy(
                 update={"id": progress.created.id, "created_at": progress.created.created_at}
             )
         progress.created = created
-        # Told only of its creation, the world would go on believing that it exists.
+        # With only the creation published, consumers would go on believing that it exists.
         followed_by = progress.recorded if is_deleted(self) else ()
-        return TakenEvents(events=(created, *followed_by), settled=settled)
+        return CommitEvents(events=(created, *followed_by), settled=settled)
 
     def mark_committed(
         self,
         *,
         version: int,
         etag: str | None,
-        taken: TakenEvents,
+        taken: CommitEvents,
         stored: Mapping[str, Any] | None = None,
     ) -> None:
         """
-        Take note of a successful commit: the events it settled are dropped, those recorded since stay.
+        Note a successful commit: the events it settled are dropped, those recorded since stay.
         """
         progress = self._state
         progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
         progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
 
 
-def guard_of(entity: Entity) -> str | None:
+def etag_condition(entity: Entity) -> str | None:
     """
-    Return the etag under which a stored entity may be replaced; None where it came from nowhere.
+    Return the etag under which a stored entity may be replaced; None for a new one.
     """
     return entity._state.etag  # noqa: SLF001 - of this module
 
 
-def owns(entity_class: type[Entity], name: str) -> bool:
+def is_entity_field(entity_class: type[Entity], name: str) -> bool:
     """
-    Say whether a name in a document's `data` is for the entity to write or to leave out.
+    Say whether a name in a document's `data` belongs to the entity, which writes or omits it.
     """
     return entity_class.model_config.get("extra") == "allow" or name in _stored_names(entity_class)
 
@@ -253,18 +253,18 @@ def _check_mark(cls: type[Entity]) -> None:
     field = cls.model_fields.get("deleted")
     if field is None or field.annotation is not bool or (field.serialization_alias or "deleted") != "deleted":
         raise TypeError(
-            f"{cls.__name__} has `delete` and `deleted`, so it is marked as deleted where the store has "
-            '`"deleted": true`: `deleted` must be a field of type bool that is stored under that name. Give one of the '
-            "two another name where they mean something else."
+            f'{cls.__name__} has `delete` and `deleted`, so the store finds it deleted by `"deleted": true`: '
+            "`deleted` must be a field of type bool that is stored under that name. If the two mean something else, "
+            "give one of them another name."
         )
 
 
 @runtime_checkable
 class SoftDeletable(Protocol):
     """
-    An entity that is marked as deleted and stays in the store; `delete` records the event that says so.
+    An entity that stays in the store, marked as deleted; `delete` records the event that says so.
 
-    The mark is a field, stored as "deleted", for it is the store that leaves out what is deleted when it lists.
+    The mark is a field stored as "deleted", because the store omits deleted entities when it lists.
     """
 
     deleted: bool

@@ -1,5 +1,5 @@
 """
-DomainEvent: something that happened to an entity, told to the rest of the world by its name and schema version.
+DomainEvent: something that happened to an entity, published under its name and schema version.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ class DomainEvent(BaseModel):
     """
     Base of all events: immutable, with an id that stays the same through every retry and resend.
 
-    The id becomes the message's id, by which the topic drops duplicates over all partition keys: leave it to its
-    default, or make it unique in the whole container.
+    The topic drops duplicates by the id, over all partition keys: leave it to its default, or make it unique in the container.
 
     Subclasses may set, as class variables:
 
@@ -48,8 +47,8 @@ class DomainEvent(BaseModel):
         aliases = {field.serialization_alias for field in cls.model_fields.values()}
         if taken := _RESERVED & cls.model_fields.keys() or {"action"} & aliases:
             raise TypeError(
-                f"{cls.__name__} cannot have a field named {min(taken)!r}: that says something about all events of the "
-                "type. Declare it as a ClassVar, or give the field another name."
+                f"{cls.__name__} cannot have a field named {min(taken)!r}: that is a property of the type. "
+                "Declare it as a ClassVar, or give the field another name."
             )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
@@ -64,8 +63,7 @@ class DomainEvent(BaseModel):
         """
         Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action.
         """
-        # what model_dump() does, without the second that its wrapper takes for each of a million events
-        data: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", by_alias=True)
+        data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
 
 
@@ -73,22 +71,13 @@ _types: dict[str, type[DomainEvent]] = {}
 
 
 def _register(event_type: type[DomainEvent]) -> None:
-    known = _types.get(event_type.action)
-    same_class = known is not None and _qualified_name(known) == _qualified_name(event_type)
-    if known is not None and not same_class:
+    known = _types.setdefault(event_type.action, event_type)
+    if _qualified_name(known) != _qualified_name(event_type):
         raise TypeError(
             f"Two event types are named {event_type.action!r}: {_qualified_name(known)} and "
             f"{_qualified_name(event_type)}. Give one of them another `action`."
         )
-    _types[event_type.action] = event_type
 
 
 def _qualified_name(event_type: type[DomainEvent]) -> str:
     return f"{event_type.__module__}.{event_type.__qualname__}"
-
-
-def event_type_named(action: str) -> type[DomainEvent] | None:
-    """
-    Return the event type registered under an action name, or None.
-    """
-    return _types.get(action)

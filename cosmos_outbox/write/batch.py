@@ -1,28 +1,27 @@
 """
-PendingCommit: all that one commit writes, assembled once and frozen, so that every attempt sends the same.
+PendingCommit: everything that one commit writes, assembled once and frozen, so that every attempt sends the same.
 """
 
 from __future__ import annotations
 
-import json
-import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 
-from pydantic_core import to_json
-
-from cosmos_outbox.documents import entity_document, event_document, origin_of
-from cosmos_outbox.domain.entities import Entity, TakenEvents, guard_of
+from cosmos_outbox.documents import copied_size, entity_document, event_document, event_meta
+from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.identifiers import check_id, new_id
-from cosmos_outbox.errors import BatchTooLarge, EventTooLarge, IdentityConflict, UsageError
+from cosmos_outbox.domain.identifiers import check_id, check_partition_key, new_id
+from cosmos_outbox.errors import (
+    BatchTooLarge,
+    EventTooLarge,
+    IdentityConflict,
+    MixedPartitionKeys,
+    UsageError,
+)
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
 
-# An event that lives shorter than this may be gone when a lost answer is resolved, so it proves nothing.
-PROVES_FOR = timedelta(hours=1)
-# Of all ids and trace headers; a message carries 64 KB of properties, its own included.
+# Of all ids and trace headers. A message carries 64 KB of properties, the relay's own included.
 _LONGEST_CORRELATION = 48 * 1024
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 
@@ -41,14 +40,14 @@ class Change(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingEntity:
     """
-    One entity's part of a commit: what to do with the object once the commit is known to be written.
+    One entity's part of a commit, kept until the commit is known to be written.
     """
 
     entity: Entity
     change: Change  # never NONE
     version: int
-    taken: TakenEvents
-    revision: int = 0  # of what the unit of work had asked for until then
+    taken: CommitEvents
+    revision: int = 0  # how many changes the unit of work had asked for by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +56,7 @@ class PendingCommit:
     One transactional batch.
 
     Events come before entities: a repeated commit then fails on an event's id, which proves that the first was
-    written, and never on an etag, which proves nothing. `marker` is the document to read where the answer was lost.
-    `size_bytes` is no less than what is sent.
+    written, and never on an etag, which proves nothing.
     """
 
     commit_id: str
@@ -66,43 +64,26 @@ class PendingCommit:
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
     entities: tuple[PendingEntity, ...]
-    marker: str
-    size_bytes: int
 
     @property
     def event_ids(self) -> frozenset[str]:
         return frozenset(event.id for event in self.events)
 
     @property
-    def traces(self) -> frozenset[str]:
+    def proof(self) -> DomainEvent | None:
         """
-        Return the ids of the documents that tell of the commit while they are there.
+        Return the event that lives longest; while it is stored, it proves that the commit was written.
         """
-        if self.proved_by_event:
-            return self.event_ids
-        staying = (part.entity.id for part in self.entities if part.change is not Change.DELETE)
-        return self.event_ids.union(staying)
-
-    @property
-    def proved_by_event(self) -> bool:
-        """
-        Say whether the marker is an event, which outlives every doubt; else the entities keep the commit's id.
-        """
-        return self.marker in self.event_ids
+        return max(self.events, key=lambda event: event.ttl, default=None)
 
     @property
     def entity_writes(self) -> tuple[Write, ...]:
         return self.writes[len(self.events) :]
 
-    @property
-    def deletes_only(self) -> bool:
-        return all(write.kind is WriteKind.DELETE for write in self.writes)
 
-
-def pending_commit(
+def assembled(
     parts: Sequence[PendingEntity],
     *,
-    partition_key: str,
     correlation: Mapping[str, str],
     published: Mapping[str, DomainEvent | None],
 ) -> PendingCommit:
@@ -111,81 +92,74 @@ def pending_commit(
 
     Args:
         parts: the entities, at least one.
-        partition_key: of all of them.
         correlation: what to store with every event.
         published: for the id of a domain event, the event to write in its place, or None to write none.
 
     Raises:
-        IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
-        EventTooLarge: an event could not be set aside, or its message never be sent.
-        UsageError: an event has an id that no document can have, or a stored entity no etag.
+        MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
+        EventTooLarge: an event could not be parked, or its message never be sent.
+        UsageError: Cosmos DB takes no such partition key or event id, or a stored entity has no etag.
     """
+    partition_key = parts[0].entity.partition_key
+    check_partition_key(partition_key)
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
     for part in parts:
-        origin = origin_of(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
+        if part.entity.partition_key != partition_key:
+            raise MixedPartitionKeys(partition_key, part.entity.partition_key)
+        meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
         for recorded in part.taken.events:
             event = published.get(recorded.id, recorded)
             if event is None:
                 continue
             check_id(event.id)
-            document = event_document(event, partition_key=partition_key, origin=origin, sequence=len(events))
+            document = event_document(event, partition_key=partition_key, meta=meta, sequence=len(events))
             events.append(event)
             writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
     if events:
         _check_correlation(correlation)
-    proof = next((event for event in events if event.ttl >= PROVES_FOR), None)
-    writes.extend(_entity_write(part, None if proof else commit_id) for part in parts)
+    writes.extend(_entity_write(part) for part in parts)
     _check_identities(writes)
+    _check_size(writes, events=len(events))
     return PendingCommit(
         commit_id=commit_id,
         partition_key=partition_key,
         writes=tuple(writes),
         events=tuple(events),
         entities=tuple(parts),
-        marker=proof.id if proof else _last_that_stays(parts),
-        size_bytes=_checked_size(writes, events=len(events)),
     )
 
 
-def _entity_write(part: PendingEntity, commit_id: str | None) -> Write:
+def _entity_write(part: PendingEntity) -> Write:
     entity = part.entity
     if part.change is Change.CREATE:
-        document = entity_document(entity, version=part.version, commit_id=commit_id)
+        document = entity_document(entity, version=part.version)
         return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
-    etag = guard_of(entity)
+    etag = etag_condition(entity)
     if etag is None:
         raise UsageError(
-            f"It is not known which state of {entity.entity_type} {entity.id!r} this one follows: it has no etag. "
+            f"{entity.entity_type} {entity.id!r} has no etag, so it is not known which stored state it follows. "
             "Read it and change that object."
         )
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
-    document = entity_document(entity, version=part.version, commit_id=commit_id)
+    document = entity_document(entity, version=part.version)
     return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=etag)
-
-
-def _last_that_stays(parts: Sequence[PendingEntity]) -> str:
-    staying = [part for part in parts if part.change is not Change.DELETE]
-    return (staying or parts)[-1].entity.id
 
 
 def _check_identities(writes: Sequence[Write]) -> None:
     # A batch that names a document twice is refused by its own first half, which looks like a repeated commit.
-    if len({write.id for write in writes}) == len(writes):
-        return
     ids = [write.id for write in writes]
-    twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
-    raise IdentityConflict(
-        f"One commit would write two documents with the id {twice!r}; entities and events of one partition key need "
-        "ids of their own, also where their types differ."
-    )
+    if len(set(ids)) < len(ids):
+        twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
+        raise IdentityConflict(
+            f"One commit would write two documents with the id {twice!r}; all entities and events of one partition key "
+            "need different ids, whatever their types."
+        )
 
 
 def _check_correlation(correlation: Mapping[str, str]) -> None:
-    if sum(map(len, correlation.values())) <= _LONGEST_CORRELATION // 8:
-        return  # however many bytes a character takes
     sizes = {name: len(value.encode("utf-8", "surrogatepass")) for name, value in correlation.items()}
     for name, size in sizes.items():
         if size > _LONGEST_CORRELATION // 2:
@@ -198,39 +172,24 @@ def _check_correlation(correlation: Mapping[str, str]) -> None:
         )
 
 
-def _checked_size(writes: list[Write], *, events: int) -> int:
-    size = _roughly(writes)
-    if size > MAX_EVENT_BYTES:
-        size = _exactly(writes)
-        for write in writes[:events] if size > MAX_EVENT_BYTES else ():
-            if (of_event := _exactly([write])) > MAX_EVENT_BYTES:
-                raise EventTooLarge(
-                    f"Event {write.id!r} takes {of_event} bytes; {MAX_EVENT_BYTES} are the most that can be set aside where "
-                    "its topic refuses it. Put the data elsewhere, and a reference into the event."
-                )
-    if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
+def _check_size(writes: Sequence[Write], *, events: int) -> None:
+    sizes = [
+        len(write.id)
+        + len(write.etag or "")
+        + _OPERATION_OVERHEAD_BYTES
+        + (copied_size(write.document) if write.document else 0)
+        for write in writes
+    ]
+    for write, size in zip(writes[:events], sizes, strict=False):
+        if size > MAX_EVENT_BYTES:
+            raise EventTooLarge(
+                f"Event {write.id!r} takes {size} bytes; an event of more than {MAX_EVENT_BYTES} cannot be parked if the "
+                "topic refuses it. Store the data elsewhere, and a reference in the event."
+            )
+    if len(writes) > MAX_BATCH_OPERATIONS or sum(sizes) > MAX_BATCH_BYTES:
         raise BatchTooLarge(
             operations=len(writes),
-            size_bytes=_exactly(writes),
+            size_bytes=sum(sizes),
             max_operations=MAX_BATCH_OPERATIONS,
             max_bytes=MAX_BATCH_BYTES,
         )
-    return size
-
-
-def _roughly(writes: list[Write]) -> int:
-    # Writing JSON only to measure it costs as much as all else here. Python's own binary form is written many times
-    # faster, and no JSON is more than six times as long: "\u0001" is one byte there, and "false," is one too.
-    try:
-        written = marshal.dumps([(write.id, write.etag, write.document) for write in writes], 2)
-    except ValueError:  # a document holds what is not plain JSON, such as a subclass of str
-        return _exactly(writes)
-    return 6 * len(written) + len(writes) * _OPERATION_OVERHEAD_BYTES
-
-
-def _exactly(writes: list[Write]) -> int:
-    documents = [write.document for write in writes]
-    # The SDK sends compact JSON with non-ASCII characters escaped; pydantic's writer is faster but does not escape.
-    written = to_json(documents)
-    size = len(written) if written.isascii() else len(json.dumps(documents, separators=(",", ":")))
-    return size + sum(len(write.id) + len(write.etag or "") + _OPERATION_OVERHEAD_BYTES for write in writes)

@@ -1,5 +1,5 @@
 """
-Handlers: what a program does inside its own process, before the save, when an entity raised an event.
+Dispatch: what a program does inside its own process, before the save, when an entity raised an event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_CHAIN = 16
 
 class EventHandlers(Generic[UnitT]):
     """
-    Which functions run on which event types, and which public event stands for a domain event.
+    Which functions run on which event types, and which public event replaces a domain event.
 
     Both also apply to subclasses of the type they were registered for.
     """
@@ -25,6 +25,9 @@ class EventHandlers(Generic[UnitT]):
     def __init__(self) -> None:
         self._handlers: list[tuple[type[DomainEvent], Callable[[Any, UnitT], Awaitable[None] | None]]] = []
         self._public: dict[type[DomainEvent], Callable[[Any], DomainEvent | None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._handlers)
 
     def on(
         self, event_type: type[DomainEvent], handler: Callable[[Any, UnitT], Awaitable[None] | None]
@@ -36,16 +39,16 @@ class EventHandlers(Generic[UnitT]):
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], DomainEvent | None]) -> None:
         """
-        Write `mapping(event)` in place of such an event, or nothing where it returns None.
+        Write `mapping(event)` in place of such an event, or nothing if it returns None.
         """
         self._public[event_type] = mapping
 
     def published(self, events: Iterable[DomainEvent]) -> dict[str, DomainEvent | None]:
         """
-        Return what stands for each mapped event, by the id of the event; it keeps that id, so that a retry repeats it.
+        Return the replacement of each mapped event by the event's id, which it keeps, so that a retry repeats it.
         """
         found: dict[str, DomainEvent | None] = {}
-        for event in events:
+        for event in events if self._public else ():
             mapping = next((self._public[kind] for kind in type(event).__mro__ if kind in self._public), None)
             if mapping is not None:
                 public = mapping(event)
@@ -53,16 +56,6 @@ class EventHandlers(Generic[UnitT]):
                     update={"id": event.id, "created_at": event.created_at}
                 )
         return found
-
-    def __bool__(self) -> bool:
-        return bool(self._handlers)
-
-    @property
-    def maps(self) -> bool:
-        """
-        Say whether any event is told as another, or not at all.
-        """
-        return bool(self._public)
 
     def start(self) -> Dispatch[UnitT]:
         """
@@ -73,7 +66,7 @@ class EventHandlers(Generic[UnitT]):
 
 class Dispatch(Generic[UnitT]):
     """
-    The handling of one unit of work's events: each handler sees each event once, also where the commit is repeated.
+    The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated.
     """
 
     def __init__(
@@ -116,12 +109,8 @@ class Dispatch(Generic[UnitT]):
                 )
 
     def _next(self, events: Iterable[DomainEvent]) -> tuple[DomainEvent, int] | None:
-        return next(
-            (
-                (event, position)
-                for event in events
-                for position, (kind, _) in enumerate(self._handlers)
-                if isinstance(event, kind) and (event.id, position) not in self._done
-            ),
-            None,
-        )
+        for event in events:
+            for position, (kind, _) in enumerate(self._handlers):
+                if isinstance(event, kind) and (event.id, position) not in self._done:
+                    return event, position
+        return None

@@ -14,7 +14,7 @@ from cosmos_outbox.errors import IdentityConflict, NotFound, NotModified, Precon
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, repeated
 from cosmos_outbox.write.batch import Change
-from cosmos_outbox.write.identity_map import ContainerContext
+from cosmos_outbox.write.identity_map import IdentityMap
 
 EntityT = TypeVar("EntityT", bound=Entity)
 DEFAULT_PAGE_SIZE = 10
@@ -23,7 +23,7 @@ DEFAULT_PAGE_SIZE = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityPage(Generic[EntityT]):
     """
-    One page of entities; `continuation` is None after the last. They are for reading: the unit of work tracks none.
+    One page of entities, for reading only: the unit of work does not track them. `continuation` is None after the last.
     """
 
     entities: tuple[EntityT, ...]
@@ -36,15 +36,15 @@ class Repository(Generic[EntityT]):
     """
 
     def __init__(
-        self, entity_type: type[EntityT], *, store: Store, context: ContainerContext, options: RetryOptions
+        self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
     ) -> None:
-        self._type, self._store, self._context, self._options = entity_type, store, context, options
+        self._type, self._store, self._entities, self._options = entity_type, store, entities, options
 
     def create(self, entity: EntityT) -> EntityT:
         """
-        Add a new entity. The commit raises Conflict where its id is taken.
+        Add a new entity. The commit raises Conflict if its id is taken.
         """
-        self._context.track(entity, Change.CREATE)
+        self._entities.track(entity, Change.CREATE)
         return entity
 
     async def read(
@@ -67,17 +67,17 @@ class Repository(Generic[EntityT]):
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
 
         Raises:
-            UsageError: no document can have this id, or this partition key.
-            IdentityConflict: the one of this id that is tracked lies in another partition key.
+            UsageError: Cosmos DB takes no such id or partition key.
+            IdentityConflict: the tracked entity with this id has another partition key.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
         """
-        with self._context.exclusively():
-            entity = self._context.find(self._type.entity_type, entity_id)
+        with self._entities.guard:
+            entity = self._entities.find(self._type.entity_type, entity_id)
             if entity is not None and partition_key not in (None, entity.partition_key):
                 raise IdentityConflict(
                     f"This unit of work holds {self._type.entity_type} {entity_id!r} of partition key "
-                    f"{entity.partition_key!r}; read the one of {partition_key!r} in another."
+                    f"{entity.partition_key!r}; read the one of {partition_key!r} in another unit."
                 )
             if entity is None:
                 key = entity_id if partition_key is None else partition_key
@@ -89,42 +89,42 @@ class Repository(Generic[EntityT]):
                 if document.get("type") != self._type.entity_type:
                     raise NotFound(document_id=entity_id)
                 entity = self._restored(document)
-            gone = is_deleted(entity) or self._context.deletes(entity)
+            gone = is_deleted(entity) or self._entities.deletes(entity)
             if not isinstance(entity, self._type) or (gone and not include_deleted):
                 raise NotFound(f"There is no {self._type.entity_type} {entity_id!r}.", document_id=entity_id)
             if if_none_match is not None and entity.etag == if_none_match:
                 raise NotModified(etag=if_none_match)
-            self._context.track(entity)
+            self._entities.track(entity)
             return entity
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
         """
-        Write the entity with the next commit, also where it recorded no event.
+        Write the entity with the next commit, even if it recorded no event.
 
         Raises:
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
         _check_etag(entity, etag)
-        self._context.track(entity, Change.UPDATE)
+        self._entities.track(entity, Change.UPDATE)
         return entity
 
     async def delete(
         self, entity_id: str, etag: str | None = None, *, partition_key: str | None = None, hard: bool = False
     ) -> EntityT:
         """
-        Delete an entity with the next commit: softly where it knows how to, else (or with `hard`) for good.
+        Delete an entity with the next commit: softly if it is SoftDeletable, else (or with `hard`) for good.
 
         Raises:
             NotFound: there is none.
             PreconditionFailed: `etag` is given and the entity has another one.
         """
-        with self._context.exclusively():
+        with self._entities.guard:
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
             _check_etag(entity, etag)
             soft = isinstance(entity, SoftDeletable)
             if soft and not is_deleted(entity):
                 entity.delete()  # type: ignore[attr-defined] # SoftDeletable, checked above
-            self._context.track(entity, Change.DELETE if hard or not soft else Change.UPDATE)
+            self._entities.track(entity, Change.DELETE if hard or not soft else Change.UPDATE)
             return entity
 
     async def read_all(
@@ -139,11 +139,11 @@ class Repository(Generic[EntityT]):
 
         Raises:
             UsageError: `page_size` is less than 1.
-            InvalidRequest: `continuation` is none that this library gave out.
+            InvalidRequest: this library did not give out `continuation`.
         """
         if page_size < 1:
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
-        with self._context.exclusively():
+        with self._entities.guard:
             page = await repeated(
                 lambda: self._store.query_type(
                     self._type.entity_type,
@@ -160,7 +160,7 @@ class Repository(Generic[EntityT]):
 
     def _restored(self, document: Document) -> EntityT:
         data: dict[str, Any] = document["data"]
-        if data.get("id") != document["id"]:  # another program left it out
+        if data.get("id") != document["id"]:  # another program omitted it
             data = {**data, "id": document["id"]}
         return self._type.restore(data, version=version_of(document), etag=document["_etag"], stored=document)
 

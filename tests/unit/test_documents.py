@@ -11,17 +11,16 @@ from cosmos_outbox import Entity, stored_event
 from cosmos_outbox.documents import (
     claims_to_be_an_event,
     commit_id_of,
-    commit_trail,
     entity_document,
     event_document,
+    event_meta,
     is_edited,
     is_malformed_event,
-    origin_of,
     version_of,
 )
 from tests.support.notes import Note, NoteChanged, NoteGlanced
 
-ORIGIN = origin_of(Note(id="n"), version=7, commit_id="c", correlation={"correlationId": "r"})
+META = event_meta(Note(id="n"), version=7, commit_id="c", correlation={"correlationId": "r"})
 
 
 def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
@@ -39,29 +38,6 @@ def restored(document: dict[str, Any]) -> Note:
     return Note.restore(document["data"], version=version_of(document), etag='"1"', stored=document)
 
 
-def test_commits_that_leave_no_lasting_event_leave_their_ids_in_the_entity_the_oldest_go_first():
-    document = entity_document(Note(), version=1, commit_id="c1")
-    assert {"commits": [{"version": 1, "id": "c1"}]} == document["meta"]
-
-    for version in range(2, 12):  # the fifth leaves events and passes the trail on
-        commit_id = f"c{version}" if version != 5 else None
-        document = entity_document(restored(document), version=version, commit_id=commit_id)
-    assert {v: f"c{v}" for v in (3, 4, 6, 7, 8, 9, 10, 11)} == commit_trail(document)
-
-
-def test_a_trail_forgets_what_is_newer_than_the_entity_for_that_version_will_come_again():
-    document = entity_document(restored({"id": "n", "data": {"id": "n"}}), version=9, commit_id="c9")
-    again = entity_document(restored({**document, "version": 2}), version=3, commit_id="c3")
-    assert {3: "c3"} == commit_trail(again)
-
-
-@pytest.mark.parametrize(
-    "meta", [None, 1, {}, {"commits": 1}, {"commits": [1, {}, {"version": "x", "id": "c"}]}]
-)
-def test_a_trail_that_is_none_is_empty(meta: Any):
-    assert {} == commit_trail({"meta": meta})
-
-
 def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added_does_not():
     note = restored(
         {
@@ -72,7 +48,8 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
             "ttl": -1,
             "version": 3,
             "tenant": "t",
-            "meta": {"by": "somebody"},
+            # A library before 0.1.0 kept the ids of commits without an event here.
+            "meta": {"by": "somebody", "commits": [{"version": 2, "id": "c"}]},
             **dict.fromkeys(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"), "service"),
         }
     )
@@ -86,8 +63,8 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
         "ttl": -1,
         "version": 4,
         "tenant": "t",
-        "meta": {"by": "somebody", "commits": [{"version": 4, "id": "c"}]},
-    } == entity_document(note, version=4, commit_id="c")
+        "meta": {"by": "somebody", "commits": [{"version": 2, "id": "c"}]},
+    } == entity_document(note, version=4)
 
 
 class Subscriber(Entity):
@@ -148,7 +125,7 @@ def test_an_entity_with_other_json_than_when_its_document_was_made_is_edited(edi
 
 def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
     event = NoteChanged(id="e", note_id="n", text="x")
-    document = event_document(event, partition_key="p", origin=ORIGIN, sequence=2)
+    document = event_document(event, partition_key="p", meta=META, sequence=2)
 
     assert {
         "id": "e",
@@ -176,12 +153,12 @@ def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
 
 
 def test_an_event_lives_as_long_as_its_type_says():
-    assert 5 == event_document(NoteGlanced(note_id="n"), partition_key="p", origin=ORIGIN, sequence=2)["ttl"]
+    assert 5 == event_document(NoteGlanced(note_id="n"), partition_key="p", meta=META, sequence=2)["ttl"]
 
 
 def test_what_is_written_is_read_back():
     event = NoteChanged(id="e", note_id="n", text="x")
-    document = event_document(event, partition_key="p", origin=ORIGIN, sequence=2)
+    document = event_document(event, partition_key="p", meta=META, sequence=2)
     read = stored_event({**document, "_lsn": 12, "_ts": 34, "_etag": '"e"'})
 
     assert read is not None

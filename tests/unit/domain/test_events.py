@@ -8,7 +8,6 @@ import pytest
 from pydantic import Field, ValidationError
 
 from cosmos_outbox import DomainEvent
-from cosmos_outbox.domain.events import event_type_named
 
 
 class SeatTaken(DomainEvent):
@@ -66,18 +65,11 @@ def test_a_subclass_does_not_inherit_the_name():
     assert ("SeatFreedEarly", 3) == (SeatFreedEarly.action, SeatFreedEarly.schema_version)
 
 
-def test_types_are_found_by_their_name():
-    assert SeatFreed is event_type_named("seat.freed")
-    assert None is event_type_named("SeatFreed")
-
-
 def test_two_types_of_one_name_are_refused_with_both_named():
     with pytest.raises(TypeError, match=r"seat\.freed.*SeatFreed.*OtherSeatFreed"):
 
         class OtherSeatFreed(DomainEvent):
             action = "seat.freed"
-
-    assert SeatFreed is event_type_named("seat.freed")
 
 
 @pytest.mark.parametrize(

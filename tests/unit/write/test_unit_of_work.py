@@ -417,7 +417,7 @@ async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(
 
 
 async def test_an_entity_all_of_whose_events_are_private_is_still_written_once(container: MemoryContainer):
-    store = FaultyStore(container, [None, CommitFault.LOST_AFTER])
+    store = FaultyStore(container, [None, CommitFault.LOST_BEFORE])
     outbox = Outbox(store)
     outbox.publishes(NoteDeleted, lambda event: None)
     async with outbox.unit_of_work(NotesUnitOfWork) as uow:

@@ -57,7 +57,7 @@ class Skimmed(NoteEvent):
 
 
 class Perused(NoteEvent):
-    ttl = timedelta(minutes=30)  # outlives the test, and proves nothing
+    ttl = timedelta(minutes=30)  # outlives the test
 
 
 class Passage(Remark):
@@ -157,12 +157,8 @@ class Snapshot:
     applied: bool = False
 
     @property
-    def deletes_only(self) -> bool:
-        return not self.told and all(part.after is None for part in self.parts)
-
-    @property
     def lasts(self) -> bool:
-        return any(told.action not in ("Skimmed", "Perused") for told in self.told)
+        return any(told.action != "Skimmed" for told in self.told)
 
     @property
     def ids(self) -> list[str]:
@@ -438,8 +434,8 @@ class WriteSide(RuleBasedStateMachine):
         settled: list[Snapshot] = [] if chosen.current is None else [chosen.current]
         try:
             commit = self.run(chosen.real.commit())
-        except CommitOutcomeUnknown as unknown:
-            self._unknown(chosen, final=unknown.final, disturbed=disturbed)
+        except CommitOutcomeUnknown:
+            self._unknown(chosen, disturbed=disturbed)
         except (Conflict, NotFound, PreconditionFailed) as refusal:
             event(type(refusal).__name__)
             self._refused(chosen, refusal.document_id)
@@ -502,15 +498,15 @@ class WriteSide(RuleBasedStateMachine):
                 self._written(unit, unit.current)  # or it would not be followed by another one
             unit.current = self.snapshots[id(writes)] = self._snapshot(unit, writes)
             assert _read_back(writes) == (unit.current.told, _documents(unit.current))
-        if unit.current.deletes_only and self.faulty.commit_faults[:1] == [F.RESENT]:
-            self.faulty.commit_faults[0] = None  # leaves nothing to tell our own deletion from another's
+        if not unit.current.told and self.faulty.commit_faults[:1] == [F.RESENT]:
+            self.faulty.commit_faults[0] = None  # without an event nothing tells our own write from another's
 
     def _snapshot(self, unit: Unit, writes: Sequence[Write]) -> Snapshot:
         for held in list(unit.held.values()):
             for serial, action, value in held.events() if held.pending or not held.purged else ():
                 if serial is not None and action == "NoteTagged" and serial not in unit.handled:
                     unit.handled.add(serial)
-                    line = unit.real._context.find("line", f"line-of-{value}")
+                    line = unit.real._entities.find("line", f"line-of-{value}")
                     assert isinstance(line, Line)
                     unit.held[line.id] = Held(entity=line)
         pending = [held for held in unit.held.values() if held.pending]
@@ -564,19 +560,19 @@ class WriteSide(RuleBasedStateMachine):
         over = snapshot.status is Status.NOT_WRITTEN or (snapshot.applied and not self._kept(snapshot.told))
         return over and not creates.isdisjoint(self.purged)
 
-    def _unknown(self, unit: Unit, *, final: bool, disturbed: bool) -> None:
-        event("unknown, for good" if final else "unknown")
+    def _unknown(self, unit: Unit, *, disturbed: bool) -> None:
         assert unit.current is not None
-        assert final or disturbed, "nothing failed, so it could have been found out"
-        if final:
-            recent = self.loop.time() - unit.current.sent_at < ABSENCE_PROVES_FOR.total_seconds()
-            assert not (unit.current.lasts and recent), "an event that lasts tells, and so does its absence"
-            unit.real.rollback()
-            self._forget(unit)
+        recent = self.loop.time() - unit.current.sent_at < ABSENCE_PROVES_FOR.total_seconds()
+        if disturbed:
+            event("unknown")
+            return
+        event("unknown, and nothing failed")
+        assert not (unit.current.lasts and recent), "an event that lasts tells, and so does its absence"
+        unit.real.rollback()
+        self._forget(unit)
 
     def _written(self, unit: Unit, snapshot: Snapshot) -> None:
-        gone = all(name not in self.stored for name in snapshot.ids)
-        assert snapshot.applied or (snapshot.deletes_only and gone), "nothing of it was written"
+        assert snapshot.applied, "nothing of it was written"
         snapshot.status, unit.current = Status.WRITTEN, None
         for part in snapshot.parts:
             held = part.held
