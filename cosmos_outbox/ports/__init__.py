@@ -1,9 +1,8 @@
 """
-The seams: what the library needs from the world, with the guarantees every implementation keeps.
+The ports: what the library needs from outside, with the guarantees that every implementation keeps.
 
-Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite
-in `tests/contracts` runs over all of them. Documents cross a seam as the JSON that is stored, so that fields written
-by other programs survive.
+Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite per port in
+`tests/contracts` runs over all of them. Documents cross a port as stored JSON, so that fields of other programs survive.
 """
 
 from cosmos_outbox.documents import Document

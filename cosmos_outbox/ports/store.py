@@ -14,7 +14,7 @@ from cosmos_outbox.documents import Document
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 MAX_EVENT_BYTES = (
-    1_900_000  # of an event's JSON, so that a copy, with what is said of it, fits into one request as well
+    1_900_000  # of an event's JSON; a parked copy with its metadata must fit into one request as well
 )
 
 
@@ -25,14 +25,13 @@ class WriteKind(StrEnum):
 
     CREATE = "Create"
     REPLACE = "Replace"
-    UPSERT = "Upsert"
     DELETE = "Delete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """
-    One write of a commit; `etag` makes a replace, upsert or delete conditional on what `_etag` said, nothing else.
+    One write of a commit; `etag` makes a replace or delete conditional on the document's `_etag`.
     """
 
     kind: WriteKind
@@ -44,12 +43,11 @@ class Write:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
     """
-    What a commit wrote: one etag a write, in order (None for a delete), and what it cost.
+    What a commit wrote: one etag per write, in order (None for a delete), and its cost in request units.
     """
 
     etags: tuple[str | None, ...]
     request_charge: float
-    session_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ class Store(Protocol):
         self, document_id: str, partition_key: str, *, if_none_match: str | None = None
     ) -> Document:
         """
-        Return the newest version of a document, with its `_etag`; a reader sees its own writes.
+        Return the newest version of a document, with its `_etag`; a caller sees its own writes.
 
         Raises:
             NotFound: there is none, or its TTL has passed.
@@ -86,7 +84,7 @@ class Store(Protocol):
 
         Raises:
             NotFound, Conflict, PreconditionFailed: one write, named by `document_id`, could not be applied; none was.
-                What the document's etag is (`actual`) is None where the service does not say.
+                `actual` is None if the service does not name the document's etag.
             RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
             TooManyRequests: throttled; none was applied.
             StoreUnavailable: the outcome is unknown (all or none were applied), unless `applied` is False.
@@ -102,7 +100,7 @@ class Store(Protocol):
         Documents whose `data.deleted` is true are left out unless `include_deleted`.
 
         Raises:
-            InvalidRequest: `continuation` is none that this store gave out.
+            InvalidRequest: this store did not give out `continuation`.
             StoreError: the service refused or failed; see `retriable`.
         """
         ...

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed.position import newest_below
-from cosmos_outbox.errors import ContainerReplaced, RangeGone
+from cosmos_outbox.errors import ContainerReplaced, NotFound, RangeGone
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, Document, StartFrom, Write, WriteKind
 from tests.contracts.backends import BACKENDS, Container, opened
@@ -33,8 +33,12 @@ async def wide(request: pytest.FixtureRequest) -> AsyncIterator[Container]:
 
 async def write(container: Container, key: str, *ids: str, **fields: object) -> None:
     documents = [{"id": i, "partitionKey": key, "type": "thing", **fields} for i in ids]
-    writes = [Write(kind=WriteKind.UPSERT, id=document["id"], document=document) for document in documents]
-    await container.store.commit(key, writes)
+    try:
+        await container.store.read(ids[0], key)
+        kind = WriteKind.REPLACE
+    except NotFound:
+        kind = WriteKind.CREATE
+    await container.store.commit(key, [Write(kind=kind, id=one["id"], document=one) for one in documents])
 
 
 async def the_range(container: Container) -> FeedRange:

@@ -205,14 +205,6 @@ async def test_a_delete_under_the_right_etag_deletes_and_under_another_does_not(
     assert [] == await present(store, "a")
 
 
-async def test_an_upsert_creates_then_replaces(store: Store):
-    for n in (1, 2):
-        await store.commit(
-            KEY, [Write(kind=WriteKind.UPSERT, id="a", document=a_document("a", n=n)), create(f"e{n}")]
-        )
-    assert 2 == (await store.read("a", KEY))["n"]
-
-
 async def test_one_of_many_commits_on_the_same_etag_succeeds_with_all_it_writes(store: Store):
     etag = (await store.commit(KEY, [create("a", n=-1)])).etags[0]
 

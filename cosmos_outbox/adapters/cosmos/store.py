@@ -31,7 +31,7 @@ _SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 _REMEMBERED_SESSIONS = 10_000
 _SESSION_NOT_AVAILABLE = 1002
 _ETAG = re.compile(r'"[!#-~]*"')
-_NOBODYS_ETAG = '"-"'
+_MATCHES_NOTHING = '"-"'
 
 
 class CosmosStore:
@@ -41,7 +41,8 @@ class CosmosStore:
 
     def __init__(self, container: ContainerProxy) -> None:
         self._container = container
-        # The SDK forgets the session token of a batch, so a read after it might not see it.
+        # By partition key: how new the session is, and its token. The SDK drops the token of a batch, so a later read might not
+        # see what the batch wrote.
         self._sessions: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     async def read(
@@ -60,7 +61,7 @@ class CosmosStore:
             raise
         except StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
-                # Nobody catches up with the token of a range that was split since.
+                # No replica catches up with the token of a range that was split since.
                 self._sessions.pop(partition_key, None)
             raise
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
@@ -70,9 +71,7 @@ class CosmosStore:
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         try:
             async with translated(document_ids=[write.id for write in writes]):
-                if len(writes) == 1:
-                    return await self._write_one(partition_key, writes[0])
-                return await self._write_batch(partition_key, writes)
+                return await self._write(partition_key, writes)
         except StoreError as error:
             headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
             self._remember(partition_key, headers.get(_SESSION_TOKEN))
@@ -86,16 +85,15 @@ class CosmosStore:
     async def query_type(
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
-        # Paged by the last id and, where a page ends among documents of one id, by their partition keys; not by the
-        # SDK's token, of which it has none for a sorted query over several partitions. Sorting by both at once would
-        # need a composite index, which containers that exist do not have.
+        # The SDK has no token for a sorted query over several partitions, so a page begins after the last id and, if the previous
+        # one ended among documents of one id, after the last partition key. Sorting by both would need a composite index.
         after_id, after_key = _after(continuation)
         known = {"@type": document_type, "@id": after_id}
         condition = "c.type = @type"
         if not include_deleted:
             condition += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
         of_one_id = f"{condition} AND c.id = @id"
-        wanted = page_size + 1  # one more tells whether there are more
+        wanted = page_size + 1  # to know whether more follow
         found: list[Document] = []
         if after_key is not None:
             rest = f"{of_one_id} AND c.partitionKey > @key ORDER BY c.partitionKey"
@@ -104,7 +102,7 @@ class CosmosStore:
             others = f"{condition} AND c.id > @id ORDER BY c.id"
             found += await self._query(others, known, wanted - len(found))
             if len(found) == wanted and found[-2]["id"] == (cut := found[-1]["id"]):
-                # The page ends among documents of one id, and which of them the service gave first is by chance.
+                # The page ends among documents of one id, which the service returns in any order.
                 found = [document for document in found if document["id"] != cut]
                 in_order = f"{of_one_id} ORDER BY c.partitionKey"
                 found += await self._query(in_order, known | {"@id": cut}, wanted - len(found))
@@ -124,36 +122,35 @@ class CosmosStore:
         async with translated():
             return await _first(items, limit)
 
-    async def _write_batch(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        headers = _Headers()
-        answer = await self._container.execute_item_batch(
-            [_batch_operation(write) for write in writes], partition_key, response_hook=headers.note
-        )
-        return self._result([operation.get("eTag") for operation in answer], partition_key, headers)
+    async def _write(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        headers: dict[str, Any] = {}
 
-    async def _write_one(self, partition_key: str, write: Write) -> CommitResult:
-        headers = _Headers()
-        options: dict[str, Any] = {"response_hook": headers.note}
+        def note(received: Mapping[str, Any], _: object) -> None:
+            headers.update(received)
+
+        if len(writes) > 1:
+            answer = await self._container.execute_item_batch(
+                [_batch_operation(write) for write in writes], partition_key, response_hook=note
+            )
+            etags = tuple(operation.get("eTag") for operation in answer)
+        else:
+            etags = (await self._write_one(partition_key, writes[0], response_hook=note),)
+        self._remember(partition_key, headers.get(_SESSION_TOKEN))
+        return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
+
+    async def _write_one(self, partition_key: str, write: Write, **options: Any) -> str | None:
         if write.etag is not None:
             options |= {"etag": _condition(write.etag), "match_condition": MatchConditions.IfNotModified}
-        if write.kind is WriteKind.DELETE:
-            await self._container.delete_item(write.id, partition_key, **options)
-            return self._result([None], partition_key, headers)
         body = dict(write.document or {})
         match write.kind:
+            case WriteKind.DELETE:
+                await self._container.delete_item(write.id, partition_key, **options)
+                return None
             case WriteKind.CREATE:
                 stored = await self._container.create_item(body, **options)
-            case WriteKind.UPSERT:
-                stored = await self._container.upsert_item(body, **options)
             case WriteKind.REPLACE:
                 stored = await self._container.replace_item(write.id, body, **options)
-        return self._result([stored.get("_etag")], partition_key, headers)
-
-    def _result(self, etags: Sequence[str | None], partition_key: str, headers: _Headers) -> CommitResult:
-        self._remember(partition_key, headers.session_token)
-        return CommitResult(
-            etags=tuple(etags), request_charge=headers.request_charge, session_token=headers.session_token
-        )
+        return stored.get("_etag")
 
     def _remember(self, partition_key: str, session: str | None) -> None:
         if not session:
@@ -164,22 +161,6 @@ class CosmosStore:
         self._sessions.move_to_end(partition_key)
         if len(self._sessions) > _REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
-
-
-class _Headers:
-    """
-    What the headers of an answer say; the hook gets them without the copy that the answer's own method makes.
-    """
-
-    __slots__ = ("request_charge", "session_token")
-
-    def __init__(self) -> None:
-        self.request_charge = 0.0
-        self.session_token: str | None = None
-
-    def note(self, headers: Mapping[str, Any], _: object) -> None:
-        self.session_token = headers.get(_SESSION_TOKEN)
-        self.request_charge = float(headers.get("x-ms-request-charge", 0.0))
 
 
 async def open_store(client: CosmosClient, database: str, container: str) -> CosmosStore:
@@ -194,7 +175,7 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     )
     if seconds is None:
         raise ConfigurationError(
-            f"Time to live is off on the container {container!r}, so events would never be cleaned up; "
+            f"Time to live is off on the container {container!r}, so events would never be deleted; "
             "set its default time to live to -1."
         )
     return CosmosStore(proxy)
@@ -223,8 +204,8 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
 
 
 def _condition(etag: str) -> str:
-    # What is no etag, such as * or nothing, means something else as a header; here it is an etag that no document has.
-    return etag if _ETAG.fullmatch(etag) else _NOBODYS_ETAG
+    # A text that is not an etag, such as *, has another meaning in a header; here it must match no document.
+    return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
 
 def _continuation(last: Document, following: Document) -> str:
