@@ -1,7 +1,7 @@
 """
-What happened, as frozen records handed to hooks: logging, metrics and tracing all listen the same way.
+What happened, as frozen records handed to hooks: logging, metrics and health are hooks.
 
-One list, however long: a hook takes any of them, and `docs/reference/metrics.md` is made of it.
+One list, however long: a hook takes any record, and `docs/reference/metrics.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -9,28 +9,44 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import get_args
+from typing import Any, ClassVar
 
 _logger = logging.getLogger("cosmos_outbox")
 
 
+class Record:
+    """
+    Base of all records. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
+    """
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    level: ClassVar[int] = logging.WARNING
+
+
+Hook = Callable[[Record], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAcquired:
+class LeaseAcquired(Record):
     """
     This owner took a lease.
     """
 
+    level = logging.INFO
     lease: str
     owner: str
     previous_owner: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseClosed:
+class LeaseClosed(Record):
     """
-    This owner stopped working on a lease; `reason` is a CloseReason, and a WARNING where it is that the lease was lost.
+    This owner stopped working on a lease; `reason` is a CloseReason. A WARNING if the lease was lost.
     """
 
+    level = logging.INFO
     lease: str
     owner: str
     reason: str
@@ -38,21 +54,23 @@ class LeaseClosed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseCheckpointed:
+class LeaseCheckpointed(Record):
     """
-    The lease says now that the first `pages` batches of this tenure are done: nobody will read them again.
+    The checkpoint covers the first `pages` batches of this tenure; no worker will read them again.
     """
 
+    level = logging.DEBUG
     lease: str
     pages: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageHandled:
+class PageHandled(Record):
     """
-    All `changes` of a page are done, those included that the handler does not want; `lag` is what still waits.
+    All `changes` of a page are handled or skipped; `lag` is how many transactions still wait.
     """
 
+    level = logging.DEBUG
     lease: str
     changes: int
     seconds: float
@@ -60,7 +78,7 @@ class PageHandled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageFailed:
+class PageFailed(Record):
     """
     The handler or the feed failed; the same page is tried again after `delay_seconds`.
     """
@@ -72,9 +90,9 @@ class PageFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerSlow:
+class HandlerSlow(Record):
     """
-    The handler works on one page for longer than `slow_handler_after`; told again each time that passes.
+    The handler has worked on one page for longer than `slow_handler_after`; emitted again each time that passes.
     """
 
     lease: str
@@ -82,26 +100,28 @@ class HandlerSlow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseHalted:
+class LeaseHalted(Record):
     """
-    ALARM: the handler failed `attempts` times on the same page; its range stands still until the cause is gone.
+    The handler failed `attempts` times on the same page; its range makes no progress until the cause is gone.
 
-    The lease is kept, and the page tried again at the longest back-off, so work goes on by itself after the fix.
+    The lease is kept and the page tried again at the longest back-off, so work goes on by itself after the fix.
     """
 
+    level = logging.ERROR
     lease: str
     attempts: int
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PositionAhead:
+class PositionAhead(Record):
     """
-    ALARM: a lease lies ahead of its range, as after a restore: it stands still, or begins again at `restarted_from`.
+    A lease is ahead of its range, as after a restore: it halts, or begins again at `restarted_from`.
 
-    `latest_lsn` is the lowest that the range was seen at. Told every minute while the lease stands still.
+    `latest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted.
     """
 
+    level = logging.ERROR
     lease: str
     position: str | None
     latest_lsn: int | None
@@ -109,11 +129,11 @@ class PositionAhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PositionRewound:
+class PositionRewound(Record):
     """
-    A range was behind its lease for a moment and is back: what lies above `lowest_lsn` is read again.
+    A range was behind its lease for a moment and caught up: what lies above `lowest_lsn` is read again.
 
-    So it is where a replica lagged. Where the lease was set ahead, by an edit or an import, what lies below is left out.
+    This happens if a replica lagged. If the lease was set ahead by an edit or an import, what lies below is skipped.
     """
 
     lease: str
@@ -122,39 +142,42 @@ class PositionRewound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopBlocked:
+class LoopBlocked(Record):
     """
-    ALARM: something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
+    Something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
 
     `task` names the task that runs ("lease …" for a handler), `where` the line. Hooks get this on another thread.
     """
 
+    level = logging.ERROR
     task: str
     where: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MonitoredContainerReplaced:
+class MonitoredContainerReplaced(Record):
     """
-    ALARM: the container was deleted and created again; its old leases are dead, new ones are created from the start.
+    The container was deleted and created again; its old leases are dead, new ones are created from the start.
     """
 
+    level = logging.ERROR
     owner: str
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeasesListed:
+class LeasesListed(Record):
     """
-    A balancing pass begins, and could list the leases; the first one tells that every range has been given one.
+    A balancing pass begins and has listed the leases; the first one also says that every range has a lease.
     """
 
+    level = logging.DEBUG
     owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalancingFailed:
+class BalancingFailed(Record):
     """
     A balancing pass failed; the next one tries again.
     """
@@ -164,18 +187,19 @@ class BalancingFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessagesPublished:
+class MessagesPublished(Record):
     """
     The broker accepted messages of one lane.
     """
 
+    level = logging.DEBUG
     lane: int
     messages: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishFailed:
+class PublishFailed(Record):
     """
     The broker did not accept messages of one lane; they are sent again after `delay_seconds`.
     """
@@ -187,30 +211,32 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishHalted:
+class PublishHalted(Record):
     """
-    ALARM: the topic is missing, disabled or may not be sent to; told with every attempt, which go on until it is mended.
+    The topic is missing, disabled or may not be sent to; emitted with every attempt until an operator fixes it.
     """
 
+    level = logging.ERROR
     lane: int
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventMalformed:
+class EventMalformed(Record):
     """
-    ALARM: a document calls itself an event but has no key, id or payload to send it with; it is passed over.
+    A document has the type of an event but no key, id or payload to send it with; it is skipped.
 
-    Some other program wrote it. Correct the document: the correction comes by the change feed and is sent.
+    Another program wrote it. Correct the document: the change feed delivers the correction, and it is sent.
     """
 
+    level = logging.ERROR
     lease: str
     document_id: str
     partition_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventRejected:
+class EventRejected(Record):
     """
     The broker will never accept this event's message as it is; later events of its partition key wait behind it.
     """
@@ -222,11 +248,12 @@ class EventRejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyParked:
+class KeyParked(Record):
     """
-    ALARM: an event cannot be sent; it and all later ones of its partition key are held until an operator acts.
+    An event cannot be sent; it and all later ones of its partition key are held until an operator acts.
     """
 
+    level = logging.ERROR
     lease: str
     partition_key: str
     event_id: str
@@ -236,39 +263,42 @@ class KeyParked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsHeld:
+class EventsHeld(Record):
     """
-    Later events of a parked partition key were put behind those that wait there.
+    Later events of a parked partition key were held behind it.
     """
 
+    level = logging.INFO
     lease: str
     partition_key: str
     events: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyResumed:
+class KeyResumed(Record):
     """
-    A partition key was handed back: its events are sent again.
+    A partition key was released or dropped: its new events are sent again.
     """
 
+    level = logging.INFO
     lease: str
     partition_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkingFailed:
+class ParkingFailed(Record):
     """
-    ALARM: events could not be held, because a limit is reached or the store failed; their lease goes no further.
+    Events could not be held, because a limit is reached or the store failed; their lease makes no progress.
     """
 
+    level = logging.ERROR
     lease: str
     partition_key: str
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventAgeing:
+class EventAgeing(Record):
     """
     An event that is not sent yet has spent half of its time to live.
     """
@@ -281,11 +311,12 @@ class EventAgeing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventExpiring:
+class EventExpiring(Record):
     """
-    ALARM: an event that is not sent yet has spent 80 % of its time to live; when that ends, Cosmos DB deletes it.
+    An event that is not sent yet has spent 80 % of its time to live; at its end Cosmos DB deletes the event.
     """
 
+    level = logging.ERROR
     lease: str
     event_id: str
     partition_key: str
@@ -294,7 +325,7 @@ class EventExpiring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventTtlShort:
+class EventTtlShort(Record):
     """
     Events of this action live shorter than the longest outage that is to be survived.
     """
@@ -305,19 +336,20 @@ class EventTtlShort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsDeleted:
+class EventsDeleted(Record):
     """
-    Events that were sent, and whose type asks for it, were deleted before their time to live ended.
+    Sent events, whose type asks for it, were deleted before their time to live ended.
     """
 
+    level = logging.DEBUG
     partition_key: str
     events: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionFailed:
+class DeletionFailed(Record):
     """
-    Events that were sent could not be deleted; they stay until their time to live ends.
+    Sent events could not be deleted; they stay until their time to live ends.
     """
 
     partition_key: str
@@ -326,9 +358,9 @@ class DeletionFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionsSkipped:
+class DeletionsSkipped(Record):
     """
-    Events of a page that were sent are not deleted, for too many `waiting` ones are; they stay until their time to live ends.
+    Sent events of a page are not deleted because too many are `waiting`; they stay until their time to live ends.
     """
 
     lease: str
@@ -337,10 +369,9 @@ class DeletionsSkipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionsStopped:
+class DeletionsStopped(Record):
     """
-    Nothing that was sent is deleted, for another processor may not have read it; told again every minute until it is known
-    that there is none.
+    No sent event is deleted because another processor may not have read it; emitted every minute while that holds.
     """
 
     reason: str
@@ -348,115 +379,63 @@ class DeletionsStopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchFailed:
+class WatchFailed(Record):
     """
-    The worker could not look at what waits or at what is parked; the next look tries again, figures become unknown.
+    The worker could not poll what waits or what is parked; the next poll tries again, until then figures are unknown.
     """
 
     subject: str
     error: BaseException
 
 
-Record = (
-    LeaseAcquired
-    | LeaseCheckpointed
-    | LeaseClosed
-    | PageHandled
-    | PageFailed
-    | HandlerSlow
-    | LeaseHalted
-    | PositionAhead
-    | PositionRewound
-    | LoopBlocked
-    | MonitoredContainerReplaced
-    | LeasesListed
-    | BalancingFailed
-    | MessagesPublished
-    | PublishFailed
-    | PublishHalted
-    | EventMalformed
-    | EventRejected
-    | KeyParked
-    | EventsHeld
-    | KeyResumed
-    | ParkingFailed
-    | EventAgeing
-    | EventExpiring
-    | EventTtlShort
-    | EventsDeleted
-    | DeletionFailed
-    | DeletionsSkipped
-    | DeletionsStopped
-    | WatchFailed
+# In the order above. Not __subclasses__(), which also holds the classes that `slots=True` replaced.
+KINDS: tuple[type[Record], ...] = tuple(
+    kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
 )
-Hook = Callable[[Record], None]
-
-_LEVELS: dict[type, int] = {
-    LeaseAcquired: logging.INFO,
-    LeaseClosed: logging.INFO,
-    LeaseHalted: logging.ERROR,
-    PositionAhead: logging.ERROR,
-    EventMalformed: logging.ERROR,
-    LeaseCheckpointed: logging.DEBUG,
-    LeasesListed: logging.DEBUG,
-    PublishHalted: logging.ERROR,
-    EventExpiring: logging.ERROR,
-    EventsDeleted: logging.DEBUG,
-    LoopBlocked: logging.ERROR,
-    MonitoredContainerReplaced: logging.ERROR,
-    KeyParked: logging.ERROR,
-    ParkingFailed: logging.ERROR,
-    EventsHeld: logging.INFO,
-    KeyResumed: logging.INFO,
-    PageHandled: logging.DEBUG,
-    MessagesPublished: logging.DEBUG,
-}
-
-
-_LOST = "lost"  # the one way in which a lease ends that is trouble
+_LOST = "lost"  # the only reason to close a lease that is a warning
 
 
 def level_of(record: Record) -> int:
     """
-    Return how severe a record is, as a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
+    Return the level of a record: that of its class, but a WARNING for a lease that was lost.
     """
-    if isinstance(record, LeaseClosed) and record.reason == _LOST:
-        return logging.WARNING
-    return _LEVELS.get(type(record), logging.WARNING)
+    lost = isinstance(record, LeaseClosed) and record.reason == _LOST
+    return logging.WARNING if lost else record.level
 
 
 def names_of(level: int) -> tuple[str, ...]:
     """
     Return the names of all records that may have a level.
     """
-    sometimes = [LeaseClosed] if level == logging.WARNING else []
     return tuple(
         kind.__name__
-        for kind in get_args(Record)
-        if kind in sometimes or _LEVELS.get(kind, logging.WARNING) == level
+        for kind in KINDS
+        if kind.level == level or (kind is LeaseClosed and level == logging.WARNING)
     )
 
 
 def unheard(record: Record) -> None:
     """
-    Let a record pass.
+    Do nothing: the hook of a caller that wants no records.
     """
 
 
 def guarded(notify: Hook) -> Hook:
     """
-    Return a hook that logs what another one raises, and goes on: what it was told of has happened, and stays so.
+    Return a hook that logs what another one raises, and goes on: what it reports has happened.
 
-    The relay and the worker call their hooks through this: what a hook raised would fail work that is done.
+    The relay and the worker call their hooks through this, since an error of a hook would fail work that is done.
     """
 
-    def told(record: Record) -> None:
+    def reported(record: Record) -> None:
         try:
             notify(record)
         except Exception:  # a hook may raise anything
             _logger.exception("hook.failed %s", type(record).__name__)
 
-    return told
+    return reported
 
 
 def log_hook(record: Record) -> None:

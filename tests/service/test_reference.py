@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -49,7 +48,7 @@ def example(kind: type) -> instrumentation.Record:
     return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
 
 
-RECORDS = tuple(map(example, get_args(instrumentation.Record)))
+RECORDS = tuple(map(example, instrumentation.KINDS))
 
 
 def is_generated(page: str, text: str, *, part: str = "") -> None:
@@ -168,8 +167,8 @@ def record_rows() -> Iterator[str]:
     for record in sorted(RECORDS, key=lambda record: type(record).__name__):
         kind, level = type(record), logging.getLevelName(instrumentation.level_of(record))
         names = ", ".join(f"`{name}`" for name in counted_by(record)) or f"none: {UNCOUNTED[kind]}"
-        sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).removeprefix("ALARM: ")
-        yield f"| `{kind.__name__}` | {level} | {names} | {sentence[0].upper()}{sentence[1:]} |"
+        sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        yield f"| `{kind.__name__}` | {level} | {names} | {sentence} |"
 
 
 def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
