@@ -1,5 +1,5 @@
 """
-Every error this library raises, one sentence each saying what happened and what to do.
+All errors of this library: one sentence each, saying what happened and what to do.
 
     OutboxError
     ├── ConfigurationError        settings or resources that cannot work
@@ -10,7 +10,7 @@ Every error this library raises, one sentence each saying what happened and what
     │   ├── EventTooLarge
     │   ├── IdentityConflict
     │   └── EventHandlerCycle
-    ├── StoreError                Cosmos DB said no
+    ├── StoreError                Cosmos DB refused or failed
     │   ├── NotFound
     │   ├── Conflict
     │   ├── PreconditionFailed
@@ -22,19 +22,19 @@ Every error this library raises, one sentence each saying what happened and what
     │   ├── StoreUnavailable      (retriable)
     │   └── CommitOutcomeUnknown
     ├── RangeGone                 a physical partition was split or merged
-    ├── ContainerReplaced         the container is no longer the one that was described
-    ├── ParkingError              partition keys that are set aside
+    ├── ContainerReplaced         the container was deleted and created again
+    ├── ParkingError              partition keys that are parked
     │   ├── ParkingFull
     │   ├── KeyNotParked
     │   └── ReleaseInProgress
     ├── LeaseLost                 another owner holds the lease
-    └── PublishError              Service Bus said no
+    └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
-        ├── TopicUnavailable      (needs an operator, then recovers by itself)
-        │   └── TopicRefusesAll   (it is not the message)
-        └── MessageRejected       this message will never be accepted as it is
+        ├── TopicUnavailable      (an operator has to fix it, then the relay goes on)
+        │   └── TopicRefusesAll   (no message is at fault)
+        └── MessageRejected       Service Bus will never accept this message
 
-`retriable` is a property of the class: the same call may succeed later without any change by the caller.
+`retriable` is a property of the class: the same call may succeed later, unchanged.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class BatchTooLarge(UsageError):
 
 class EventTooLarge(UsageError):
     """
-    An event is larger than can be set aside, or carries an id that no message can; put a reference into it instead.
+    An event, or an id it carries, is too large to be sent or parked; store a reference in it instead.
     """
 
 
@@ -124,7 +124,7 @@ class StoreError(OutboxError):
 
 class NotFound(StoreError):
     """
-    The document does not exist (or its TTL has passed).
+    The document does not exist, or its TTL has passed.
     """
 
     def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
@@ -139,12 +139,9 @@ class Conflict(StoreError):
     A document with this id already exists in this partition key.
     """
 
-    def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
-        if document_id is not None:
-            message = (
-                message or f"A document with the id {document_id!r} already exists in this partition key."
-            )
-        super().__init__(message)
+    def __init__(self, *, document_id: str | None = None) -> None:
+        named = f"A document with the id {document_id!r} already exists in this partition key."
+        super().__init__(None if document_id is None else named)
         self.document_id = document_id
 
 
@@ -163,8 +160,8 @@ class PreconditionFailed(StoreError):
     ) -> None:
         if document_id is not None:
             message = message or (
-                f"The document {document_id!r} changed since it was read: its etag is "
-                f"{actual or 'another one'}, not {expected}; read it again and repeat the change."
+                f"The document {document_id!r} changed since it was read: its etag is {actual or 'another one'}, not "
+                f"{expected}; read it again and repeat the change."
             )
         super().__init__(message)
         self.expected, self.actual, self.document_id = expected, actual, document_id
@@ -175,14 +172,14 @@ class NotModified(StoreError):
     The document still has the etag that the caller knows.
     """
 
-    def __init__(self, message: str | None = None, *, etag: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, *, etag: str | None = None) -> None:
+        super().__init__()
         self.etag = etag
 
 
 class InvalidRequest(StoreError):
     """
-    Cosmos DB calls the request malformed; this is a mistake of the program, a retry will not help.
+    Cosmos DB calls the request malformed; the program is at fault, and a retry does not help.
     """
 
 
@@ -200,7 +197,7 @@ class AccessDenied(StoreError):
 
 class TooManyRequests(StoreError):
     """
-    Cosmos DB throttles this client; wait for `retry_after` seconds or provision more request units.
+    Cosmos DB throttles this client; wait for `retry_after` seconds, or provision more request units.
     """
 
     retriable = True
@@ -214,7 +211,7 @@ class StoreUnavailable(StoreError):
     """
     Cosmos DB did not answer or answered with a passing fault (408, 410, 449, 5xx, lost connection); try again.
 
-    `applied` is False where the service says that a write was not executed, None where nobody knows.
+    `applied` is False if the service says that a write was not executed, None if that is unknown.
     """
 
     retriable = True
@@ -252,31 +249,31 @@ class ContainerReplaced(OutboxError):
 
 class LeaseLost(OutboxError):
     """
-    The lease belongs to another owner or is gone; stop its work at once and write nothing more for it.
+    Another owner holds the lease, or it is gone; stop its work at once and write nothing more for it.
     """
 
 
 class ParkingError(OutboxError):
     """
-    A partition key could not be set aside, or not be given back.
+    A partition key could not be parked or released.
     """
 
 
 class ParkingFull(ParkingError):
     """
-    The limit of parked keys or of held events is reached, so the lease halts; release or drop what is parked.
+    The limit of parked keys or held events is reached, so the lease halts; release or drop what is parked.
     """
 
 
 class KeyNotParked(ParkingError):
     """
-    The partition key, or the event, is not held in the parked store; look at the list of parked keys.
+    The partition key or the event is not in the parked store; see the list of parked keys.
     """
 
 
 class ReleaseInProgress(ParkingError):
     """
-    Another release of this partition key is under way; wait for it, one that was killed gives way after half a minute.
+    Another release of this partition key is under way; wait for it. One that was killed gives way after half a minute.
     """
 
 
@@ -284,8 +281,7 @@ class PublishError(OutboxError):
     """
     Service Bus did not accept a message.
 
-    `accepted` counts the leading messages of the call that it is known to have accepted before; the outcome of those
-    behind them is open.
+    `accepted` counts the leading messages of the call that were accepted; the outcome of the others is unknown.
     """
 
     def __init__(self, message: str | None = None, *, accepted: int = 0) -> None:
@@ -297,7 +293,7 @@ class BrokerUnavailable(PublishError):
     """
     Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again.
 
-    `condition` is the AMQP condition of an answer that blames neither the messages nor the load, None without one.
+    `condition` is the AMQP condition of an answer that blames neither the messages nor the load, else None.
     """
 
     retriable = True
@@ -316,7 +312,7 @@ class BrokerUnavailable(PublishError):
 
 class TopicUnavailable(PublishError):
     """
-    The topic is missing, disabled or may not be sent to; fix it, the relay goes on by itself.
+    The topic is missing, disabled or may not be sent to; fix it, then the relay goes on by itself.
     """
 
     retriable = True
@@ -324,7 +320,7 @@ class TopicUnavailable(PublishError):
 
 class TopicRefusesAll(TopicUnavailable):
     """
-    The topic refuses every message, so it is no message's fault; mend the topic, the relay goes on by itself.
+    The topic refuses every message, so no message is at fault; fix the topic, then the relay goes on by itself.
     """
 
 
