@@ -22,7 +22,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── StoreUnavailable      (retriable)
     │   └── CommitOutcomeUnknown
     ├── RangeGone                 a physical partition was split or merged
-    ├── ContainerReplaced         the container was deleted and created again
+    ├── ContainerRecreated        the container was deleted and created again
     ├── ParkingError              partition keys that are parked
     │   ├── ParkingFull
     │   ├── KeyNotParked
@@ -241,7 +241,7 @@ class RangeGone(OutboxError):
     """
 
 
-class ContainerReplaced(OutboxError):
+class ContainerRecreated(OutboxError):
     """
     The container was deleted and created again: positions in its old change feed mean nothing in the new one.
     """

@@ -416,7 +416,7 @@ def names_of(level: int) -> tuple[str, ...]:
     )
 
 
-def unheard(record: Record) -> None:
+def ignore(record: Record) -> None:
     """
     Do nothing: the hook of a caller that wants no records.
     """

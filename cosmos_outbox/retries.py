@@ -1,5 +1,5 @@
 """
-Retries: how long to wait between attempts, for how long to try, and the loops for requests and for conditional writes.
+Retries: how long to wait between attempts, how long to try, and the loops for reads and for conditional writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ArgumentsT = ParamSpec("ArgumentsT")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """
-    Exponential with full jitter: attempt n waits a random part of `initial * 2^(n-1)`, at most `maximum`.
+    Exponential with full jitter: attempt n waits a random part of `initial_seconds * 2^(n-1)`, at most `maximum_seconds`.
     """
 
     initial_seconds: float = 0.1  # Defaults to 100 ms.
@@ -36,7 +36,7 @@ class Backoff:
         self, attempt: int, *, at_least: float | None = None, random_part: float | None = None
     ) -> float:
         """
-        Return the seconds to wait after failed attempt number `attempt` (from 1); `at_least` is what the service asked for.
+        Return the seconds to wait after failed attempt number `attempt` (from 1), no less than what the service asked for.
         """
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** min(attempt - 1, 60))
         part = random.random() if random_part is None else random_part
@@ -65,7 +65,7 @@ class RetryOptions:
 
 class Deadline:
     """
-    The moment at which trying ends, on the clock of the running loop.
+    The time that is left for the attempts of one call, on the clock of the running loop.
     """
 
     __slots__ = ("_ends_at", "_loop", "_options")
@@ -81,7 +81,7 @@ class Deadline:
         **kwargs: ArgumentsT.kwargs,
     ) -> ResultT:
         """
-        Make one request, given up when its own time or all time is over.
+        Make one request; give up after `attempt_seconds`, or at the deadline.
 
         Raises:
             StoreUnavailable: no answer came in time; the outcome is unknown.
@@ -95,7 +95,7 @@ class Deadline:
 
     async def pause(self, attempt: int, retry_after: float | None = None) -> bool:
         """
-        Wait before the next attempt; return False at once where it would begin too late.
+        Wait before the next attempt; return False at once if it would begin after the deadline.
         """
         seconds = self._options.backoff.delay(attempt, at_least=retry_after)
         if self._loop.time() + seconds >= self._ends_at:
@@ -104,9 +104,9 @@ class Deadline:
         return True
 
 
-async def repeated(call: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
+async def retry_reads(call: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
     """
-    Make a request that changes nothing, again while the service is busy or does not answer.
+    Make a request that changes nothing; repeat it while the service is busy or does not answer.
     """
     deadline, attempt = Deadline(options), 0
     while True:
@@ -118,9 +118,9 @@ async def repeated(call: Callable[[], Awaitable[ResultT]], options: RetryOptions
                 raise
 
 
-async def until_applied(step: Callable[[Deadline], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
+async def retry_on_conflict(step: Callable[[Deadline], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
     """
-    Run a step that reads, decides and writes on condition, again for as long as another program writes in between.
+    Run a step that reads, decides and writes conditionally; repeat it while another program writes in between.
 
     Raises:
         StoreUnavailable: time is up.

@@ -24,7 +24,7 @@ from cosmos_outbox.changefeed.progress import LeaseStatus
 from cosmos_outbox.changefeed.watchdog import watched
 from cosmos_outbox.errors import (
     ConfigurationError,
-    ContainerReplaced,
+    ContainerRecreated,
     NotFound,
     OutboxError,
     PreconditionFailed,
@@ -149,9 +149,9 @@ class ChangeFeedProcessor:
             while not self._stopping.is_set():
                 try:
                     await self._process()
-                except* ContainerReplaced as replaced:
+                except* ContainerRecreated as replaced:
                     # Nothing is saved for the old container any more; its leases have other ids than the new ones.
-                    error = _first_of(replaced, ContainerReplaced) or replaced
+                    error = _first_of(replaced, ContainerRecreated) or replaced
                     self._notify(MonitoredContainerReplaced(owner=self._options.instance_name, error=error))
                     # "Now" would skip what the new container got before anybody noticed.
                     self._start = StartFrom.BEGINNING
@@ -202,7 +202,7 @@ class ChangeFeedProcessor:
                     leases=self._store,
                 )
                 await self._bootstrap(container)
-            except (StoreError, RangeGone, ContainerReplaced) as error:
+            except (StoreError, RangeGone, ContainerRecreated) as error:
                 if isinstance(error, StoreError) and not error.retriable:
                     raise
                 attempt += 1

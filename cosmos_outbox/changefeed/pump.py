@@ -93,7 +93,7 @@ class Pump:
 
         Raises:
             RangeGone: the range was split or merged; all changes up to `tenure.continuation` are done.
-            ContainerReplaced: the container is another one now.
+            ContainerRecreated: the container is another one now.
             LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`.
         """
         properties = self._tenure.lease.properties

@@ -49,7 +49,7 @@ class Reader:
         Read as `ChangeFeed.read_page` does, but no more changes at once than there is room for.
 
         Raises:
-            RangeGone, ContainerReplaced, StoreError: as there.
+            RangeGone, ContainerRecreated, StoreError: as there.
         """
         sizes, budget = self._sizes, self._budget
         items = page_within(sizes, most=self._max_items, share=budget.share, room=budget.free)

@@ -27,7 +27,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import LeaseStore, Notes
-from cosmos_outbox.records import Hook, LeaseCheckpointed, unheard
+from cosmos_outbox.records import Hook, LeaseCheckpointed, ignore
 from cosmos_outbox.retries import Backoff
 
 _numbers = itertools.count(1)
@@ -49,7 +49,7 @@ class Tenure:
         *,
         utcnow: Callable[[], datetime],
         acquired_at: float,
-        notify: Hook = unheard,
+        notify: Hook = ignore,
         suspended: Callable[[], float] = suspended_seconds,
         suspended_before: float | None = None,
     ) -> None:
@@ -277,7 +277,7 @@ async def acquire(
     options: ProcessorOptions,
     *,
     utcnow: Callable[[], datetime],
-    notify: Hook = unheard,
+    notify: Hook = ignore,
     suspended: Callable[[], float] = suspended_seconds,
 ) -> Tenure:
     """

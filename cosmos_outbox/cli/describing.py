@@ -47,7 +47,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.relay.routing import parse_routes
-from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.retries import RetryOptions, retry_reads
 
 _SECONDS = 15.0
 _SECONDS_A_RANGE = 5.0
@@ -81,7 +81,7 @@ async def describe(opened: Opened, *, expiration: timedelta) -> Resources:
     names = _Names()
     if usable:
         allowed = await _tried(
-            "read the change feed", lambda: repeated(partial(_read_any, opened.feed), _LOOK), failures
+            "read the change feed", lambda: retry_reads(partial(_read_any, opened.feed), _LOOK), failures
         )
         if allowed or not failures.denied:  # a feed that does not answer says nothing of the leases
             names = await _names(opened, failures)
@@ -173,7 +173,7 @@ async def _container(container: ContainerProxy, failures: _Failures) -> Containe
             return await container.read()
 
     try:
-        properties = await repeated(read, RetryOptions())
+        properties = await retry_reads(read, RetryOptions())
     except (NotFound, ConfigurationError):
         return ContainerDescription(name=container.id, exists=False)
     except UNANSWERED as error:
@@ -212,9 +212,9 @@ async def _names(opened: Opened, failures: _Failures) -> _Names:
     """
     processor = opened.target.processor
     try:
-        container = await repeated(opened.feed.describe, _LOOK)
+        container = await retry_reads(opened.feed.describe, _LOOK)
         hosts, others = [
-            await repeated(partial(look, container, processor_name=processor, leases=opened.leases), _LOOK)
+            await retry_reads(partial(look, container, processor_name=processor, leases=opened.leases), _LOOK)
             for look in (hosts_of_leases, others_on)
         ]
     except OutboxError as error:
@@ -225,15 +225,15 @@ async def _names(opened: Opened, failures: _Failures) -> _Names:
 
 async def _leases(opened: Opened, expiration: timedelta, failures: _Failures) -> _Leases | None:
     try:
-        prefix = await repeated(opened.prefix, _LOOK)
-        listing = await repeated(lambda: opened.leases.list(f"{prefix}.."), _LOOK)
+        prefix = await retry_reads(opened.prefix, _LOOK)
+        listing = await retry_reads(lambda: opened.leases.list(f"{prefix}.."), _LOOK)
         now = listing.read_at
         skew = datetime.now(UTC) - now
-        physical = await repeated(opened.feed.physical_ranges, _LOOK)
+        physical = await retry_reads(opened.feed.physical_ranges, _LOOK)
         listed = seen_in(listing)
         placed, _ = await located([one.lease for one in listed], physical, opened.feed)
         seen = [replace(one, lease=lease) for one, lease in zip(listed, placed, strict=True)]
-        lag = await repeated(
+        lag = await retry_reads(
             lambda: estimate_lag(opened.target.processor, feed=opened.feed, leases=opened.leases), _LOOK
         )
     except OutboxError as error:
@@ -279,7 +279,7 @@ async def _strange_keys(opened: Opened, container: ContainerProxy, failures: _Fa
     """
     try:
         ours = opened.target.processor, (await opened.feed.describe()).container_rid
-        found = await repeated(CosmosParked(container).scopes, RetryOptions())
+        found = await retry_reads(CosmosParked(container).scopes, RetryOptions())
     except OutboxError as error:
         failures.note("list parked keys", error)
         return {}

@@ -13,7 +13,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, StoreUnavailable, TooManyRequests
-from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.retries import RetryOptions, retry_reads
 
 
 class Operation(StrEnum):
@@ -62,7 +62,7 @@ async def refusals(
                     await call()
 
         try:
-            await repeated(attempt, RetryOptions())
+            await retry_reads(attempt, RetryOptions())
         except OutboxError as error:
             unanswered |= isinstance(error, UNANSWERED)
             found.append((operation, error))

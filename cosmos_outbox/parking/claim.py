@@ -33,7 +33,7 @@ from cosmos_outbox.parking.documents import (
 )
 from cosmos_outbox.parking.queue import closings
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
-from cosmos_outbox.retries import Deadline, RetryOptions, until_applied
+from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
 # A claim is void whose release takes nothing off the queue for so long; a live one is far quicker.
 VOID_AFTER_SECONDS = 30.0
@@ -101,7 +101,7 @@ class Claim:
         async def step(deadline: Deadline) -> Sequence[ParkedEvent]:
             return await queue_of(self._store, await self._key(deadline), deadline)
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def take_off(self, passed: Sequence[ParkedEvent], state: KeyState) -> None:
         """
@@ -121,7 +121,7 @@ class Claim:
             )
             await self._commit(key, deadline, [changed.write(), *closings(passed, now=self._utcnow())])
 
-        await until_applied(step, self._retry)
+        await retry_on_conflict(step, self._retry)
 
     async def stop_at(self, event: ParkedEvent, rejection: MessageRejected) -> Failure:
         """
@@ -138,7 +138,7 @@ class Claim:
             changed = replace(key, state=KeyState.PARKED, claim=None, failure=failure)
             await self._commit(key, deadline, [changed.write(), replace(event, failure=failure).write()])
 
-        await until_applied(step, self._retry)
+        await retry_on_conflict(step, self._retry)
         return failure
 
     async def hand_back(self) -> bool:
@@ -164,7 +164,7 @@ class Claim:
             await self._commit(key, deadline, [key.write(WriteKind.DELETE)])
             return True
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def take(self, edited: Mapping[str, Any] | None, *, void: str | None) -> None:
         """
@@ -194,7 +194,7 @@ class Claim:
                 writes.append(first.edited(edited).write())
             await self._commit(key, deadline, writes)
 
-        await until_applied(step, self._retry)
+        await retry_on_conflict(step, self._retry)
 
     async def give_up(self) -> None:
         """
@@ -208,7 +208,7 @@ class Claim:
             key = await self._key(deadline)
             await self._commit(key, deadline, [replace(key, state=KeyState.PARKED, claim=None).write()])
 
-        await until_applied(step, self._retry)
+        await retry_on_conflict(step, self._retry)
 
     async def _key(self, deadline: Deadline) -> ParkedKey:
         key = await parked_key(self._store, self._scope, self._partition_key, deadline)
@@ -253,7 +253,9 @@ async def until_free(
     seen: tuple[str | None, int] | None = None
     void_at = 0.0
     while True:
-        key = await until_applied(lambda deadline: parked_key(store, scope, partition_key, deadline), retry)
+        key = await retry_on_conflict(
+            lambda deadline: parked_key(store, scope, partition_key, deadline), retry
+        )
         if key.claim is None:
             return None
         if seen is None:

@@ -32,7 +32,7 @@ from cosmos_outbox.parking.documents import (
     key_of,
 )
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Document, ParkedStore, WriteKind
-from cosmos_outbox.retries import Deadline, RetryOptions, until_applied
+from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
@@ -115,7 +115,7 @@ class Parking:
             )
             return frozenset(filter(None, map(_announced, documents)))
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
@@ -129,7 +129,7 @@ class Parking:
             return await deadline.attempt(find_named, self._store, scope, name) is not None
 
         try:
-            return await until_applied(step, self._retry)
+            return await retry_on_conflict(step, self._retry)
         except ParkingError:
             return True
 
@@ -185,7 +185,7 @@ class Parking:
         handed_back = False
         while due and not handed_back:
             before = len(due)
-            await until_applied(step, self._retry)
+            await retry_on_conflict(step, self._retry)
             handed_back = len(due) == before
         return Held(parked=parked, left=due)
 

@@ -37,7 +37,7 @@ from cosmos_outbox.parking.documents import (
 from cosmos_outbox.parking.hold import new_key, utcnow
 from cosmos_outbox.parking.queue import send_in_order
 from cosmos_outbox.ports import Document, ParkedStore, Publisher, Store, WriteKind
-from cosmos_outbox.retries import Backoff, Deadline, RetryOptions, repeated, until_applied
+from cosmos_outbox.retries import Backoff, Deadline, RetryOptions, retry_on_conflict, retry_reads
 
 Unreadable = Callable[[str, ParkingError], None]  # is told what cannot be read, and why
 _ROUNDS_BEFORE_CLOSING = 2  # then the relays are asked to wait, or a busy key would be chased for ever
@@ -112,7 +112,7 @@ class ParkedKeys:
         Raises:
             ParkingError: a document cannot be read.
         """
-        documents = await repeated(
+        documents = await retry_reads(
             lambda: self._store.keys(processor=self._scope.processor, container=self._scope.container),
             self._retry,
         )
@@ -159,7 +159,7 @@ class ParkedKeys:
         async def step(deadline: Deadline) -> ParkedKey:
             return await parked_key(self._store, self._scope, partition_key, deadline)
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def first_held(self, partition_key: str) -> ParkedEvent | None:
         """
@@ -174,7 +174,7 @@ class ParkedKeys:
             key = await parked_key(self._store, self._scope, partition_key, deadline)
             return await first_held(self._store, key, deadline)
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def records(
         self, partition_key: str, *, unreadable: Unreadable | None = None
@@ -206,7 +206,7 @@ class ParkedKeys:
         """
         found: dict[str, ParkedEvent] = {}
         for partition in self._partitions(partition_key):
-            names = await repeated(
+            names = await retry_reads(
                 lambda partition=partition: self._store.present(  # type: ignore[misc]
                     partition, [held_id(event_id) for event_id in event_ids]
                 ),
@@ -235,7 +235,7 @@ class ParkedKeys:
             await deadline.attempt(lambda: self._store.commit(key.partition, [key.write(WriteKind.CREATE)]))
             return key
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def release(self, partition_key: str, *, edited: Mapping[str, Any] | None = None) -> Released:
         """
@@ -321,7 +321,7 @@ class ParkedKeys:
             )
             return dropped
 
-        return await until_applied(step, self._retry)
+        return await retry_on_conflict(step, self._retry)
 
     async def _send(
         self, publisher: Publisher, due: Sequence[ParkedEvent]
@@ -354,7 +354,7 @@ class ParkedKeys:
             )
         events, partition_key = self._events, str(event.event["partitionKey"])
         try:
-            document: Document = await repeated(
+            document: Document = await retry_reads(
                 lambda: events.read(event.event_id, partition_key), self._retry
             )
         except NotFound:
@@ -363,7 +363,7 @@ class ParkedKeys:
 
     async def _all_events(self, partition: str, unreadable: Unreadable | None) -> AsyncIterator[ParkedEvent]:
         after = ""
-        while documents := await repeated(
+        while documents := await retry_reads(
             lambda after=after: self._store.page(partition, after=after),  # type: ignore[misc]
             self._retry,
         ):
@@ -380,7 +380,7 @@ class ParkedKeys:
 
     async def _event(self, partition: str, document_id: str) -> ParkedEvent | None:
         try:
-            return event_of(await repeated(lambda: self._store.read(document_id, partition), self._retry))
+            return event_of(await retry_reads(lambda: self._store.read(document_id, partition), self._retry))
         except NotFound:
             return None
 

@@ -109,7 +109,7 @@ class ChangeFeed(Protocol):
 
         Raises:
             RangeGone: the range is no longer served by one physical partition.
-            ContainerReplaced: the container under this name is another one now; nothing was read.
+            ContainerRecreated: the container under this name is another one now; nothing was read.
             StoreError: the service refused or failed; see `retriable`. Nothing is lost: read again.
         """
         ...

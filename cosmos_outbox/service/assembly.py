@@ -31,7 +31,7 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.relay.ttl import TtlGuard
-from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import Identity, Vitals
 from cosmos_outbox.service.http import serving_health
@@ -181,7 +181,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
 
 async def _refuse_to_delete_what_others_read(others: Others) -> None:
     try:
-        found = await repeated(others, RetryOptions())
+        found = await retry_reads(others, RetryOptions())
     except StoreError:  # the processor waits out what may pass, and retention deletes nothing until then
         return
     if found:
@@ -210,7 +210,7 @@ async def _parked(settings: Settings, cosmos: CosmosClient) -> ParkedStore | Non
     container = settings.parked_container
     if container is None:
         return None
-    return await repeated(lambda: open_parked(cosmos, settings.cosmos_database, container), RetryOptions())
+    return await retry_reads(lambda: open_parked(cosmos, settings.cosmos_database, container), RetryOptions())
 
 
 def _parking(settings: Settings, store: ParkedStore | None) -> Parking | None:

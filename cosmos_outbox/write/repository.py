@@ -12,7 +12,7 @@ from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import IdentityConflict, NotFound, NotModified, PreconditionFailed, UsageError
 from cosmos_outbox.ports import Store
-from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
 from cosmos_outbox.write.identity_map import IdentityMap
 
@@ -83,7 +83,7 @@ class Repository(Generic[EntityT]):
                 key = entity_id if partition_key is None else partition_key
                 check_id(entity_id)
                 check_partition_key(key)
-                document = await repeated(
+                document = await retry_reads(
                     lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
                 )
                 if document.get("type") != self._type.entity_type:
@@ -144,7 +144,7 @@ class Repository(Generic[EntityT]):
         if page_size < 1:
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
         with self._entities.guard:
-            page = await repeated(
+            page = await retry_reads(
                 lambda: self._store.query_type(
                     self._type.entity_type,
                     page_size=page_size,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed.position import newest_below
-from cosmos_outbox.errors import ContainerReplaced, NotFound, RangeGone
+from cosmos_outbox.errors import ContainerRecreated, NotFound, RangeGone
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, Document, StartFrom, Write, WriteKind
 from tests.contracts.backends import BACKENDS, Container, opened
@@ -256,7 +256,7 @@ async def test_a_reader_of_a_container_that_was_replaced_never_gets_changes_of_i
 
     assert before != after
     for continuation in (None, page.continuation):
-        with pytest.raises(ContainerReplaced):
+        with pytest.raises(ContainerRecreated):
             await container.feed.read_page(
                 feed_range,
                 container_rid=before,

@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_clien
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
-from cosmos_outbox.errors import ContainerReplaced
+from cosmos_outbox.errors import ContainerRecreated
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.records import MonitoredContainerReplaced, Record
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -67,13 +67,13 @@ async def test_reading_on_from_an_old_position_says_that_the_container_was_repla
         await write(database, *(f"new-{number}" for number in range(documents)))
 
         for continuation in (page.continuation, page.continuation, None):
-            with pytest.raises(ContainerReplaced):
+            with pytest.raises(ContainerRecreated):
                 await read(container_rid=before.container_rid, continuation=continuation)
         after = await feed.describe()
         assert before.container_rid != after.container_rid
         # That somebody else learned of the new container changes nothing for who reads the old one.
         for continuation in (page.continuation, None):
-            with pytest.raises(ContainerReplaced):
+            with pytest.raises(ContainerRecreated):
                 await read(container_rid=before.container_rid, continuation=continuation)
         page = await read(container_rid=after.container_rid, continuation=None)
         assert documents == len(page.documents)

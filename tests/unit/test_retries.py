@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cosmos_outbox import ConfigurationError, NotFound, RetryOptions, StoreUnavailable, TooManyRequests
-from cosmos_outbox.retries import Deadline, repeated
+from cosmos_outbox.retries import Deadline, retry_reads
 
 
 @pytest.mark.parametrize(("deadline", "attempt"), [(0, 0), (1, 0), (1, 2), (-1, -2)])
@@ -24,12 +24,12 @@ async def test_a_request_is_repeated_while_the_service_is_busy_and_no_longer():
         return answer
 
     began = asyncio.get_running_loop().time()
-    assert "done" == await repeated(call, RetryOptions())
+    assert "done" == await retry_reads(call, RetryOptions())
     assert 3 <= asyncio.get_running_loop().time() - began < 4
 
     answers.extend([NotFound(), "never asked for"])
     with pytest.raises(NotFound):
-        await repeated(call, RetryOptions())
+        await retry_reads(call, RetryOptions())
     assert ["never asked for"] == answers
 
 
@@ -39,7 +39,7 @@ async def test_a_wait_that_would_end_too_late_is_not_begun():
 
     began = asyncio.get_running_loop().time()
     with pytest.raises(TooManyRequests):
-        await repeated(call, RetryOptions())
+        await retry_reads(call, RetryOptions())
     assert began == asyncio.get_running_loop().time()
 
 

@@ -23,7 +23,7 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     ConfigurationError,
-    ContainerReplaced,
+    ContainerRecreated,
     InvalidRequest,
     NotFound,
     RangeGone,
@@ -121,11 +121,11 @@ class CosmosChangeFeed:
             except ValueError as error:
                 # What the SDK raises once it noticed that its token names another container.
                 if "collection rid" in str(error):
-                    raise ContainerReplaced from error
+                    raise ContainerRecreated from error
                 raise
         if response.container_rid not in (None, container_rid) and await self._current_rid() != container_rid:
             # The SDK refreshes its cache and asks the new container, with the old one's position: not our page.
-            raise ContainerReplaced
+            raise ContainerRecreated
         if response.sub_ranges() != 1:
             # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours. Nor
             # is a page that does not say how many ranges it covers.

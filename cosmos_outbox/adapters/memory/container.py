@@ -22,7 +22,7 @@ from typing import Any
 
 from cosmos_outbox.errors import (
     Conflict,
-    ContainerReplaced,
+    ContainerRecreated,
     InvalidRequest,
     NotFound,
     NotModified,
@@ -154,7 +154,7 @@ class MemoryContainer:
     ) -> ChangePage:
         await asyncio.sleep(0)
         if container_rid != self._rid:
-            raise ContainerReplaced
+            raise ContainerRecreated
         partition = self._serving(feed_range)
         after, not_before = _position(partition, continuation, start)
         first = bisect_right(partition.log, after, key=lambda entry: entry[0])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
-from cosmos_outbox.errors import ContainerReplaced, StoreUnavailable
+from cosmos_outbox.errors import ContainerRecreated, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox.records import MonitoredContainerReplaced, Record
@@ -33,7 +33,7 @@ class Seen:
     async def read_page(self, *args, **kwargs) -> ChangePage:
         try:
             return await self._container.read_page(*args, **kwargs)
-        except ContainerReplaced:
+        except ContainerRecreated:
             self.on_replaced()
             raise
 
@@ -49,7 +49,7 @@ async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_con
     await world.until(world.all_handled)
 
     (alarm,) = [record for record in records if isinstance(record, MonitoredContainerReplaced)]
-    assert isinstance(alarm.error, ContainerReplaced)
+    assert isinstance(alarm.error, ContainerRecreated)
     assert ["0", "1", "2"] == [status.token for status in processor.status()]
     assert before.isdisjoint(status.lease for status in processor.status())
     await world.stop_all()
@@ -97,7 +97,7 @@ async def test_an_account_that_contradicts_itself_about_its_container_is_not_ask
     class Contradictory(Seen):
         async def read_page(self, *args, **kwargs) -> ChangePage:
             noticed.append(asyncio.get_running_loop().time())
-            raise ContainerReplaced
+            raise ContainerRecreated
 
     world.start("a", feed=Contradictory(world))
     await asyncio.sleep(600)
