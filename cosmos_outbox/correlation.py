@@ -1,5 +1,5 @@
 """
-Correlation: the ids that tie an event to the request and to the message that caused it, per task, and the way back.
+Correlation: the ids that tie an event to the request and the message that caused it, per task, and to its trace.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def correlated(*, correlation_id: str | None = None, causation_id: str | None = 
     """
     Give the commits inside this block a correlation id (the conversation) and a causation id (the message handled).
 
-    What is left out keeps the value of the surrounding block.
+    An omitted id keeps the value of the surrounding block.
     """
     tokens = [
         (variable, variable.set(value))
@@ -40,7 +40,7 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
     """
     Return what a commit stores in the `meta` of its events: the ids of this task and the current span's W3C context.
 
-    What there is none of is left out; `traced` is False where the caller knows that there is no span.
+    Absent ids are omitted. `traced` is False if the caller knows that there is no span.
     """
     found: dict[str, str] = {}
     if (correlation_id := _correlation_id.get()) is not None:
@@ -48,13 +48,13 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
     if (causation_id := _causation_id.get()) is not None:
         found["causationId"] = causation_id
     if traced:
-        _propagator.inject(found)  # traceparent, and tracestate where there is one
+        _propagator.inject(found)  # traceparent and, if there is one, tracestate
     return found
 
 
 def context_of(stored: Mapping[str, object]) -> Context:
     """
-    Return the context whose current span is the one that `meta`, or the properties of a message, name.
+    Return the context whose current span is named by `meta`, or by the properties of a message.
     """
     carrier = {
         name: value for name in ("traceparent", "tracestate") if isinstance(value := stored.get(name), str)
@@ -65,7 +65,7 @@ def context_of(stored: Mapping[str, object]) -> Context:
 @contextmanager
 def inside_trace(stored: Mapping[str, object]) -> Iterator[None]:
     """
-    Make the commit that stored this `meta` the current span of the block, so that what is told inside names its trace.
+    Make the commit that stored this `meta` the current span of the block, so that records and logs inside carry its trace.
     """
     token = context.attach(context_of(stored))
     try:

@@ -1,6 +1,6 @@
 """
-Messages: what leaves for Service Bus, free of any SDK type, and the message of an event, a pure function: every resend,
-by whatever worker, is the same message.
+Messages: what is sent to Service Bus, without SDK types, and the message of an event. That is a pure function, so every
+resend by any worker is the same message.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from typing import Any
 from cosmos_outbox.documents import StoredEvent
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
-# What Service Bus takes of one property and of all of them, names included. Beyond it the service answers as if it had a
-# fault of its own.
+# Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
+HASHED = "sha256:"  # begins every id that replaces one the broker would not take
 
 PropertyValue = str | int
-
-HASHED = "sha256:"  # begins every id that stands for one the broker would not take
 
 _PROPERTIES = {
     "traceparent": "traceparent",
@@ -34,7 +32,7 @@ _PROPERTIES = {
     "correlationId": "correlation-id",
     "causationId": "causation-id",
 }
-_INT = range(-(2**31), 2**31)  # what the SDK makes of a whole number in AMQP
+_INT = range(-(2**31), 2**31)  # the SDK sends a whole number as a 32-bit AMQP int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ def require_properties_that_fit(message: OutboundMessage) -> None:
 
 def message_of(event: StoredEvent) -> OutboundMessage:
     """
-    Return the message that carries an event; what its `meta` lacks, the message lacks.
+    Return the message that carries an event; it has a property for each known field of the event's `meta`.
     """
     return OutboundMessage(
         message_id=broker_id(event.id),
@@ -87,7 +85,7 @@ def message_of(event: StoredEvent) -> OutboundMessage:
 
 def broker_id(name: str) -> str:
     """
-    Return the id under which Service Bus knows a name: the name itself or, where that cannot be, its marked hash.
+    Return the id of a name at Service Bus: the name itself or, if the broker would not take it, its marked hash.
 
     A name that looks like a hash is hashed too, so that two names never share an id.
     """
@@ -102,7 +100,7 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
 
 
 def _property(value: Any) -> PropertyValue:
-    # Other programs write documents too: what has no AMQP type here travels as the JSON it was.
+    # Other programs write documents too: a value without an AMQP type is sent as JSON.
     if isinstance(value, str):
         return text(value)
     if isinstance(value, int) and not isinstance(value, bool) and value in _INT:
@@ -119,18 +117,14 @@ def _json(value: Any) -> bytes:
 
 def text(value: str) -> str:
     """
-    Return what UTF-8 can carry of a string: half a surrogate pair, legal in JSON, becomes a replacement character.
+    Return a string as UTF-8 can carry it: half a surrogate pair, legal in JSON, becomes a replacement character.
     """
-    return (
-        value
-        if _is_text(value)
-        else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    )
+    if _is_text(value):
+        return value
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _is_text(value: str) -> bool:
-    if value.isascii():
-        return True
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -139,6 +133,4 @@ def _is_text(value: str) -> bool:
 
 
 def _utf16_length(value: str) -> int:
-    if value.isascii():
-        return len(value)
     return len(value) + sum(character > "\uffff" for character in value)

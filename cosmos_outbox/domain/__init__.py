@@ -1,3 +1,3 @@
 """
-What applications subclass: entities, the events that they raise, and the rules for ids. No I/O, no Azure.
+What applications subclass: entities, the events they raise, and the rules for ids. No I/O, no Azure.
 """

@@ -104,7 +104,6 @@ class Entity(BaseModel):
     def __copy__(self) -> Self:
         copied = super().__copy__()
         state = self._state
-        # each records its own events from now on
         copied._progress = replace(state, recorded=list(state.recorded))  # noqa: SLF001 - an object of this class
         return copied
 
@@ -183,14 +182,14 @@ class Entity(BaseModel):
     @property
     def has_events(self) -> bool:
         """
-        Say whether the next commit has something to tell; a new entity always has.
+        Say whether the next commit writes an event or creates the entity.
         """
         progress = self._state
         return progress.version == 0 or bool(progress.recorded)
 
     def take_events(self) -> CommitEvents:
         """
-        Return what a commit writes now; the events stay recorded until `mark_committed`, so a retry writes them again.
+        Return what a commit writes now; events stay recorded until `mark_committed`, so a retry writes them again.
         """
         progress = self._state
         settled = frozenset([event.id for event in progress.recorded])

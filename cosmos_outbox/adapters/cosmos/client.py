@@ -24,8 +24,8 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import ConfigurationError
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
-# The SDK's timeouts count from byte to byte and from request to request, so a trickle, or requests that it repeats by
-# itself, may keep one call for ever. Longer than three requests that time out.
+# The SDK's timeouts apply between bytes and to single requests, so a slow trickle, or requests that it repeats by itself, may
+# last without end. This bound is longer than three requests that time out.
 LONGEST_CALL_SECONDS = 35.0
 
 
@@ -38,10 +38,10 @@ async def open_cosmos_client(
     read_timeout_seconds: float = DEFAULT_READ_TIMEOUT_SECONDS,
 ) -> AsyncIterator[CosmosClient]:
     """
-    Connect by connection string, or by endpoint and credential (an account key, or a token credential).
+    Connect by connection string, or by endpoint and credential (an account key or a token credential).
 
-    The SDK's own retries are off: it sends a write again whose answer was lost, and then reports the first one's
-    success as a conflict. The library retries where it can tell the two apart.
+    The SDK's own retries are off: it would resend a write whose answer was lost, and report the success of the first one as a
+    conflict. The library retries where it can tell the two apart.
 
     Args:
         connection_string: `AccountEndpoint=…;AccountKey=…;`.
@@ -65,13 +65,13 @@ async def open_cosmos_client(
             default = DefaultAzureCredential()
             stack.push_async_callback(default.close)
             credential = default
-        reading = _AccountReading()
-        client = _client(url, credential, read_timeout_seconds, reading)
+        description = _FirstDescription()
+        client = _client(url, credential, read_timeout_seconds, description)
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
         async with translated():
             await client.__aenter__()
-        _ACCOUNTS[client] = reading.account(url)
+        _ACCOUNTS[client] = _account(description.text, url)
         yield client
 
 
@@ -86,10 +86,10 @@ _ACCOUNTS: WeakKeyDictionary[CosmosClient, _Account] = WeakKeyDictionary()
 
 def account_host(client: CosmosClient) -> str:
     """
-    Return the host of the account's global endpoint, as .NET puts it into lease ids, whichever of its names the client uses.
+    Return the host of the account's global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
 
     Args:
-        client: that `open_cosmos_client` opened.
+        client: opened by `open_cosmos_client`.
     """
     return _ACCOUNTS[client].host
 
@@ -99,16 +99,17 @@ def has_several_write_regions(client: CosmosClient) -> bool:
     Say whether the account takes writes in several regions at once.
 
     Args:
-        client: that `open_cosmos_client` opened.
+        client: opened by `open_cosmos_client`.
     """
     return _ACCOUNTS[client].several_write_regions
 
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
     """
-    Return the host of an account's global endpoint: its id alone where no endpoint is named after it, as on an emulator.
+    Return the host of an account's global endpoint: its id alone if no endpoint is named after it, as on an emulator.
 
     Args:
+        account_id: as the account reports it.
         endpoints: URLs of the account, such as https://NAME-westeurope.documents.azure.com:443/.
     """
     account = account_id.lower()
@@ -119,58 +120,55 @@ def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
     return account
 
 
-class _AccountReading:
+class _FirstDescription:
     """
-    A hook for all answers, which keeps the first description of the account: the SDK reads it at start, and drops the id.
+    A response hook that keeps the account's first description; the SDK reads it at start and drops the id.
     """
 
     def __init__(self) -> None:
-        self._text: str | None = None
+        self.text = "null"
 
     def __call__(self, response: PipelineResponse[Any, Any]) -> None:
         request, answer = response.http_request, response.http_response
         if (
-            self._text is None
+            self.text == "null"
             and request.method == "GET"
             and urlsplit(request.url).path.strip("/") == ""
             and answer.status_code == HTTPStatus.OK
         ):
-            self._text = answer.text()
+            self.text = answer.text()
 
-    def account(self, url: str) -> _Account:
-        """
-        Return what the account said of itself.
 
-        Raises:
-            ConfigurationError: nothing, or no id: leases could not be named.
-        """
-        try:
-            said = json.loads(self._text or "null")
-            account_id, regions = said["id"], said.get("writableLocations") or ()
-            endpoints = [region["databaseAccountEndpoint"] for region in regions]
-            named = isinstance(account_id, str) and account_id != ""
-        except (ValueError, TypeError, KeyError):
-            named = False
-        if not named:
-            raise ConfigurationError(
-                f"What answers at {url!r} does not say which Cosmos DB account it is, so its leases cannot be named; "
-                "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
-            )
-        return _Account(
-            host=global_host(account_id, endpoints=(*endpoints, url)),
-            several_write_regions=said.get("enableMultipleWriteLocations") is True,
+def _account(description: str, url: str) -> _Account:
+    """
+    Return an account by its own description.
+
+    Raises:
+        ConfigurationError: it has no id, so leases could not be named.
+    """
+    try:
+        said = json.loads(description)
+        endpoints = [region["databaseAccountEndpoint"] for region in said.get("writableLocations") or ()]
+        account_id = said["id"]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        account_id = None
+    if not isinstance(account_id, str) or not account_id:
+        raise ConfigurationError(
+            f"What answers at {url!r} does not say which Cosmos DB account it is, so its leases cannot be named; "
+            "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
         )
+    return _Account(
+        host=global_host(account_id, endpoints=(*endpoints, url)),
+        several_write_regions=said.get("enableMultipleWriteLocations") is True,
+    )
 
 
 def _client(
-    url: str,
-    credential: AsyncTokenCredential | str,
-    read_timeout_seconds: float,
-    reading: _AccountReading,
+    url: str, credential: AsyncTokenCredential | str, read_timeout_seconds: float, hook: _FirstDescription
 ) -> CosmosClient:
     policy = ConnectionPolicy()
     try:
-        # `retry_throttle_total=0` is taken for "not given" by the SDK; an attempt count of 0 only gets in this way.
+        # The SDK takes `retry_throttle_total=0` for "not given"; an attempt count of 0 can only be set this way.
         policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
@@ -183,7 +181,7 @@ def _client(
         connection_policy=policy,
         retry_total=0,
         read_timeout=read_timeout_seconds,
-        raw_response_hook=reading,
+        raw_response_hook=hook,
     )
 
 
@@ -198,7 +196,7 @@ def _parse_connection_string(connection_string: str) -> tuple[str, str]:
 
 
 def _ensure_readable(url: str, credential: object) -> None:
-    # The SDK would raise a ValueError with the key, or with nothing to recognise it by.
+    # The SDK would raise a ValueError that quotes the key, or says nothing.
     if not is_url(url):
         raise ConfigurationError(
             f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."
@@ -214,10 +212,10 @@ def _ensure_readable(url: str, credential: object) -> None:
 
 def is_url(text: str) -> bool:
     """
-    Say whether a text is a URL with a host, and a port that may be.
+    Say whether a text is a URL with a host and, if it names one, a valid port.
     """
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that stay open, or a port that is none
+    except ValueError:  # unclosed brackets, or an invalid port
         return False

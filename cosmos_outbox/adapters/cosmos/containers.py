@@ -1,5 +1,5 @@
 """
-The containers of an outbox: events, leases and parked keys each have one of their own.
+The containers of an outbox: events, leases and parked keys need one each.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def shared_containers(names: Mapping[str, str | None]) -> list[str]:
     Return one line for every two settings that name the same container.
 
     Leases beside the events would be changes of the feed themselves: each renewal would be read, which moves the
-    position, which is written. And whoever may write events could then write leases, and so make workers skip events.
+    position, which is written. And a program that may write events could write leases, and so make workers skip events.
 
     Args:
-        names: the container by the name of its setting; None is not set.
+        names: the container by the name of its setting; None if it is not set.
     """
     return [
         f"{second}: names the container of {first}, {names[first]!r}; it needs one of its own"
@@ -40,7 +40,7 @@ async def open_container(
         client: of the account.
         database: its name.
         container: its name.
-        needed_ttl: with what time to live it is to be created, to tell where it is missing.
+        needed_ttl: the time to live that it needs, for the message if it is missing.
 
     Raises:
         ConfigurationError: it is missing, or partitioned on something else.

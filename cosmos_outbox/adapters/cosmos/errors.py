@@ -1,11 +1,12 @@
 """
-The one place that knows what the errors of the Azure SDK mean, and says it in this library's words.
+The one place that translates errors of the Cosmos DB SDK.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal
 
@@ -28,19 +29,17 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 
-_FAILED_DEPENDENCY = 424
-
 
 class translated:  # noqa: N801 - used as `async with translated():`, like contextlib's own
     """
-    Turn every error of the SDK that leaves the block into ours; the SDK's error is its cause.
+    Turn every error of the SDK that leaves the block into ours, with the SDK's as its cause.
 
-    A class, not a generator: it lies on the path of every request.
+    A class, not a generator, because it is on the path of every request.
 
     Args:
         document_ids: the documents that are written, in order, so that the error can name the one at fault.
-        of_feed: the range that may be gone is one of the monitored container. Elsewhere a split is an outage that passes;
-            a worker would take RangeGone for a split of what it reads.
+        of_feed: a range that is gone belongs to the monitored container. Elsewhere a split is an outage that passes, and a
+            worker would take RangeGone for a split of the range that it reads.
     """
 
     __slots__ = ("_document_ids", "_of_feed")
@@ -55,8 +54,7 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, KeyError) and isinstance(error.__context__, AzureError):
-            # Where no replica has caught up (404/1002), the SDK drops what it knows of the session, and trips if it has
-            # dropped it before: its own record of what happened gets lost behind that.
+            # If no replica has caught up (404/1002), the SDK drops the session, and raises KeyError if it had dropped it before.
             error = error.__context__
         if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
             ours = translate(error, document_ids=self._document_ids)
@@ -91,27 +89,21 @@ def translate(error: BaseException, *, document_ids: Sequence[str] = ()) -> Outb
 
 def _translate_batch(error: CosmosBatchOperationError, document_ids: Sequence[str]) -> OutboxError:
     responses: Sequence[Mapping[str, Any]] = error.operation_responses or ()
-    failed = next(
-        (
-            (position, response)
-            for position, response in enumerate(responses)
-            if int(response["statusCode"]) >= 400 and int(response["statusCode"]) != _FAILED_DEPENDENCY  # noqa: PLR2004 - HTTP
-        ),
-        None,
-    )
-    if failed is None:
-        return StoreUnavailable("Cosmos DB rolled the batch back and gave no reason.", applied=False)
-    position, response = failed
-    headers = dict(error.headers or {})
-    if "retryAfterMilliseconds" in response:
-        headers["x-ms-retry-after-ms"] = str(response["retryAfterMilliseconds"])
-    answer = _Answer(
-        message=f"Operation {position} of the batch failed: {error.message}",
-        headers=headers,
-        document_id=document_ids[position] if position < len(document_ids) else None,
-        rolled_back=True,
-    )
-    return _translate_status(int(response["statusCode"]), int(response.get("subStatusCode") or 0), answer)
+    for position, response in enumerate(responses):
+        status = int(response["statusCode"])
+        if status < HTTPStatus.BAD_REQUEST or status == HTTPStatus.FAILED_DEPENDENCY:
+            continue
+        headers = dict(error.headers or {})
+        if "retryAfterMilliseconds" in response:
+            headers["x-ms-retry-after-ms"] = str(response["retryAfterMilliseconds"])
+        answer = _Answer(
+            message=f"Operation {position} of the batch failed: {error.message}",
+            headers=headers,
+            document_id=document_ids[position] if position < len(document_ids) else None,
+            rolled_back=True,
+        )
+        return _translate_status(status, int(response.get("subStatusCode") or 0), answer)
+    return StoreUnavailable("Cosmos DB rolled the batch back and gave no reason.", applied=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +123,19 @@ def _refused(answer: _Answer) -> StoreUnavailable:
 
 
 def _failed(answer: _Answer) -> StoreUnavailable:
-    # the service may have executed the request before it gave up
+    # Unless the batch was rolled back, the service may have executed the request before it gave up.
     applied: Literal[False] | None = False if answer.rolled_back else None
     return StoreUnavailable(answer.message, retry_after=answer.retry_after, applied=applied)
 
 
-# Status and sub-status, or status alone; what is in neither table is a fault of the service, of unknown outcome.
+# By status and sub-status, or by status alone. Anything else is a fault of the service with an unknown outcome.
 _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], OutboxError]] = {
     (403, 3): _refused,  # the region takes no writes (now)
     (403, 1008): _refused,  # the account is moving
     (404, 1002): _refused,  # the replica has not caught up with the session token
     (404, 1003): lambda answer: ConfigurationError(f"The database or container is missing: {answer.message}"),
     (404, 1013): _refused,  # the container is being created
-    # Not 1000 (the SDK's name cache is stale) and 1008 (a partition moves to other machines): the range stays what it is.
+    # With 1000 (the SDK's name cache is stale) and 1008 (a partition moves to other machines) the range still exists.
     (410, 1002): lambda _: RangeGone(),
     (410, 1007): lambda _: RangeGone(),  # a split is being completed
 }

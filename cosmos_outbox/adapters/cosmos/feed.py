@@ -1,9 +1,8 @@
 """
-CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page a call.
+CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per call.
 
-The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as
-.NET does; the token is built around it for each call and the raw etag is taken from the response, so nothing depends
-on the SDK's tokens outliving a call.
+The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as .NET does.
+Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call.
 """
 
 from __future__ import annotations
@@ -71,17 +70,10 @@ class CosmosChangeFeed:
             )
 
     async def partition_id(self, feed_range: FeedRange) -> str:
-        # No public call of the SDK tells it, but every session token starts with it.
+        # The SDK has no call for it, but every session token starts with it.
         response = _Read()
         async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-            pages = self._container.query_items_change_feed(
-                feed_range={"Range": _sdk_range(feed_range)},
-                start_time="Now",
-                max_item_count=1,
-                response_hook=response.note,
-                raw_response_hook=response.note_status,
-            ).by_page()
-            async for _ in pages:
+            async for _ in self._pages(response, 1, **_from_start(feed_range, StartFrom.NOW)):
                 break
         range_id = response.range_id()
         if response.sub_ranges() != 1 or range_id is None:
@@ -101,17 +93,12 @@ class CosmosChangeFeed:
         async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
                 response = _Read()
-                where: dict[str, Any] = (
-                    {"continuation": _composite_token(container_rid, feed_range, continuation)}
-                    if continuation is not None
-                    else {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": _sdk_start(start)}
+                where = (
+                    _from_start(feed_range, start)
+                    if continuation is None
+                    else {"continuation": _composite_token(container_rid, feed_range, continuation)}
                 )
-                response.pages = self._container.query_items_change_feed(
-                    **where,
-                    max_item_count=max_items,
-                    response_hook=response.note,
-                    raw_response_hook=response.note_status,
-                ).by_page()
+                response.pages = self._pages(response, max_items, **where)
             try:
                 response.charge, response.times_gone = 0.0, 0
                 page = await anext(response.pages)
@@ -119,34 +106,41 @@ class CosmosChangeFeed:
             except StopAsyncIteration:
                 documents = ()
             except ValueError as error:
-                # What the SDK raises once it noticed that its token names another container.
+                # The SDK raises this when its token names another container.
                 if "collection rid" in str(error):
                     raise ContainerRecreated from error
                 raise
         if response.container_rid not in (None, container_rid) and await self._current_rid() != container_rid:
-            # The SDK refreshes its cache and asks the new container, with the old one's position: not our page.
+            # The SDK refreshed its cache and asked the new container with the old one's position: not our page.
             raise ContainerRecreated
         if response.sub_ranges() != 1:
-            # The SDK followed a split by itself and may have read more than the lease covers: the page is not ours. Nor
-            # is a page that does not say how many ranges it covers.
+            # The SDK followed a split by itself and may have read more than the lease covers, or does not say what it read.
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
         if documents and (continuation is not None or not isinstance(start, datetime)):
-            # The next page costs less through the SDK's own iterator. Not after a start at a time: it would send that
-            # time again beside the continuation.
+            # The next page costs less through the SDK's own iterator, except after a start at a time, which the iterator
+            # would send again beside the continuation.
             response.next_read = response.etag, max_items
             self._open[container_rid, feed_range] = response
         return ChangePage(
             documents=documents,
             continuation=response.etag,
             latest_lsn=_global_lsn(response.session_token),
-            # Azure says 304 where nothing is new. Who says 200 there as well comes no further by it.
+            # Azure answers 304 at the end of the feed. An emulator that answers 200 there does not advance the etag.
             passed_over=not documents and response.status == _OK and response.etag != continuation,
             range_id=response.range_id(),
             request_charge=response.charge,
             size=response.size,
         )
+
+    def _pages(self, response: _Read, max_items: int, **where: Any) -> Any:
+        return self._container.query_items_change_feed(
+            **where,
+            max_item_count=max_items,
+            response_hook=response.note,
+            raw_response_hook=response.note_status,
+        ).by_page()
 
     async def _current_rid(self) -> str:
         try:
@@ -161,7 +155,7 @@ class CosmosChangeFeed:
 
 class _Read:
     """
-    A read of the feed and what its answers said; the hook runs before the SDK overwrites the etag in the same dict.
+    A read of the feed and what its answers said. The hook runs before the SDK overwrites the etag in the same dict.
     """
 
     def __init__(self) -> None:
@@ -185,12 +179,11 @@ class _Read:
 
     def note_status(self, response: PipelineResponse[Any, Any]) -> None:
         """
-        Note what kind of answer came, and end a read that is told again and again that its range is gone.
-
-        The SDK looks up the ranges and calls itself anew for each such answer, until the stack ends and connections leak.
+        Note the status, and end a read whose range is gone: for each such answer the SDK looks up the ranges and calls itself
+        again, until the stack overflows and connections leak.
 
         Raises:
-            RangeGone: it was told too often.
+            RangeGone: too many such answers came.
         """
         answer = response.http_response
         self.status = answer.status_code
@@ -203,13 +196,13 @@ class _Read:
 
     def range_id(self) -> str | None:
         """
-        Return the id of the physical partition that answered: what its session token starts with.
+        Return the id of the physical partition that answered, with which its session token starts.
         """
         return None if "," in self.session_token else self.session_token.partition(":")[0] or None
 
     def sub_ranges(self) -> int:
         """
-        Return over how many ranges the SDK spread the call, read from the token it left behind; 0 where that cannot be read.
+        Return over how many ranges the SDK spread the call, by its continuation token; 0 if that cannot be read.
         """
         try:
             ranges = json.loads(base64.b64decode(self._headers["etag"], validate=True))["continuation"][
@@ -222,7 +215,7 @@ class _Read:
 
 def _moved(document: Document) -> Document:
     """
-    Return a document and empty the SDK's: its iterator keeps all of a page until it reads the next one.
+    Return a copy and empty the SDK's document: its iterator keeps the whole page until it reads the next one.
     """
     ours = dict(document)
     document.clear()
@@ -250,11 +243,13 @@ def _sdk_range(feed_range: FeedRange) -> dict[str, Any]:
     return {"min": feed_range.min, "max": feed_range.max, "isMinInclusive": True, "isMaxInclusive": False}
 
 
-def _sdk_start(start: StartFrom | datetime) -> str | datetime:
+def _from_start(feed_range: FeedRange, start: StartFrom | datetime) -> dict[str, Any]:
     if isinstance(start, StartFrom):
-        return _SDK_START[start]
-    # The service wants whole seconds and gives what came after them: this second's changes are those after the one before.
-    return start.replace(microsecond=0) - timedelta(seconds=1)
+        sdk_start: str | datetime = _SDK_START[start]
+    else:
+        # The service takes whole seconds and returns what came after them, so this second begins after the previous one.
+        sdk_start = start.replace(microsecond=0) - timedelta(seconds=1)
+    return {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": sdk_start}
 
 
 def _global_lsn(session_token: str) -> int | None:

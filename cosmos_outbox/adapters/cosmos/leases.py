@@ -55,20 +55,14 @@ class CosmosLeases:
 
     async def list(self, prefix: str) -> Listing:
         headers: dict[str, str] = {}
-
-        def note_headers(received: Mapping[str, str], _: object) -> None:
-            headers.update(received)
-
         async with _called():
-            documents = [
-                document
-                async for document in self._container.query_items(
-                    "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
-                    parameters=[{"name": "@prefix", "value": prefix}],
-                    response_hook=note_headers,
-                )
-            ]
-        return Listing(documents=tuple(documents), read_at=_service_time(headers))
+            items = self._container.query_items(
+                "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
+                parameters=[{"name": "@prefix", "value": prefix}],
+                response_hook=lambda received, _: headers.update(received),
+            )
+            documents = tuple([document async for document in items])
+        return Listing(documents=documents, read_at=_service_time(headers))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         async with _called():
@@ -81,17 +75,16 @@ class CosmosLeases:
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         async with _called():
             return dict(
-                await self._container.replace_item(
-                    document["id"], dict(document), etag=etag, match_condition=MatchConditions.IfNotModified
-                )
+                await self._container.replace_item(document["id"], dict(document), **_condition(etag))
             )
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        condition: dict[str, Any] = (
-            {"etag": etag, "match_condition": MatchConditions.IfNotModified} if etag is not None else {}
-        )
         async with _called():
-            await self._container.delete_item(document_id, partition_key, **condition)
+            await self._container.delete_item(document_id, partition_key, **_condition(etag))
+
+
+def _condition(etag: str | None) -> dict[str, Any]:
+    return {} if etag is None else {"etag": etag, "match_condition": MatchConditions.IfNotModified}
 
 
 @asynccontextmanager
@@ -101,6 +94,6 @@ async def _called() -> AsyncIterator[None]:
 
 
 def _service_time(headers: Mapping[str, str]) -> datetime:
-    # The service's clock decides expiry; where a proxy took the header away, our own must do.
+    # The service's clock decides expiry; our own is used if a proxy removed the header.
     date = next((value for name, value in headers.items() if name.lower() == "date"), None)
     return parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)

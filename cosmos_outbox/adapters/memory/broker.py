@@ -1,8 +1,7 @@
 """
 MemoryBroker: a topic with duplicate detection in memory, the reference semantics of the Publisher port.
 
-It is shipped for tests and simulations of programs built on this library: it can fail on demand in all the ways a
-broker behind a network fails.
+Shipped for tests and simulations of programs built on this library: it fails on demand in every way a remote broker fails.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ class MemoryBroker:
     A topic with one session subscription.
 
     Args:
-        clock: seconds; decides what is a duplicate and when something arrived. Defaults to the monotonic clock.
-        dedup_window_seconds: how long a message id is remembered; None: duplicates are not detected.
+        clock: seconds; decides what is a duplicate. Defaults to the monotonic clock.
+        dedup_window_seconds: how long a message id is remembered; None detects no duplicates. Defaults to 600 s.
         max_message_bytes: body plus properties, roughly. Defaults to 256 KiB.
         rejects: says which messages the broker will never take. Defaults to none.
 
     Attributes:
-        chokes: says on which messages the broker fails as if it had a fault of its own. Defaults to none.
-        faults: what happens to the next batches, one entry a batch; None lets one through.
+        chokes: says on which messages the broker reports a fault of its own. Defaults to none.
+        faults: what happens to the next batches, one entry per batch; None lets one through.
         down: whether the broker refuses everything.
         latency_seconds: how long a batch takes to arrive, and its acknowledgement to come back.
         late_seconds: how long after the failure a LATE batch arrives.
-        arrivals: everything received, duplicates too, in order.
+        arrivals: everything received, including duplicates, in order.
     """
 
     def __init__(
@@ -114,14 +113,14 @@ class MemoryBroker:
 
     async def send(self, batch: Sequence[OutboundMessage]) -> None:
         """
-        Carry one atomic batch to the topic and its acknowledgement back, unless a fault says otherwise.
+        Deliver one atomic batch to the topic and return its acknowledgement, unless a fault says otherwise.
         """
         fault = self.faults.popleft() if self.faults else None
         await asyncio.sleep(self.latency_seconds)
-        if self.down or fault is Fault.LOST:
-            raise BrokerUnavailable
-        if fault is Fault.LATE:
-            asyncio.get_running_loop().call_later(self.late_seconds, self._store_if_acceptable, tuple(batch))
+        if self.down or fault in (Fault.LOST, Fault.LATE):
+            if fault is Fault.LATE and not self.down:
+                loop = asyncio.get_running_loop()
+                loop.call_later(self.late_seconds, self._store_if_acceptable, tuple(batch))
             raise BrokerUnavailable
         if fault is Fault.BUSY:
             raise BrokerUnavailable(retry_after=2.0)
@@ -151,15 +150,12 @@ class MemoryBroker:
     def _store(self, batch: Sequence[OutboundMessage]) -> None:
         now = self._clock()
         for message in batch:
-            duplicate = self._is_duplicate(message.message_id, now)
+            seen = self._seen.get(message.message_id)
+            duplicate = self._window is not None and seen is not None and now - seen < self._window
             self.arrivals.append(Arrival(message=message, at=now, duplicate=duplicate))
             if not duplicate:
                 self._seen[message.message_id] = now
                 self._sessions[message.session_id].append(message)
-
-    def _is_duplicate(self, message_id: str, now: float) -> bool:
-        seen = self._seen.get(message_id)
-        return self._window is not None and seen is not None and now - seen < self._window
 
 
 class MemoryPublisher:

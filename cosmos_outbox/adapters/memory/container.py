@@ -1,8 +1,8 @@
 """
 MemoryContainer: a Cosmos DB container in memory, the reference semantics of the Store and ChangeFeed ports.
 
-It is shipped for tests and simulations of programs built on this library. Every operation is atomic and takes
-one turn of the event loop, so concurrent tasks interleave between operations as they would on a network.
+Shipped for tests and simulations of programs built on this library. Every operation is atomic and takes one turn of the event
+loop, so concurrent tasks interleave between operations as they would on a network.
 """
 
 from __future__ import annotations
@@ -165,10 +165,13 @@ class MemoryContainer:
                 read_to = documents[-1]["_lsn"]
                 break
             document = partition.documents.get(key)
-            superseded = document is None or document["_lsn"] != lsn
-            if superseded or document is None or not self._alive(document) or document["_ts"] < not_before:
-                continue
-            if feed_range.min <= effective_partition_key(key[0]) < feed_range.max:
+            if (
+                document is not None
+                and document["_lsn"] == lsn  # else a later change superseded this one
+                and document["_ts"] >= not_before
+                and self._alive(document)
+                and _lies_in(feed_range, key[0])
+            ):
                 documents.append(copied(document))
         return ChangePage(
             documents=tuple(documents),
@@ -193,25 +196,25 @@ class MemoryContainer:
 
     def split(self, range_id: str) -> tuple[str, str]:
         """
-        Split a physical partition in the middle; return the ids of the two that replace it.
+        Split a physical partition in the middle; return the ids of its two children.
         """
-        parent = next(partition for partition in self._partitions if partition.id == range_id)
+        parent = self._partition(range_id)
         low = int(parent.range.min or "0", 16)
         high = _KEY_SPACE if parent.range.max == "FF" else int(parent.range.max, 16)
         middle = f"{(low + high) // 2:032X}"
-        halves = (FeedRange(min=parent.range.min, max=middle), FeedRange(min=middle, max=parent.range.max))
-        children = [self._moved([parent], half) for half in halves]
+        lower = self._moved([parent], FeedRange(min=parent.range.min, max=middle))
+        upper = self._moved([parent], FeedRange(min=middle, max=parent.range.max))
         position = self._partitions.index(parent)
-        self._partitions[position : position + 1] = children
-        return children[0].id, children[1].id
+        self._partitions[position : position + 1] = [lower, upper]
+        return lower.id, upper.id
 
     def merge(self, first_id: str, second_id: str) -> str:
         """
-        Merge two neighbouring physical partitions; return the id of the one that replaces them.
+        Merge two neighbouring physical partitions; return the id of the merged one.
 
-        LSNs of both are kept where they are, so a continuation of either parent may see a change again, never miss one.
+        The LSNs of both are kept, so a continuation of either parent may see a change again, but never misses one.
         """
-        first, second = (next(p for p in self._partitions if p.id == i) for i in (first_id, second_id))
+        first, second = self._partition(first_id), self._partition(second_id)
         merged = self._moved([first, second], FeedRange(min=first.range.min, max=second.range.max))
         position = self._partitions.index(first)
         self._partitions[position : position + 2] = [merged]
@@ -219,21 +222,23 @@ class MemoryContainer:
 
     def lose(self, range_id: str, transactions: int) -> None:
         """
-        Take back the newest transactions of a physical partition, as a restore or a failover with loss does.
+        Remove the newest transactions of a physical partition, as a restore or a failover with loss does.
 
-        Its LSN falls, and what is committed next has LSNs that were given before. A document that was replaced or deleted
-        by one of them does not come back.
+        Its LSN falls, and later commits reuse the removed LSNs. A document that such a transaction replaced or deleted
+        does not come back.
         """
-        partition = next(partition for partition in self._partitions if partition.id == range_id)
+        partition = self._partition(range_id)
         partition.lsn = max(0, partition.lsn - transactions)
         partition.log = [entry for entry in partition.log if entry[0] <= partition.lsn]
-        for key, document in list(partition.documents.items()):
-            if document["_lsn"] > partition.lsn:
-                del partition.documents[key]
+        partition.documents = {
+            key: document
+            for key, document in partition.documents.items()
+            if document["_lsn"] <= partition.lsn
+        }
 
     def documents(self) -> tuple[Document, ...]:
         """
-        Return all documents that are alive, for a test to look at.
+        Return all documents that have not expired, for assertions of a test.
         """
         return tuple(
             copied(document) for partition in self._partitions for document in self._visible(partition)
@@ -242,10 +247,10 @@ class MemoryContainer:
     def _moved(self, parents: list[_Partition], feed_range: FeedRange) -> _Partition:
         child = _Partition(str(next(self._next_id)), feed_range, max(parent.lsn for parent in parents))
         for parent in parents:
-            for key, document in parent.documents.items():
-                if feed_range.min <= effective_partition_key(key[0]) < feed_range.max:
-                    child.documents[key] = document
-            child.log.extend(entry for entry in parent.log if entry[1] in child.documents)
+            child.documents |= {
+                key: document for key, document in parent.documents.items() if _lies_in(feed_range, key[0])
+            }
+            child.log += [entry for entry in parent.log if entry[1] in child.documents]
         child.log.sort(key=lambda entry: entry[0])
         return child
 
@@ -265,11 +270,11 @@ class MemoryContainer:
             raise InvalidRequest("The document's id or partitionKey differs from the one addressed.")
         return {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
 
+    def _partition(self, range_id: str) -> _Partition:
+        return next(partition for partition in self._partitions if partition.id == range_id)
+
     def _partition_of(self, partition_key: str) -> _Partition:
-        hashed = effective_partition_key(partition_key)
-        return next(
-            partition for partition in self._partitions if partition.range.min <= hashed < partition.range.max
-        )
+        return next(partition for partition in self._partitions if _lies_in(partition.range, partition_key))
 
     def _serving(self, feed_range: FeedRange) -> _Partition:
         for partition in self._partitions:
@@ -305,15 +310,19 @@ def effective_partition_key(partition_key: str) -> str:
     return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
 
 
+def _lies_in(feed_range: FeedRange, partition_key: str) -> bool:
+    return feed_range.min <= effective_partition_key(partition_key) < feed_range.max
+
+
 def _container_rid(number: int) -> str:
-    # As the service builds it: the database's four bytes, then four of the container with the highest bit set.
+    # Built like the service's: four bytes of the database, then four of the container with the highest bit set.
     return base64.b64encode(bytes(4) + (0x80000000 + number).to_bytes(4)).decode()
 
 
 def _written(document: Mapping[str, Any] | None) -> bytes:
     try:
         return json.dumps(document or {}, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError as error:  # a number that is none, or half of a character
+    except ValueError as error:  # NaN, an infinity, or half of a surrogate pair
         raise InvalidRequest(f"The document cannot be written as JSON: {error}") from error
 
 

@@ -18,7 +18,7 @@ from cosmos_outbox.ports import Document, Listing
 
 class MemoryLeases:
     """
-    Documents with compare-and-set, one turn of the event loop an operation.
+    Documents with compare-and-set; each operation takes one turn of the event loop.
 
     Args:
         now: seconds since 1970; decides `_ts` and when a `ttl` has passed. Defaults to the system clock.
@@ -36,11 +36,7 @@ class MemoryLeases:
 
     async def list(self, prefix: str) -> Listing:
         await asyncio.sleep(0)
-        found = [
-            self._find(document_id)
-            for document_id in sorted(self._documents)
-            if document_id.startswith(prefix)
-        ]
+        found = (self._find(name) for name in sorted(self._documents) if name.startswith(prefix))
         documents = tuple(copied(document) for document in found if document is not None)
         return Listing(documents=documents, read_at=datetime.fromtimestamp(int(self._now()), UTC))
 
@@ -56,12 +52,12 @@ class MemoryLeases:
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         await asyncio.sleep(0)
-        _check(self._existing(document["id"]), etag)
+        self._existing(document["id"], etag)
         return self._put(document)
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
         await asyncio.sleep(0)
-        _check(self._existing(document_id), etag)
+        self._existing(document_id, etag)
         del self._documents[document_id]
 
     def _put(self, document: Mapping[str, Any]) -> Document:
@@ -69,10 +65,12 @@ class MemoryLeases:
         self._documents[stored["id"]] = stored
         return copied(stored)
 
-    def _existing(self, document_id: str) -> Document:
+    def _existing(self, document_id: str, etag: str | None = None) -> Document:
         document = self._find(document_id)
         if document is None:
             raise NotFound
+        if etag is not None and document["_etag"] != etag:
+            raise PreconditionFailed(expected=etag, actual=document["_etag"])
         return document
 
     def _find(self, document_id: str) -> Document | None:
@@ -80,8 +78,3 @@ class MemoryLeases:
         if document is None or self._now() >= document["_ts"] + document.get("ttl", float("inf")):
             return None
         return document
-
-
-def _check(document: Document, etag: str | None) -> None:
-    if etag is not None and document["_etag"] != etag:
-        raise PreconditionFailed(expected=etag, actual=document["_etag"])

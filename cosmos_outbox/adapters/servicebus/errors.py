@@ -1,5 +1,5 @@
 """
-What an exception of the Service Bus SDK means for a publisher: the one place that translates them.
+The one place that translates exceptions of the Service Bus SDK for a publisher.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from azure.servicebus import exceptions as sdk
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
 
 BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
-QUOTA_SECONDS = 10.0  # a full topic has to be read empty by somebody first
+QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 
 _MEANING: dict[type[Exception], type[PublishError]] = {
     sdk.MessageSizeExceededError: MessageRejected,
@@ -26,7 +26,7 @@ _MEANING: dict[type[Exception], type[PublishError]] = {
     sdk.ServiceBusServerBusyError: BrokerUnavailable,
 }
 
-# A sender never meets these; should the SDK change its mind, they count as passing, for that loses nothing.
+# A sender never gets these; if the SDK changes that, they count as passing faults, which loses nothing.
 FOR_RECEIVERS: frozenset[type[Exception]] = frozenset(
     {
         sdk.AutoLockRenewFailed,
@@ -40,7 +40,7 @@ FOR_RECEIVERS: frozenset[type[Exception]] = frozenset(
     }
 )
 
-# Conditions the SDK has no class for, and which blame the message, or the batch it travels in.
+# Conditions that blame the message or its batch, and for which the SDK has no class.
 _REJECTIONS = frozenset(
     {
         "amqp:decode-error",
@@ -62,20 +62,20 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
     """
-    Return the error of ours that tells what to do about one of the SDK's.
+    Return this library's error for one of the SDK.
     """
-    # What the broker said about a missing topic or a wrong key is only in the exception inside.
+    # What the broker said about a missing topic or a wrong key is only in the inner exception.
     said = " ".join(f"{error} {error.inner_exception or ''}".split())
     meaning = _meaning(error)
     if meaning is BrokerUnavailable:
         return BrokerUnavailable(
             f"Topic {topic!r} cannot be reached for now: {said}",
             retry_after=_RETRY_AFTER.get(type(error)),
-            # The SDK has a class for every condition that names a fault of the broker's own.
+            # The SDK has a class for every other condition that names a fault of the broker.
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
     if meaning is TopicUnavailable:
-        return TopicUnavailable(f"Topic {topic!r} cannot be sent to until somebody mends this: {said}")
+        return TopicUnavailable(f"Topic {topic!r} cannot be sent to until this is fixed: {said}")
     return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
 
 
@@ -83,7 +83,7 @@ def leaves_link_usable(error: sdk.ServiceBusError) -> bool:
     """
     Say whether the broker answered on a link that stays open, so that the sender may go on.
     """
-    # After a rejected disposition it would stay open too, but the SDK closes it whatever this says.
+    # After a rejected disposition it would stay open too, but the SDK closes it anyway.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 
@@ -104,6 +104,6 @@ def _meaning(error: sdk.ServiceBusError) -> type[PublishError]:
 
 
 def _condition(error: sdk.ServiceBusError) -> str | None:
-    # The SDK keeps the AMQP condition to itself, and without it a malformed message looks like a passing fault.
+    # Private in the SDK; without it a malformed message looks like a passing fault.
     condition = getattr(error, "_condition", None)
     return None if condition is None else str(condition)

@@ -1,5 +1,5 @@
 """
-One lane of a topic: a sender used by one call at a time, and replaced whenever nobody knows what became of a send.
+One lane of a topic: a sender used by one call at a time, and replaced whenever the outcome of a send is unknown.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Lane:
     Args:
         topic: the name that errors mention.
         open_sender: returns a sender whose link is not open yet.
-        discard: closes a sender, later, after its last send (if one is given) has ended.
+        discard: closes a sender in the background, after its last send (if one is given) has ended.
         timeout_seconds: how long the opening of a link, and each send, may take.
-        grace_seconds: how long a cancelled call waits for the outcome of the send that is under way.
+        grace_seconds: how long a cancelled call waits for the outcome of its send.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Lane:
     ) -> None:
         self._topic, self._open_sender, self._discard = topic, open_sender, discard
         self._timeout, self._grace = timeout_seconds, grace_seconds
-        # A sender is not safe for two tasks: they resend each other's deliveries and then wait for ever.
+        # Two tasks on one sender resend each other's deliveries and then wait without end.
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
-        self._proven = False  # whether this sender has sent something
+        self._proven = False  # this sender has sent something
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
         """
-        Send all messages in order; those of two runs never travel in one batch.
+        Send all messages in order; messages of two runs never share a batch.
         """
         accepted = 0
         async with self._lock:
@@ -94,24 +94,22 @@ class Lane:
         try:
             async with asyncio.timeout(self._timeout):
                 return await sender.create_message_batch()
-        except TimeoutError as error:
+        except BaseException as error:
             self._drop()
-            raise BrokerUnavailable(
-                f"The link to topic {self._topic!r} did not open in {self._timeout:g} s."
-            ) from error
-        except ServiceBusError as error:
-            self._drop()
-            raise publish_error(error, topic=self._topic) from error
-        except BaseException:
-            self._drop()
+            if isinstance(error, TimeoutError):
+                raise BrokerUnavailable(
+                    f"The link to topic {self._topic!r} did not open in {self._timeout:g} s."
+                ) from error
+            if isinstance(error, ServiceBusError):
+                raise publish_error(error, topic=self._topic) from error
             raise
 
     async def _deliver(self, payload: _Payload) -> None:
         try:
             await self._send(payload)
         except BrokerUnavailable as error:
-            # The service cuts links that were idle for minutes, and only the next send shows it. Nothing was sent on
-            # this link since its last success, so the same batch again, on a new one, is no failure to the caller.
+            # The service cuts links that were idle for minutes, and only the next send shows it. Nothing was sent on this
+            # link since its last success, so the same batch is sent once more on a new link.
             if not (self._proven and says_link_was_cut(error.__cause__)):
                 raise
             await self._new_batch()
@@ -119,7 +117,7 @@ class Lane:
 
     async def _send(self, payload: _Payload) -> None:
         sender = self._usable_sender()
-        # In a task of its own, for a send that is cancelled half-way stays on the link and goes out with the next.
+        # In a task of its own: a send that is cancelled half-way stays on the link and goes out with the next one.
         sending = asyncio.create_task(sender.send_messages(payload, timeout=self._timeout))
         try:
             await asyncio.wait((sending,), timeout=self._timeout + self._grace)
@@ -136,7 +134,7 @@ class Lane:
 
     def _failure(self, sending: asyncio.Task[None]) -> BaseException | None:
         """
-        Return why a send failed, or None; the sender survives only where the outcome is known and the link open.
+        Return why a send failed, or None; the sender is kept only if the outcome is known and the link open.
         """
         if not sending.done():
             sending.cancel()
@@ -163,7 +161,7 @@ class Lane:
 
 def _forget_outcome(sending: asyncio.Task[None]) -> None:
     if not sending.cancelled():
-        sending.exception()  # or asyncio complains that nobody asked for it
+        sending.exception()  # else asyncio logs that the exception was never retrieved
 
 
 def _outgoing(message: OutboundMessage) -> ServiceBusMessage:

@@ -1,5 +1,5 @@
 """
-Preflight: what about topics and their subscriptions would cost events, their order or time, each with the fix.
+Preflight: settings of topics and subscriptions that would lose, disorder, repeat or delay events, each with the fix.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import AzureError, ResourceNotFoundError
@@ -26,7 +27,7 @@ _SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
     """
-    Something that should be otherwise; `grave` where events are lost, disordered, repeated or not sent.
+    A setting that should be different; `grave` if events are lost, disordered, repeated or not sent.
     """
 
     check: str
@@ -41,7 +42,7 @@ class Miss:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """
-    What is wrong with topics; `unknown` says why some could not be looked at.
+    What is wrong with topics; `unknown` says why some could not be checked.
     """
 
     misses: tuple[Miss, ...] = ()
@@ -73,26 +74,19 @@ def topic_misses(topic: TopicProperties, *, batch_scope: BatchScope) -> Iterator
             fix=f"Set duplicateDetectionHistoryTimeWindow to {LEAST_DEDUP_WINDOW} or more; a day is a good value.",
             grave=False,
         )
-    if topic.enable_partitioning:
-        yield from _partitioning_misses(topic, batch_scope)
-    if _deletes_itself(topic.auto_delete_on_idle):
-        yield Miss(
-            check="auto-delete",
-            message=f"{name} deletes itself after {topic.auto_delete_on_idle} without use, with all its messages.",
-            fix="Take autoDeleteOnIdle away.",
-        )
-
-
-def _partitioning_misses(topic: TopicProperties, batch_scope: BatchScope) -> Iterator[Miss]:
-    wanted, takes = BatchScope.SESSION, "messages of one session"
-    if topic.requires_duplicate_detection:
-        wanted, takes = BatchScope.MESSAGE, "single messages"
-    if batch_scope not in (wanted, BatchScope.MESSAGE):
+    deduplicated = topic.requires_duplicate_detection
+    wanted, takes = (
+        (BatchScope.MESSAGE, "single messages")
+        if deduplicated
+        else (BatchScope.SESSION, "messages of one session")
+    )
+    if topic.enable_partitioning and batch_scope not in (wanted, BatchScope.MESSAGE):
         yield Miss(
             check="partitioning",
-            message=f"Topic {topic.name!r} is partitioned and takes only batches of {takes}.",
+            message=f"{name} is partitioned and takes only batches of {takes}.",
             fix=f"Set the batch scope to {wanted}, or create the topic anew without partitions, which is faster.",
         )
+    yield from _auto_delete_misses(name, topic.auto_delete_on_idle, "use")
 
 
 def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperties]) -> Iterator[Miss]:
@@ -113,13 +107,7 @@ def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperti
                 message=f"{name} has no sessions: several receivers get the events of one partition key out of order.",
                 fix="It can only be chosen when a subscription is created: create it anew with requiresSession.",
             )
-        if _deletes_itself(subscription.auto_delete_on_idle):
-            yield Miss(
-                check="auto-delete",
-                message=f"{name} deletes itself after {subscription.auto_delete_on_idle} without a receiver, with all "
-                "its messages.",
-                fix="Take autoDeleteOnIdle away.",
-            )
+        yield from _auto_delete_misses(name, subscription.auto_delete_on_idle, "a receiver")
         if subscription.status in _SILENT:
             yield Miss(
                 check="subscription-status",
@@ -136,6 +124,16 @@ def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperti
             )
 
 
+def _auto_delete_misses(name: str, idle: timedelta | str | None, without: str) -> Iterator[Miss]:
+    after = _timedelta(idle)
+    if after is not None and after < _NEVER:
+        yield Miss(
+            check="auto-delete",
+            message=f"{name} deletes itself after {idle} without {without}, with all its messages.",
+            fix="Take autoDeleteOnIdle away.",
+        )
+
+
 async def preflight(
     topics: Sequence[str],
     *,
@@ -147,7 +145,7 @@ async def preflight(
     """
     Return every miss of the topics and their subscriptions.
 
-    Looking needs the Manage right, which sending does not: a worker without it works just as well.
+    Reading the settings needs the Manage right, which sending does not: a worker works without it.
     """
     if connection_string is not None and "usedevelopmentemulator=true" in connection_string.lower():
         return Inspection(
@@ -158,7 +156,7 @@ async def preflight(
     try:
         async with _administration(connection_string, namespace, credential) as client:
             for topic in topics:
-                misses += [miss async for miss in _looked_at(client, topic, scope)]
+                misses += [miss async for miss in _misses_of(client, topic, scope)]
     except (AzureError, ValueError, TimeoutError) as error:
         unknown = (
             f"Not all topics could be checked ({type(error).__name__}); that needs the Manage right on the namespace "
@@ -168,7 +166,7 @@ async def preflight(
     return Inspection(misses=tuple(misses))
 
 
-async def _looked_at(
+async def _misses_of(
     client: ServiceBusAdministrationClient, topic: str, batch_scope: BatchScope
 ) -> AsyncIterator[Miss]:
     try:
@@ -187,28 +185,17 @@ async def _looked_at(
 def _administration(
     connection_string: str | None, namespace: str | None, credential: AsyncTokenCredential | None
 ) -> ServiceBusAdministrationClient:
-    # A start must not wait long for what is only good advice.
+    # The checks are only advice, so a start must not wait long for them.
+    options: dict[str, Any] = {
+        "retry_total": 0,
+        "connection_timeout": _TIMEOUT_SECONDS,
+        "read_timeout": _TIMEOUT_SECONDS,
+    }
     if connection_string is not None:
-        return ServiceBusAdministrationClient.from_connection_string(
-            connection_string,
-            retry_total=0,
-            connection_timeout=_TIMEOUT_SECONDS,
-            read_timeout=_TIMEOUT_SECONDS,
-        )
+        return ServiceBusAdministrationClient.from_connection_string(connection_string, **options)
     if namespace is None or credential is None:
         raise ValueError("a connection string, or a namespace and a credential")
-    return ServiceBusAdministrationClient(
-        namespace,
-        credential,
-        retry_total=0,
-        connection_timeout=_TIMEOUT_SECONDS,
-        read_timeout=_TIMEOUT_SECONDS,
-    )
-
-
-def _deletes_itself(idle: timedelta | str | None) -> bool:
-    after = _timedelta(idle)
-    return after is not None and after < _NEVER
+    return ServiceBusAdministrationClient(namespace, credential, **options)
 
 
 def _timedelta(value: timedelta | str | None) -> timedelta | None:

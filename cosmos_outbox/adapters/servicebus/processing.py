@@ -1,5 +1,5 @@
 """
-Processing: what belongs around the handling of one received message, so that its trace and its cause go on.
+Processing: the context of one received message, so that its trace and its cause go on.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def processing(
     """
     Handle a message inside this block: `with processing(message, topic="events", subscription="billing"):`.
 
-    A span `process` goes on with the trace of the commit that raised the event, and what the block commits carries
-    the conversation's correlation id and, as its cause, the id of this message.
+    A span `process` continues the trace of the commit that raised the event. Commits inside the block carry the
+    correlation id of the conversation and, as their cause, the id of this message.
 
     Args:
         message: as received.
         topic: where it was sent.
         subscription: where it was received.
-        tracer_provider: who gets the span. Defaults to OpenTelemetry's global one.
+        tracer_provider: receives the span. Defaults to OpenTelemetry's global one.
     """
     properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
     creator = context_of(properties)

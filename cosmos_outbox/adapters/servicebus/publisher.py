@@ -22,9 +22,9 @@ from cosmos_outbox.messages import OutboundMessage
 
 _logger = logging.getLogger(__name__)
 
-# How long the SDK's keep-alive may make a send wait, every 30 s; its default is 200 ms
+# How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
-_CLOSE_SECONDS = 5.0  # closing takes the SDK up to a second, and for ever on a broken link
+_CLOSE_SECONDS = 5.0  # the SDK takes up to a second to close a link, and never ends on a broken one
 
 
 class BatchScope(StrEnum):
@@ -54,14 +54,14 @@ def open_service_bus_client(
     Return a client (to be entered with `async with`) with the settings that a publisher's order depends on.
 
     Args:
-        connection_string: of the namespace; or else
-        namespace: its host, like `contoso.servicebus.windows.net`, together with
-        credential: what signs in to it.
+        connection_string: of the namespace; or namespace and credential.
+        namespace: its host, like `contoso.servicebus.windows.net`.
+        credential: signs in to the namespace.
 
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
     """
-    # The SDK's own retries would resend behind the back of the loop that keeps the order.
+    # The SDK's own retries would resend without the knowledge of the loop that keeps the order.
     if connection_string is not None:
         try:
             return ServiceBusClient.from_connection_string(connection_string, retry_total=0)
@@ -76,7 +76,7 @@ def open_service_bus_client(
 
 class ServiceBusPublisher:
     """
-    Publish to one topic. Links are opened at the first use of their lane and again after a failure.
+    Publishes to one topic. A lane opens its link at its first use and again after a failure.
 
         async with open_service_bus_client(connection_string=...) as client:
             async with ServiceBusPublisher(client, "events") as publisher:
@@ -145,7 +145,7 @@ class ServiceBusPublisher:
         return self._client.get_topic_sender(self._topic, socket_timeout=_SOCKET_SECONDS)
 
     def _discard(self, sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
-        # Beside the work, for it takes up to a second, and a lane must not wait for its old link to get a new one.
+        # In the background: closing takes up to a second, and a lane must not wait for it before it opens a new link.
         closing = asyncio.create_task(_close(sender, sending))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -157,5 +157,5 @@ async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await sender.close()
-    except Exception:  # a broken link closes with any error, and there is nobody to tell
+    except Exception:  # a broken link closes with any error, and no caller waits for it
         _logger.debug("sender.close_failed", exc_info=True)

@@ -94,9 +94,7 @@ def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
     error = sdk.ServiceBusAuthenticationError(
         message="Outer.", error=ValueError("Status code: 404\nNot found.")
     )
-    expected = (
-        "Topic 'events' cannot be sent to until somebody mends this: Outer. Status code: 404 Not found."
-    )
+    expected = "Topic 'events' cannot be sent to until this is fixed: Outer. Status code: 404 Not found."
     assert expected == str(publish_error(error, topic="events"))
 
 
