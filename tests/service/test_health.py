@@ -38,8 +38,8 @@ def vitals(*leases: LeaseStatus) -> Vitals:
     return Vitals(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
 
 
-def reasons(phase: Phase, *leases: LeaseStatus, ignore: float = 0.0) -> tuple[str, ...]:
-    return reasons_against(phase, leases, unheard_seconds=ignore, stalled_seconds=60)
+def reasons(phase: Phase, *leases: LeaseStatus, unheard: float = 0.0) -> tuple[str, ...]:
+    return reasons_against(phase, leases, unheard_seconds=unheard, stalled_seconds=60)
 
 
 def test_a_running_worker_is_ready_with_and_without_leases():
@@ -47,7 +47,7 @@ def test_a_running_worker_is_ready_with_and_without_leases():
 
 
 @pytest.mark.parametrize(
-    ("phase", "leases", "ignore", "said"),
+    ("phase", "leases", "unheard", "said"),
     [
         (Phase.STARTING, (), 0.0, "has not seen the leases"),
         (Phase.DRAINING, (status(),), 0.0, "draining"),
@@ -56,8 +56,8 @@ def test_a_running_worker_is_ready_with_and_without_leases():
          "Lease 7 did not move for 90 s: no"),
     ],
 )  # fmt: skip
-def test_what_keeps_a_worker_from_being_ready_is_said(phase, leases, ignore, said):
-    (reason,) = reasons(phase, *leases, ignore=ignore)
+def test_what_keeps_a_worker_from_being_ready_is_said(phase, leases, unheard, said):
+    (reason,) = reasons(phase, *leases, unheard=unheard)
     assert said in reason
 
 
