@@ -1,5 +1,5 @@
 """
-The workflow runs what is there: targets of the Makefile, actions pinned to a commit, no right to write.
+The workflows run what is there: targets of the Makefile, actions pinned to a commit, no right to write.
 """
 
 from __future__ import annotations
@@ -11,28 +11,67 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / ".github/workflows/ci.yml").read_text()
-JOBS = yaml.safe_load(TEXT)["jobs"]
+FILES = {file.name: file.read_text() for file in sorted((ROOT / ".github/workflows").glob("*.yml"))}
+WORKFLOWS = {name: yaml.safe_load(text) for name, text in FILES.items()}
+JOBS = {
+    f"{name}: {job}": content
+    for name, workflow in WORKFLOWS.items()
+    for job, content in workflow["jobs"].items()
+}
 STEPS = [step for job in JOBS.values() for step in job["steps"]]
 
 
-def test_every_target_that_it_makes_exists():
+def test_every_target_that_they_make_exists():
     made = {target for step in STEPS for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
-    assert (set(), True) == (made - targets, {"test", "check-infra"} <= made)
+    assert (set(), True) == (made - targets, {"test", "check-infra", "coverage", "docs", "dist"} <= made)
 
 
-def test_every_action_is_pinned_to_a_commit_with_its_version_beside_it():
-    used = re.findall(r"uses: (.+)", TEXT)
+@pytest.mark.parametrize("name", FILES)
+def test_every_action_is_pinned_to_a_commit_with_its_version_beside_it(name: str):
+    used = re.findall(r"uses: (.+)", FILES[name])
 
     assert [] == [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)]
 
 
-def test_it_may_only_read():
-    assert {"contents": "read"} == yaml.safe_load(TEXT)["permissions"]
+def test_an_action_has_one_version_everywhere():
+    used = {action for text in FILES.values() for action in re.findall(r"uses: (.+)", text)}
+
+    assert len(used) == len({action.partition("@")[0] for action in used})
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_they_may_only_read(name: str):
+    assert {"contents": "read"} == WORKFLOWS[name]["permissions"]
+
+
+def test_only_the_job_that_publishes_has_a_right_of_its_own():
+    rights = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
+
+    assert {"release.yml: publish": {"id-token": "write"}} == rights
+    assert "release" == JOBS["release.yml: publish"]["environment"]
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_no_job_runs_for_hours(name: str):
     assert JOBS[name]["timeout-minutes"] <= 60
+
+
+def test_the_tests_run_on_every_python_that_the_library_names():
+    named = set(re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text()))
+
+    assert named == set(JOBS["ci.yml: test"]["strategy"]["matrix"]["python"])
+
+
+def test_the_hooks_before_a_commit_are_tools_of_the_project():
+    configuration = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+
+    assert ["local"] == [repository["repo"] for repository in configuration["repos"]]
+    assert all(hook["entry"].startswith(".venv/bin/") for hook in configuration["repos"][0]["hooks"])
+
+
+def test_what_is_pinned_is_what_gets_updates():
+    updates = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())["updates"]
+
+    assert {"github-actions", "pip", "docker"} == {update["package-ecosystem"] for update in updates}
