@@ -7,7 +7,7 @@ MINUTES ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-long test-endpoints test-official sbom test-faults simulate bench chaos check check-infra test-image format lock lock-infra clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-faults simulate bench chaos coverage check check-infra docs test-image format dist lock lock-infra lock-docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,13 @@ test: check ## everything CI runs
 	wait $$waiting; waiting=$$?; cat $$log; rm -f $$log; \
 	test $$computing -eq 0 -o $$computing -eq 5 && test $$waiting -eq 0 -o $$waiting -eq 5 && \
 	test $$computing -eq 0 -o $$waiting -eq 0
+
+test-unit: $(STAMP) ## the unit tests with few examples of each property: 20 seconds
+	OUTBOX_TEST_QUICK=1 $(PY) -m pytest tests/unit -q $(PYTEST_ARGS)
+
+coverage: $(STAMP) ## branch coverage of the library; fails below the floor in pyproject.toml
+	$(PY) -m coverage run -m pytest tests/unit tests/contracts tests/service -q $(PYTEST_ARGS)
+	$(PY) -m coverage report
 
 test-long: ## all tests with more examples of each property, then five minutes of random fleets
 	OUTBOX_TEST_LONG=1 $(MAKE) test
@@ -71,6 +78,16 @@ check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rule
 	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q \
 		tests/infra/test_checks.py tests/infra/test_policies.py tests/infra/test_sbom.py tests/infra/test_supply_chain.py
 	@$(INFRA) -m infra.check
+
+DOCS := .venv-docs/bin/python
+DOCS_STAMP := .venv-docs/.installed
+$(DOCS_STAMP): requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-docs.txt
+	@touch $@
+
+docs: $(DOCS_STAMP) ## the documentation as a site, with the API from the docstrings: site/; strict, offline
+	$(DOCS) -m zensical build --strict --clean
 
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
 	@: "$${OUTBOX_TEST_COSMOS_CONNECTION_STRING:?is not set: nothing was tested}" \
@@ -108,6 +125,11 @@ format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
+dist: $(STAMP) ## sdist and wheel of the library and of the emulators: dist/
+	rm -rf dist
+	$(PY) -m hatchling build --directory dist/library
+	cd emulators && ../$(PY) -m hatchling build --directory ../dist/emulators
+
 lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
 	$(PY) -m pip install --quiet uv
 	.venv/bin/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
@@ -124,5 +146,10 @@ lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and th
 	.venv/bin/uv pip compile --group infra --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
 		--no-annotate --quiet --output-file requirements-infra.txt
 
+lock-docs: $(STAMP) ## pin the tools of make docs again
+	$(PY) -m pip install --quiet uv
+	.venv/bin/uv pip compile --group docs --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
+		--no-annotate --quiet --output-file requirements-docs.txt
+
 clean: ## remove .venv and caches
-	rm -rf .venv .venv-infra .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-infra site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
