@@ -5,6 +5,7 @@ What the documentation names is there: links, files, settings, targets, metrics,
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ OF_EXAMPLES_AND_TESTS = {
     "OUTBOX_RECEIVERS",
     "OUTBOX_TEST_COSMOS_CONNECTION_STRING",
     "OUTBOX_TEST_LONG",
+    "OUTBOX_TEST_QUICK",
 }
 
 
@@ -104,6 +106,49 @@ def test_a_page_begins_with_what_its_reader_will_have(page: Path):
     promise = {"explanation": "This page says", "reference": ""}.get(page.parts[1], "At the end of this page")
 
     assert promise in PROSE[page].partition("\n## ")[0]
+
+
+SITE = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+PAGES_OF_THE_SITE = {page for page in PROSE if page.parts[0] == "docs"}
+
+
+def test_the_navigation_of_the_site_names_every_page():
+    named = re.findall(r"'([\w./-]+\.md)'", str(SITE["nav"]))
+
+    assert sorted(named) == sorted(
+        str(page.relative_to("docs")) for page in PAGES_OF_THE_SITE if "decisions" not in page.parts
+    )
+
+
+@pytest.mark.parametrize("page", sorted(PAGES_OF_THE_SITE), ids=str)
+def test_a_page_of_the_site_links_to_no_file_outside_of_it(page: Path):
+    """
+    `make docs` is strict about it. Such a file is named by its path, as code.
+    """
+    targets = [(ROOT / page).parent / target for target, _ in LINK.findall(PROSE[page]) if target]
+
+    assert [] == [target for target in targets if not target.resolve().is_relative_to(ROOT / "docs")]
+
+
+# Written by the programs that they describe; their words stand in the code.
+GENERATED = {Path("docs/reference") / name for name in ("cli.md", "metrics.md", "settings.md")}
+
+
+@pytest.mark.parametrize("page", sorted(set(PROSE) - GENERATED), ids=str)
+def test_the_actor_of_a_sentence_has_a_name(page: Path):
+    """
+    The worker, the owner, the operator, the caller, the reader: never one that cannot be found in the glossary.
+    """
+    assert [] == re.findall(r"(?i)\b(?:nobody|somebody|whoever)\b", PROSE[page])
+
+
+def test_the_glossary_is_in_order_and_has_one_line_for_each_word():
+    words = re.findall(
+        r"^\| ([a-z ]+) \| [A-Z].+\. \|$", PROSE[Path("docs/explanation/glossary.md")], re.MULTILINE
+    )
+
+    assert words == sorted(set(words))
+    assert len(words) > 40
 
 
 def test_every_page_of_the_docs_can_be_reached_from_the_readme():

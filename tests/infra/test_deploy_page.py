@@ -69,7 +69,7 @@ def test_a_name_that_nothing_declares_is_noticed(command: str):
 def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
     rows = re.findall(r"^\| `(?:azd env set )?(\w+)[^|]*\|[^|]*\| (.*?) +\|$", DEPLOY, re.MULTILINE)
     told = {name: default.strip("`") for name, default in rows}
-    words = {"nobody": "", "none": "''"}
+    words = {"no address": "", "none": "''"}
 
     assert told.keys() >= {"COSMOS_CAPACITY_MODE", "privateNetworking"}
     assert {name: words.get(default, default) for name, default in told.items()} == {

@@ -77,7 +77,7 @@ class Block:
     @property
     def mistake(self) -> str | None:
         """
-        Say why nobody knows what should become of the block, or return None.
+        Say why the tests do not know what to do with the block, or return None.
         """
         if self.info == "sh no-run":
             if not _NEEDS.fullmatch(self.text.partition("\n")[0]):
@@ -90,7 +90,7 @@ class Block:
             or self.file
         ):
             return None
-        return f"{self.info!r} is no kind of block; see tests/pages.py"
+        return f"{self.info!r} is not a kind of block; see tests/support/pages.py"
 
 
 def blocks_of(markdown: str) -> tuple[Block, ...]:
