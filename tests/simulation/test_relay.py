@@ -71,7 +71,7 @@ def scripts(draw: st.DrawFn) -> Script:
     )
 
 
-@settings(max_examples=examples(100, many=300), suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(60, many=300), suppress_health_check=list(HealthCheck), deadline=None)
 @given(script=scripts())
 async def test_no_script_loses_an_event_or_breaks_the_order_of_a_key(script: Script) -> None:
     await Simulation(script).play()

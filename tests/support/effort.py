@@ -1,16 +1,20 @@
 """
-Effort: how many examples of a property are tried, by `make test` and, where `OUTBOX_TEST_LONG` is set, by `make test-long`.
+Effort: how many examples of a property are tried. `make test-unit` sets `OUTBOX_TEST_QUICK`, `make test-long` sets
+`OUTBOX_TEST_LONG`, and `make test` neither.
 """
 
 from __future__ import annotations
 
 import os
 
+QUICK = bool(os.environ.get("OUTBOX_TEST_QUICK"))
 LONG = bool(os.environ.get("OUTBOX_TEST_LONG"))
 
 
 def examples(few: int, *, many: int) -> int:
     """
-    Return how many to try.
+    Return how many examples to try: a tenth of the few in the quick profile, and at least two.
     """
-    return many if LONG else few
+    if LONG:
+        return many
+    return max(2, few // 10) if QUICK else few

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cosmos_outbox.changefeed.balancing import SIGNATURE, WANTED_BY, Plan, plan, signed, wish_for, wished
 from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.feed_range import FeedRange
+from tests.support.effort import examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EXPIRATION = timedelta(seconds=60)
@@ -170,7 +171,7 @@ def fleets(draw: st.DrawFn, *, wishes: bool = True) -> Fleet:
     return Fleet(leases, workers)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, many=100))
 @given(fleets(), st.randoms(use_true_random=False))
 def test_any_fleet_converges_to_even_shares_and_then_rests(fleet: Fleet, random):
     for _ in range(12):
@@ -185,7 +186,7 @@ def test_any_fleet_converges_to_even_shares_and_then_rests(fleet: Fleet, random)
     assert 0 == sum(fleet.turn(worker) for worker in fleet.workers), "balanced means nothing moves"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, many=100))
 @given(fleets(wishes=False), st.randoms(use_true_random=False))
 def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random):
     for _ in range(12):
@@ -198,7 +199,7 @@ def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random)
             assert fleet.counts()[worker] <= max(held_before, target + 1)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(20, many=100))
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_a_fleet_mixed_with_dotnet_workers_comes_to_rest(leases: int, ours: int, dotnet: int, random):
     """

@@ -153,7 +153,7 @@ async def check(history: History, *, dedup_window: float | None, fleet_type: typ
         assert list(copies.values()) == broker.accepted
 
 
-@settings(max_examples=examples(100, many=200), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(60, many=200), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(history=histories(), dedup_window=st.none() | st.just(600.0))
 async def test_nothing_is_lost_and_first_copies_keep_the_order_of_their_key(
     history: History, dedup_window: float | None

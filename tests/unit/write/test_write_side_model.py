@@ -790,7 +790,7 @@ class OnTheEmulator(WriteSide):
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
     [
-        pytest.param(OnMemory, examples(40, many=160), 40, id="memory"),
+        pytest.param(OnMemory, examples(20, many=160), 40, id="memory"),
         pytest.param(OnTheEmulator, examples(3, many=10), 20, id="emulator"),
     ],
 )
