@@ -26,16 +26,19 @@ demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--jso
 run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
-# Tests of real processes and SDKs wait more than they compute, so they run beside all others. Exit code 5 of one half
-# means that PYTEST_ARGS chose none of its tests.
-WAITING := tests/system tests/chaos tests/cli tests/service tests/contracts
+# Tests of real processes and of SDKs wait more than they compute, so they run in two processes beside all others. Exit code 5
+# of one of the three means that PYTEST_ARGS chose none of its tests.
+PROCESSES := tests/system tests/chaos tests/service
+SOCKETS := tests/contracts tests/cli
 test: check ## everything CI runs
-	@log=$$(mktemp); \
-	$(PY) -m pytest $(WAITING) $(PYTEST_ARGS) > $$log 2>&1 & waiting=$$!; \
-	$(PY) -m pytest tests $(WAITING:%=--ignore=%) $(PYTEST_ARGS); computing=$$?; \
-	wait $$waiting; waiting=$$?; cat $$log; rm -f $$log; \
-	test $$computing -eq 0 -o $$computing -eq 5 && test $$waiting -eq 0 -o $$waiting -eq 5 && \
-	test $$computing -eq 0 -o $$waiting -eq 0
+	@logs=$$(mktemp -d); \
+	$(PY) -m pytest $(PROCESSES) $(PYTEST_ARGS) > $$logs/processes 2>&1 & processes=$$!; \
+	$(PY) -m pytest $(SOCKETS) $(PYTEST_ARGS) > $$logs/sockets 2>&1 & sockets=$$!; \
+	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(SOCKETS)) $(PYTEST_ARGS); codes=$$?; \
+	for pid in $$processes $$sockets; do wait $$pid; codes="$$codes $$?"; done; \
+	cat $$logs/*; rm -rf $$logs; \
+	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; \
+	test "$$codes" != "5 5 5"
 
 test-unit: $(STAMP) ## the unit tests with few examples of each property: 20 seconds
 	OUTBOX_TEST_QUICK=1 $(PY) -m pytest tests/unit -q $(PYTEST_ARGS)
