@@ -27,7 +27,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[object]:
     # looptime asks the policy for the current loop before tests that are not async too; the policy then makes one that
-    # nobody closes, and some later test fails with its ResourceWarning. With the loop set to None it makes none.
+    # no test closes, and some later test fails with its ResourceWarning. With the loop set to None it makes none.
     if pyfuncitem.get_closest_marker("asyncio") is None:
         asyncio.set_event_loop(None)
     return (yield)

@@ -96,7 +96,7 @@ class FaultyStore:
         try:
             await self._store.commit(partition_key, writes)
         except StoreError:
-            return  # nobody waits for this answer
+            return  # no caller waits for this answer
 
     async def query_type(
         self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
