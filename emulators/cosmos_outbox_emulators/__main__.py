@@ -25,6 +25,7 @@ from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
+_PROGRAM = "cosmos-outbox-emulators"
 _HOST = "127.0.0.1"
 # Of the first emulators of a machine, so that `split` and the others find them without --control
 CONTROL_PORT = 8971
@@ -165,7 +166,7 @@ def _rule(text: str | None) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="python -m cosmos_outbox_emulators", description=__doc__)
+    parser = OneLineParser(prog=_PROGRAM, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     start = commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG)
     for name in ("cosmos", "servicebus"):
@@ -225,10 +226,11 @@ def _milliseconds(text: str) -> float:
     return milliseconds
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """
-    Run the command line; return 0, or 2 for anything the caller has to change.
+    Run the command line (default: of this process); return 0, or 2 for anything the caller has to change.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     starts_server = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
     options = _parser().parse_args(["serve", *arguments] if starts_server else arguments)
     try:
@@ -237,10 +239,10 @@ def main(arguments: Sequence[str]) -> int:
         else:
             print(run_command(options))  # noqa: T201  # the output of this command
     except UsageError as error:
-        print(f"python -m cosmos_outbox_emulators: {error}", file=sys.stderr)  # noqa: T201  # where a shell user looks
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)  # noqa: T201  # where a shell user looks
         return 2
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -85,7 +85,7 @@ class Gateway:
                 request, bad_request(f"The request is too deeply nested or not UTF-8: {error}.")
             )
         except Exception:
-            # A defect of the emulator. The client must get an answer, and whoever runs it must see the traceback.
+            # A defect of the emulator. The client must get an answer, and the log the traceback.
             log.exception("request.failed", extra={"method": request.method, "target": request.target})
             return self.refuse(request, CosmosError(500, "The emulator has a defect; see its log."))
 

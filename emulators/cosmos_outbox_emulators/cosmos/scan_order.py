@@ -17,7 +17,7 @@ _SLACK = 1000
 
 class ScanOrder:
     """
-    Positions of the items of one partition, sorted when somebody scans.
+    Positions of the items of one partition, sorted when a query scans them.
     """
 
     def __init__(self) -> None:

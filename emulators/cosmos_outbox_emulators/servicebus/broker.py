@@ -33,7 +33,7 @@ _DEFAULT = {
 
 class Broker:
     """
-    Reads time only from `clock`; whoever owns it calls `timers.run_due()` at `timers.next_due`.
+    Reads time only from `clock`; its server, or a test, calls `timers.run_due()` at `timers.next_due`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ ACTIVE, DEFERRED = 0, 1
 
 class Receiver(Protocol):
     """
-    What a queue needs to know of whoever receives from it.
+    What a queue needs to know of a receiver.
 
     `deliver` must lower `credit` by one and must not call back into the queue.
     """

@@ -47,7 +47,7 @@ class Peer(Protocol):
 
 class Frames(asyncio.Protocol):
     """
-    Always keeps reading, whatever the peer does: the SDK gives a connection up whose data nobody takes for a second.
+    Always keeps reading, whatever the peer does: the SDK closes a connection whose peer reads nothing for a second.
     """
 
     def __init__(self, peer: Peer) -> None:

@@ -22,7 +22,7 @@ class Timer:
 
 class Timers:
     """
-    Runs callbacks when `run_due` is called after their time; whoever drives the broker calls it at `next_due`.
+    Runs callbacks when `run_due` is called after their time; the server, or a test, calls it at `next_due`.
 
     `on_earlier`, when set, is called each time `next_due` moves closer.
     """

@@ -1,0 +1,227 @@
+"""
+Both emulators in a thread of this process, for tests of any kind: blocking or async, on whichever event loop.
+
+The thread has an event loop of its own. Every method here runs its engine call on that loop and waits for the result, so a
+test may call it from its own thread while clients are connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any, TypeVar
+
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+
+_RU_PER_RANGE = 10_000
+
+T = TypeVar("T")
+
+
+class CosmosEmulator:
+    """
+    A running Cosmos DB emulator: where it is, and what a test may do to it.
+    """
+
+    def __init__(self, server: CosmosServer, clock: AdjustableClock, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._clock = clock
+        self._loop = loop
+        self.connection_string = server.connection_string
+
+    def create_container(
+        self,
+        database: str,
+        container: str,
+        *,
+        partition_key: str = "/partitionKey",
+        default_ttl: int | None = None,
+        ranges: int = 1,
+    ) -> None:
+        """
+        Create a container of so many physical partitions, and its database where that is missing.
+
+        Args:
+            default_ttl: seconds; -1 keeps every item that names no TTL of its own. Defaults to no TTL at all.
+        """
+        account = self._server.account
+        body: dict[str, Any] = {
+            "id": container,
+            "partitionKey": {"paths": [partition_key], "kind": "Hash", "version": 2},
+        }
+        if default_ttl is not None:
+            body["defaultTtl"] = default_ttl
+
+        def create() -> None:
+            if database not in account.databases:
+                account.create_database({"id": database})
+            account.create_container(database, body, ranges * _RU_PER_RANGE)
+
+        _call(self._loop, create)
+
+    def split(self, database: str, container: str, range_id: str) -> tuple[str, str]:
+        """
+        Split a range in the middle and return the ids of its children.
+        """
+        account = self._server.account
+        return _call(self._loop, lambda: account.container(database, container).split(range_id))
+
+    def merge(self, database: str, container: str, first: str, second: str) -> str:
+        """
+        Merge two neighbouring ranges and return the id of their child.
+        """
+        account = self._server.account
+        return _call(self._loop, lambda: account.container(database, container).merge(first, second))
+
+    def advance(self, seconds: float) -> None:
+        """
+        Move the emulator's clock forward, so that a TTL passes without a wait.
+        """
+        _call(self._loop, lambda: self._clock.advance(seconds))
+
+    def add_fault(self, rule: Mapping[str, Any]) -> None:
+        """
+        Add a fault rule.
+
+        Raises:
+            ValueError: names the first field that is wrong.
+        """
+        _call(self._loop, lambda: self._server.faults.add(rule))
+
+    def clear_faults(self) -> None:
+        """
+        Remove every fault rule.
+        """
+        _call(self._loop, self._server.faults.clear)
+
+    def requests(self) -> dict[str, int]:
+        """
+        Return how many requests came in so far, by operation.
+        """
+        return _call(self._loop, lambda: dict(self._server.gateway.counts))
+
+
+class ServiceBusEmulator:
+    """
+    A running Service Bus emulator: where it is, and what a test may do to it.
+
+    It begins with the topic `events`, which drops duplicates, and the topic's session subscription `all`.
+    """
+
+    def __init__(self, server: ServiceBusServer, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self.connection_string = server.connection_string
+
+    def add_topic(self, config: dict[str, Any]) -> None:
+        """
+        Create a topic with its subscriptions; the fields are those of the configuration.
+
+        Raises:
+            ValueError: names the path of the first mistake.
+        """
+        _call(self._loop, lambda: self._server.broker.add_topic(config))
+
+    def add_queue(self, config: dict[str, Any]) -> None:
+        """
+        Create a queue; the fields are those of the configuration.
+
+        Raises:
+            ValueError: names the path of the first mistake.
+        """
+        _call(self._loop, lambda: self._server.broker.add_queue(config))
+
+    def drop_connections(self) -> None:
+        """
+        Cut every connection, as a lost network does.
+        """
+        _call(self._loop, self._server.drop_connections)
+
+    def add_fault(self, rule: dict[str, Any]) -> None:
+        """
+        Add a fault.
+
+        Raises:
+            ValueError: names the first field that is wrong.
+        """
+        _call(self._loop, lambda: self._server.broker.faults.add(rule))
+
+    def clear_faults(self) -> None:
+        """
+        End every fault, an outage too.
+        """
+        _call(self._loop, self._server.broker.faults.clear)
+
+    def stats(self) -> dict[str, Any]:
+        """
+        Return all counters: connections, faults, and of each topic what was published and what its subscriptions hold.
+        """
+        return _call(self._loop, self._server.broker.stats)
+
+
+@contextmanager
+def cosmos_in_thread(*, partitions: int = 1) -> Iterator[CosmosEmulator]:
+    """
+    Run a Cosmos DB emulator on a free port of 127.0.0.1 while the block lasts.
+
+    Args:
+        partitions: physical partitions of each new container, at least.
+    """
+    clock = AdjustableClock()
+    with _event_loop() as loop:
+        server = _wait(loop, _entered(CosmosServer(Account(partitions=partitions, clock=clock))))
+        try:
+            yield CosmosEmulator(server, clock, loop)
+        finally:
+            _wait(loop, server.__aexit__(None, None, None))
+
+
+@contextmanager
+def servicebus_in_thread() -> Iterator[ServiceBusEmulator]:
+    """
+    Run a Service Bus emulator on a free port of 127.0.0.1 while the block lasts.
+    """
+    with _event_loop() as loop:
+        server = _wait(loop, _entered(ServiceBusServer(Broker.default())))
+        try:
+            yield ServiceBusEmulator(server, loop)
+        finally:
+            _wait(loop, server.__aexit__(None, None, None))
+
+
+Server = TypeVar("Server", CosmosServer, ServiceBusServer)
+
+
+async def _entered(server: Server) -> Server:
+    return await server.__aenter__()
+
+
+@contextmanager
+def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    # A daemon: a test run that is interrupted must not wait for it.
+    thread = Thread(target=loop.run_forever, name="cosmos-outbox-emulators", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _wait(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def _call(loop: asyncio.AbstractEventLoop, act: Callable[[], T]) -> T:
+    async def acted() -> T:
+        return act()
+
+    return _wait(loop, acted())

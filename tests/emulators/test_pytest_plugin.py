@@ -1,0 +1,68 @@
+"""
+The fixtures that the emulators' distribution gives pytest: here they come from its entry point, as on a user's machine.
+"""
+
+from __future__ import annotations
+
+import pytest
+from azure.cosmos import CosmosClient
+from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
+from azure.cosmos.exceptions import CosmosHttpResponseError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+pytestmark = pytest.mark.looptime(False)
+
+
+def test_a_blocking_test_has_containers_ranges_time_and_faults(cosmos_emulator):
+    cosmos_emulator.create_container("shop", "orders", default_ttl=-1, ranges=2)
+    cosmos_emulator.create_container("shop", "leases")
+    with CosmosClient.from_connection_string(cosmos_emulator.connection_string, retry_total=0) as client:
+        orders = client.get_database_client("shop").get_container_client("orders")
+        orders.create_item({"id": "1", "partitionKey": "ada", "ttl": 60})
+        cosmos_emulator.add_fault({"operation": "read", "status": 500})
+        with pytest.raises(CosmosHttpResponseError):
+            orders.read_item("1", "ada")
+        cosmos_emulator.clear_faults()
+        assert "1" == orders.read_item("1", "ada")["id"]
+        assert 2 == len(list(orders.read_feed_ranges()))
+
+        first, second = cosmos_emulator.split("shop", "orders", "0")
+        assert 3 == len(list(orders.read_feed_ranges(force_refresh=True)))
+        cosmos_emulator.merge("shop", "orders", first, second)
+        assert 2 == len(list(orders.read_feed_ranges(force_refresh=True)))
+
+        cosmos_emulator.advance(61)
+        assert [] == list(orders.read_all_items())
+    assert 1 == cosmos_emulator.requests()["create"]
+
+
+async def test_an_async_test_uses_it_from_its_own_loop(cosmos_emulator):
+    cosmos_emulator.create_container("shop", "orders")
+    async with AsyncCosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:
+        orders = client.get_database_client("shop").get_container_client("orders")
+        await orders.create_item({"id": "1", "partitionKey": "ada"})
+        assert ["1"] == [item["id"] async for item in orders.read_all_items()]
+
+
+async def test_a_topic_takes_messages_and_faults(servicebus_emulator):
+    servicebus_emulator.add_topic({"name": "orders", "subscriptions": [{"name": "all"}]})
+    servicebus_emulator.add_queue({"name": "returns"})
+    async with (
+        ServiceBusClient.from_connection_string(servicebus_emulator.connection_string) as client,
+        client.get_topic_sender("orders") as sender,
+    ):
+        servicebus_emulator.add_fault({"action": "server-busy"})
+        await sender.send_messages(ServiceBusMessage("one"))  # the SDK tries again
+        servicebus_emulator.clear_faults()
+        await sender.send_messages(ServiceBusMessage("two"))
+    servicebus_emulator.drop_connections()
+
+    assert 2 == servicebus_emulator.stats()["topics"]["orders"]["published"]
+
+
+def test_a_mistake_is_an_error_in_the_test(cosmos_emulator, servicebus_emulator):
+    with pytest.raises(ValueError, match="unknown field 'operations'"):
+        cosmos_emulator.add_fault({"operations": "batch"})
+    with pytest.raises(ValueError, match="lock_s"):
+        servicebus_emulator.add_queue({"name": "returns", "lock_s": "long"})
