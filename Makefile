@@ -29,7 +29,7 @@ run: $(STAMP) ## the whole stack until Ctrl-C
 # Tests of real processes and of SDKs wait more than they compute, so they run in two processes beside all others. Exit code 5
 # of one of the three means that PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service
-SOCKETS := tests/contracts tests/cli
+SOCKETS := tests/contracts tests/cli tests/packaging
 test: check ## everything CI runs
 	@logs=$$(mktemp -d); \
 	$(PY) -m pytest $(PROCESSES) $(PYTEST_ARGS) > $$logs/processes 2>&1 & processes=$$!; \

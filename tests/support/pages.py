@@ -148,12 +148,13 @@ def script_of(blocks: Sequence[Block]) -> str:
     return "\n".join([*parts, *[_END] * runs])
 
 
-def follow(blocks: Sequence[Block], folder: Path, environment: Mapping[str, str]) -> list[str]:
+def follow(
+    blocks: Sequence[Block], folder: Path, environment: Mapping[str, str], python: Path = Path(sys.executable)
+) -> list[str]:
     """
-    Follow a page in a folder and return what went otherwise than it says.
+    Follow a page in a folder, with the commands of this Python's environment, and return what went otherwise than it says.
     """
-    bin_folder = str(Path(sys.executable).parent)
-    env = dict(environment) | {"PATH": bin_folder + os.pathsep + os.environ["PATH"]}
+    env = dict(environment) | {"PATH": str(python.parent) + os.pathsep + os.environ["PATH"]}
     # A group of its own: what a page starts in the background ends with it.
     process = subprocess.Popen(  # noqa: S603 - our own documentation
         ["bash", "-c", script_of(blocks)],  # noqa: S607 - wherever this system has it

@@ -1,0 +1,149 @@
+"""
+Empty environments outside the repository, without a package registry.
+
+An environment gets our wheels by pip, and what those ask for by links to the files that this environment holds. So it has
+exactly what the wheels declare: an import of anything else fails there, as on a user's machine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.patience import HUNG_SECONDS
+
+ROOT = Path(__file__).parents[2]
+
+# Runs at the start of each interpreter of the environment and records each file of the repository that is opened for an
+# import or otherwise; a process that is killed has recorded what it opened.
+_GUARD = """
+import os, sys
+
+def _record(event, arguments, opened={opened!r}, root={root!r}):
+    if event == "open" and isinstance(arguments[0], (str, bytes)):
+        path = os.path.abspath(os.fsdecode(arguments[0]))
+        if path.startswith(root) and not path.startswith(root + ".venv"):
+            descriptor = os.open(opened, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+            os.write(descriptor, (path + chr(10)).encode())
+            os.close(descriptor)
+
+sys.addaudithook(_record)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """
+    A virtual environment and a folder to work in, both outside the repository.
+    """
+
+    python: Path
+    folder: Path
+    opened: Path
+
+    def run(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """
+        Run the environment's Python in the folder.
+        """
+        return subprocess.run(  # noqa: S603 - our own code
+            [self.python, *arguments],
+            cwd=self.folder,
+            env={**clean_environment(), **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=HUNG_SECONDS,
+            check=False,
+        )
+
+    def opened_in_repository(self) -> list[str]:
+        """
+        Return the files of the repository that a process of this environment opened.
+        """
+        return self.opened.read_text().splitlines() if self.opened.exists() else []
+
+
+def clean_environment() -> dict[str, str]:
+    """
+    Return this process's variables but those that lead an interpreter, or the library, anywhere.
+    """
+    ours = ("OUTBOX_", "PYTHON", "VIRTUAL_ENV", "PYTEST_", "COVERAGE_", "MAKE", "MFLAGS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def make_environment(folder: Path, wheels: Mapping[Path, Iterable[str]], *more: str) -> Environment:
+    """
+    Make an environment with wheels, each with extras, and with more requirements.
+    """
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv/bin/python"
+    subprocess.run(  # noqa: S603 - our own wheels
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            *wheels,
+        ],
+        check=True,
+        env=clean_environment() | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        timeout=HUNG_SECONDS,
+    )
+    [packages] = (folder / "venv/lib").glob("python*/site-packages")
+    ours = {_name(each): each for each in distributions(path=[str(packages)])}
+    asked = [f"{name}[{','.join(extras)}]" for name, extras in zip(ours, wheels.values(), strict=True)]
+    for distribution in _needed([*asked, *more], ours):
+        _link(distribution, packages)
+    work, opened = folder / "work", folder / "opened"
+    work.mkdir()
+    (packages / "sitecustomize.py").write_text(_GUARD.format(opened=str(opened), root=f"{ROOT}/"))
+    return Environment(python=python, folder=work, opened=opened)
+
+
+def _needed(asked: list[str], ours: Mapping[str, Distribution]) -> list[Distribution]:
+    """
+    Return the distributions that requirements lead to, but ours.
+    """
+    here = {_name(each): each for each in distributions()} | ours
+    due = [
+        (canonicalize_name(each.name), extra)
+        for each in map(Requirement, asked)
+        for extra in ("", *each.extras)
+    ]
+    met: set[tuple[str, str]] = set()
+    while due:
+        name, extra = due.pop()
+        if (name, extra) in met:
+            continue
+        met.add((name, extra))
+        for requirement in map(Requirement, here[name].requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                due += [(canonicalize_name(requirement.name), each) for each in ("", *requirement.extras)]
+    return [here[name] for name in sorted({name for name, _ in met} - ours.keys())]
+
+
+def _link(distribution: Distribution, packages: Path) -> None:
+    for file in distribution.files or ():
+        if ".." not in file.parts:  # a command, in bin/
+            link = packages / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(Path(str(distribution.locate_file(file))))
+
+
+def _name(distribution: Distribution) -> str:
+    return canonicalize_name(distribution.metadata["Name"])

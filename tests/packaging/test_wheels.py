@@ -1,0 +1,205 @@
+"""
+What a user installs: both distributions are built, installed into empty environments, and used there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from typer.main import get_command
+
+from cosmos_outbox.cli.app import app
+from tests.packaging.installing import ROOT, Environment, clean_environment, make_environment
+from tests.support.pages import Block, blocks_of, follow
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.system]
+
+PACKAGES = {"cosmos_outbox": ROOT, "cosmos_outbox_emulators": ROOT / "emulators"}
+README = blocks_of((ROOT / "README.md").read_text())
+EMULATORS_README = blocks_of((ROOT / "emulators/README.md").read_text())
+TUTORIAL = blocks_of((ROOT / "docs/tutorial/first-message.md").read_text())
+# The tutorial and the help of the worker are followed as soon as the command exists.
+HAS_WORKER = "worker" in get_command(app).commands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """
+    The wheel and the sdist of one distribution.
+    """
+
+    wheel: Path
+    sdist: Path
+
+
+def build(source: Path, folder: Path) -> Built:
+    subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-m", "hatchling", "build", "--directory", folder],
+        cwd=source,
+        env=clean_environment(),
+        check=True,
+        capture_output=True,
+        timeout=HUNG_SECONDS,
+    )
+    [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return Built(wheel=wheel, sdist=sdist)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+    return {name: build(source, tmp_path_factory.mktemp(name)) for name, source in PACKAGES.items()}
+
+
+@pytest.fixture
+def guarded() -> Iterator[list[Environment]]:
+    """
+    Environments in which, after the test, no file of the repository was opened.
+    """
+    used: list[Environment] = []
+    yield used
+    assert [] == [path for environment in used for path in environment.opened_in_repository()]
+
+
+@pytest.fixture(scope="module")
+def library(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """
+    The library without any extra.
+    """
+    return make_environment(tmp_path_factory.mktemp("library"), {built["cosmos_outbox"].wheel: ()})
+
+
+@pytest.fixture(scope="module")
+def emulators(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """
+    The emulators alone.
+    """
+    return make_environment(
+        tmp_path_factory.mktemp("emulators"), {built["cosmos_outbox_emulators"].wheel: ()}
+    )
+
+
+@pytest.fixture(scope="module")
+def everything(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """
+    The library with the worker and the command line, the emulators, and pytest.
+    """
+    wheels = {
+        built["cosmos_outbox"].wheel: ("worker",),
+        built["cosmos_outbox_emulators"].wheel: (),
+    }
+    return make_environment(tmp_path_factory.mktemp("everything"), wheels, "pytest")
+
+
+def names_in(wheel: Path) -> set[str]:
+    return set(ZipFile(wheel).namelist())
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_wheel_holds_its_package_whole_and_nothing_else(built: dict[str, Built], name: str):
+    names = names_in(built[name].wheel)
+    package = {
+        str(path.relative_to(PACKAGES[name]))
+        for path in (PACKAGES[name] / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert package == {path for path in names if not path.startswith(f"{name}-0.1.0.dist-info/")}
+    assert {f"{name}/py.typed", f"{name}-0.1.0.dist-info/licenses/LICENSE"} <= names
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_an_sdist_holds_what_the_wheel_is_built_from_and_nothing_else(
+    built: dict[str, Built], name: str, tmp_path: Path
+):
+    with tarfile.open(built[name].sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    at_top = {path.name for path in source.iterdir()}
+
+    assert {name, "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"} == at_top - {
+        "CHANGELOG.md",
+        ".gitignore",
+    }
+    again = build(source, tmp_path / "again")
+    assert names_in(built[name].wheel) == names_in(again.wheel)
+
+
+def python_blocks(page: tuple[Block, ...]) -> list[str]:
+    return [block.text for block in page if block.info == "python"]
+
+
+@pytest.mark.parametrize("code", python_blocks(README))
+def test_the_code_of_the_readme_needs_the_library_alone(library: Environment, guarded, code: str):
+    guarded.append(library)
+    ran = library.run("-W", "error", "-c", code)
+
+    assert (0, "") == (ran.returncode, ran.stderr)
+
+
+def test_the_command_says_which_extra_it_needs(library: Environment, guarded):
+    guarded.append(library)
+    ran = library.run("-m", "cosmos_outbox.cli")
+
+    assert 1 == ran.returncode
+    assert "pip install 'cosmos-outbox[cli]'" in ran.stderr
+
+
+def test_the_command_of_the_library(everything: Environment, guarded):
+    guarded.append(everything)
+    commands = [["--help"], ["doctor", "--help"], *([["worker", "--help"]] if HAS_WORKER else [])]
+    for command in commands:
+        ran = everything.run(everything.python.with_name("cosmos-outbox"), *command)
+        assert (0, "") == (ran.returncode, ran.stderr)
+        assert "Usage: cosmos-outbox" in ran.stdout
+
+
+def test_the_emulators_need_nothing_but_their_own_wheel(emulators: Environment, guarded):
+    guarded.append(emulators)
+    for program in (
+        ["-m", "cosmos_outbox_emulators"],
+        [emulators.python.with_name("cosmos-outbox-emulators")],
+    ):
+        ran = emulators.run(*program, "--help")
+        assert (0, "") == (ran.returncode, ran.stderr)
+        assert "usage: cosmos-outbox-emulators" in ran.stdout
+
+
+def test_the_readme_of_the_emulators(everything: Environment, guarded):
+    guarded.append(everything)
+    for code in python_blocks(EMULATORS_README):
+        ran = everything.run("-W", "error", "-c", code)
+        assert (0, "") == (ran.returncode, ran.stderr)
+
+    assert [] == follow(EMULATORS_README, everything.folder, clean_environment(), everything.python)
+
+
+def test_the_tutorial(everything: Environment, guarded):
+    """
+    All but its installation; and before `cosmos-outbox worker` exists, no further than to the worker.
+    """
+    guarded.append(everything)
+    _install, *blocks = TUTORIAL
+    if not HAS_WORKER:
+        blocks = blocks[: next(i for i, block in enumerate(blocks) if "-m worker" in block.text)]
+        blocks.append(Block(info="sh", text="kill %1\n", line=0))
+    blocks = [
+        replace(block, text=block.text.replace("python -m worker", "cosmos-outbox worker"))
+        for block in blocks
+    ]
+
+    assert [] == follow(blocks, everything.folder, clean_environment(), everything.python)
+
+
+def test_the_guard_sees_an_import_from_the_repository(built: dict[str, Built], tmp_path: Path):
+    environment = make_environment(tmp_path, {built["cosmos_outbox"].wheel: ()})
+    environment.run("-c", "import worker", env={"PYTHONPATH": str(ROOT)})
+
+    assert any(path.startswith(f"{ROOT}/worker/") for path in environment.opened_in_repository())
