@@ -77,10 +77,9 @@ $(INFRA_STAMP): requirements-infra.txt
 	@touch $@
 
 check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offline; ends with one JSON object
-	$(INFRA) -m mypy infra/check infra/sbom
-	$(INFRA) -m pytest -p no:cloudcoil --confcutdir tests/infra -q \
-		tests/infra/test_checks.py tests/infra/test_policies.py tests/infra/test_sbom.py tests/infra/test_supply_chain.py
-	@$(INFRA) -m infra.check
+	$(INFRA) -m mypy tools/infra_check tools/sbom --exclude /tests/
+	$(INFRA) -m pytest -p no:cloudcoil -q tools/infra_check/tests tools/sbom/tests
+	@$(INFRA) -m tools.infra_check
 
 DOCS := .venv-docs/bin/python
 DOCS_STAMP := .venv-docs/.installed
@@ -122,7 +121,7 @@ test-image: $(STAMP) $(INFRA_STAMP) ## build both images, run them, and the comp
 sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX: sbom/worker.json, sbom/api.json; whole after test-image
 	@mkdir -p sbom
 	@for image in worker api; do inventory=sbom/$$image.inventory; \
-		$(INFRA) -m infra.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
+		$(INFRA) -m tools.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
 
 format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .

@@ -37,7 +37,18 @@ def test_links_inside_the_repository_lead_somewhere(page: Path):
     assert [] == lost
 
 
-TREES = ("cosmos_outbox", "worker", "emulators", "examples", "infra", "tests", "benchmarks", "docs")
+TREES = (
+    "cosmos_outbox",
+    "worker",
+    "emulators",
+    "examples",
+    "demo",
+    "infra",
+    "tools",
+    "tests",
+    "benchmarks",
+    "docs",
+)
 FILES = [*ROOT.iterdir(), *(path for tree in TREES for path in (ROOT / tree).rglob("*"))]
 # Each whole path, and its ends: a page may name a file by the last parts of its path.
 ENDS = {

@@ -92,7 +92,7 @@ def test_an_image_runs_as_nobody_and_tells_where_it_comes_from(images: Images, n
 
 @pytest.mark.parametrize("name", ["worker", "api"])
 def test_an_image_holds_neither_tests_nor_emulators_nor_build_tools(images: Images, name: str):
-    program = "import importlib.util as u; print([n for n in ('emulators', 'tests', 'hatchling', 'pip', 'uv') if u.find_spec(n)])"
+    program = "import importlib.util as u; print([n for n in ('cosmos_outbox_emulators', 'tests', 'hatchling', 'pip', 'uv') if u.find_spec(n)])"
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=python", getattr(images, name)]
     assert "[]" == checked([*command, "-c", program])
 
@@ -109,7 +109,7 @@ def test_an_image_holds_the_pinned_packages_and_no_others_and_its_bill_of_materi
     found.parent.mkdir(exist_ok=True)
     found.write_text(checked([*command, "-c", (ROOT / "infra/docker/inventory.py").read_text()]))
     python = str(ROOT / ".venv-infra/bin/python")
-    bill = json.loads(checked([python, "-m", "infra.sbom", name, "--inventory", str(found)]))
+    bill = json.loads(checked([python, "-m", "tools.sbom", name, "--inventory", str(found)]))
     components = {component["name"]: component for component in bill["components"]}
     assert components["libc6"]["purl"].startswith("pkg:deb/debian/libc6@")
     assert "cpython" in components

@@ -1,5 +1,5 @@
 """
-`python -m infra.check`: every offline check; one line a finding, and one JSON object at the end.
+`python -m tools.infra_check`: every offline check; one line a finding, and one JSON object at the end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from infra.check import (
+from tools.infra_check import (
     azd,
     bicep,
     compose,
@@ -117,7 +117,7 @@ def told(check: Callable[[], Findings]) -> int:
         for finding in check():
             sys.stdout.write(f"{finding}\n")
             count += 1
-    except Exception as error:  # noqa: BLE001 # whatever is written in the files ends here
+    except Exception as error:  # noqa: BLE001 # any mistake in a file ends here
         sys.stdout.write(f"cannot be checked any further: {error!r}\n")
         count += 1
     return count

@@ -1,5 +1,5 @@
 """
-Whether somebody is told of every way in which the platform or the worker says that something is wrong.
+Whether an alert reaches an operator for each way in which the platform or the worker reports trouble.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from infra.check.bicep import Template
-from infra.check.deployment import Deployment, deploy
-from infra.check.search import minutes
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import Deployment, deploy
+from tools.infra_check.search import minutes
 
 _BUS = "Microsoft.ServiceBus/namespaces"
 _COSMOS = "Microsoft.DocumentDB/databaseAccounts"
 _ON_METRICS = "Microsoft.Insights/metricAlerts"
 _ON_LOGS = "Microsoft.Insights/scheduledQueryRules"
-_QUERIES = Path(__file__).parents[1] / "queries"
+_QUERIES = Path(__file__).parents[2] / "infra/queries"
 # What each alert on the platform asks: of what, which metric, how it is put together, above what, and for which values.
 _ASKED = {
     "dead-letters": (_BUS, "DeadletteredMessages", "Average", 0, "EntityName", ["*"]),
@@ -25,7 +25,7 @@ _ASKED = {
     "cosmos-throttled": (_COSMOS, "TotalRequests", "Count", 900, "StatusCode", ["429"]),
     "cosmos-busy": (_COSMOS, "NormalizedRUConsumption", "Average", 90, "CollectionName", ["*"]),
 }
-# A query says by itself what is too much; each row that it returns is a reason to wake somebody.
+# A query says by itself what is too much; each row that it returns is a reason to wake the operator.
 _ANY_ROW = {
     "timeAggregation": "Count",
     "operator": "GreaterThan",
@@ -42,21 +42,21 @@ _KNOWN = _CATEGORIES | {"allLogs", "ControlPlaneRequests", "Requests", "Operatio
 
 def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
     """
-    There is an alert for each way in which the platform or the worker tells of trouble, and somebody who gets it.
+    Each way in which the platform or the worker reports trouble has an alert, and the alert has a receiver.
     """
-    made = deploy(templates, alertEmail="somebody")
+    made = deploy(templates, alertEmail="operator")
     groups = made.of_type("Microsoft.Insights/actionGroups")
     people = [
         group.id
         for group in groups
         if group.at("properties", "enabled") is True
-        and [one["emailAddress"] for one in group.at("properties", "emailReceivers")] == ["somebody"]
+        and [one["emailAddress"] for one in group.at("properties", "emailReceivers")] == ["operator"]
     ]
     for alert in [*made.of_type(_ON_METRICS), *made.of_type(_ON_LOGS)]:
         told = alert.at("properties", "actions")
         told = told.get("actionGroups") if isinstance(told, dict) else [one["actionGroupId"] for one in told]
         if told != people or not people or alert.at("properties", "enabled") is not True:
-            yield f"{alert.place} {alert.name} tells nobody"
+            yield f"{alert.place} {alert.name} has no receiver"
         window = alert.at("properties", "windowSize")
         reach = alert.at("properties", "overrideQueryTimeRange") or window
         every, looks_back, reaches = (

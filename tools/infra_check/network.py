@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from infra.check.bicep import Template
-from infra.check.deployment import Deployment, Resource, deploy
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import Deployment, Resource, deploy
 
 _NETWORK = "Microsoft.Network"
 _ENDPOINTS = f"{_NETWORK}/privateEndpoints"
@@ -66,7 +66,7 @@ def public_means_reachable(templates: Sequence[Template]) -> Iterator[str]:
     for kind in _SERVICES:
         service = made.of_type(kind)[0]
         if service.at("properties", "publicNetworkAccess") != "Enabled":
-            yield f"{service.place} {kind} can be reached by nobody without privateNetworking"
+            yield f"{service.place} {kind} cannot be reached without privateNetworking"
     for resource in made.resources:
         if resource.type.startswith(f"{_NETWORK}/"):
             yield f"{resource.place} {resource.type} is made without privateNetworking"

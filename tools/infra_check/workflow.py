@@ -1,5 +1,5 @@
 """
-Whether the workflows are what GitHub takes, and give nothing away to whoever opens a pull request.
+Whether GitHub accepts the workflows, and whether they keep secrets and rights from the author of a pull request.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.check.tools import run
+from tools.infra_check.tools import run
 
 
 def problems(directory: Path) -> Iterator[str]:
@@ -24,7 +24,7 @@ def problems(directory: Path) -> Iterator[str]:
     )
     if checked.returncode:
         yield f"workflow schema: {checked.stdout.strip()}"
-    # The configuration of whoever runs this must not decide what is found.
+    # The user's own configuration must not decide what is found.
     done = run("zizmor", "--offline", "--no-config", "--format", "json", *files, directory=directory)
     try:
         found = json.loads(done.stdout)

@@ -2,7 +2,7 @@
 Bicep evaluated: the resources that a deployment with given parameters would make.
 
 What is known only in Azure, such as a client id, becomes a text that says where it comes from. So two values are equal
-here exactly where the deployed ones would be, and a policy can follow a value through modules to whoever made it.
+here exactly where the deployed ones would be, and a policy can follow a value through modules to the resource that made it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import tree_sitter
 
-from infra.check.bicep import Template, syntax_tree
+from tools.infra_check.bicep import Template, syntax_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def deploy(templates: Sequence[Template], **parameters: object) -> Deployment:
     return _deployed(sources, json.dumps(parameters, sort_keys=True))
 
 
-# Most policies ask for one of a few deployments, and nobody changes what is returned.
+# Most policies ask for one of a few deployments, and none changes what is returned.
 @functools.lru_cache(maxsize=32)
 def _deployed(sources: tuple[tuple[Path, str], ...], parameters: str) -> Deployment:
     main, _ = sources[0]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from infra.check.variables import default_of
+from tools.infra_check.variables import default_of
 
 _ROOT = Path(__file__).parents[2]
 # Each target, and the source of the paths that its program serves.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from infra.check.bicep import Declaration, Located, Template
+from tools.infra_check.bicep import Declaration, Located, Template
 
 
 def where(template: Template, resource: Declaration) -> str:

@@ -8,12 +8,8 @@ import functools
 
 import pytest
 
-pytest.importorskip(
-    "tree_sitter_bicep", reason="its tools have an environment of their own: make check-infra"
-)
-
-from infra.check import policy
-from tests.infra.planting import as_they_are, planted
+from tools.infra_check import policy
+from tools.infra_check.tests.planting import as_they_are, planted
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -75,7 +71,7 @@ def test_the_templates_as_they_are_violate_nothing():
         ("alerts.bicep", "queries/parked-keys.kql", "queries/lease-halted.kql", "the alert parked-keys asks another query"),
         ("alerts.bicep", "queries/worker-unready.kql", "queries/lease-halted.kql", "the alert worker-unready asks another query"),
         ("alerts.bicep", "measured: true", "measured: false", "on aks the alert alarms asks nothing"),
-        ("alerts.bicep", "        people.id\n", "", "tells nobody"),
+        ("alerts.bicep", "        people.id\n", "", "has no receiver"),
         ("identities.bicep", "  tags: tags\n", "", "has no tags"),
         # How the account, the topic and the containers are made.
         ("cosmos.bicep", "defaultConsistencyLevel: 'Session'", "defaultConsistencyLevel: 'Eventual'", "Eventual: readers"),
@@ -113,7 +109,7 @@ def test_the_templates_as_they_are_violate_nothing():
         ("main.bicep", "groupId: 'Sql'", "groupId: 'MongoDB'", "no private endpoint for Sql"),
         ("main.bicep", "groupId: 'namespace'", "groupId: 'servicebus'", "no private endpoint for namespace"),
         ("main.bicep", "privateNetworking ? 'Disabled' : 'Enabled'", "'Enabled'", "stays open to the internet"),
-        ("main.bicep", "privateNetworking ? 'Disabled' : 'Enabled'", "'Disabled'", "can be reached by nobody"),
+        ("main.bicep", "privateNetworking ? 'Disabled' : 'Enabled'", "'Disabled'", "cannot be reached without"),
         ("main.bicep", "privateNetworking ? 'Premium' : 'Standard'", "'Standard'", "need Premium"),
         ("main.bicep", "targetId: serviceBus.outputs.id", "targetId: cosmos.outputs.id", "no private endpoint for namespace"),
         ("main.bicep", "    serviceBusEndpoint\n  ]", "  ]", "worker does not wait for serviceBusEndpoint"),
@@ -154,7 +150,7 @@ def test_the_templates_as_they_are_violate_nothing():
         ("worker.bicep", "memory: '1Gi'", "memory: '2Gi'", "0.5 CPU cannot be had with 2Gi"),
         ("worker.bicep", "workloadProfileName: 'Consumption'", "workloadProfileName: 'Dedicated'", "has the profiles"),
         # Alerts.
-        ("alerts.bicep", "emailAddress: email", "emailAddress: token", "tells nobody"),
+        ("alerts.bicep", "emailAddress: email", "emailAddress: token", "has no receiver"),
         ("alerts.bicep", "reach: 'P2D'", "reach: '2D'", "by a query of 2D"),
         ("alerts.bicep", "skipQueryValidation: true", "skipQueryValidation: false", "a workspace that is still empty"),
         ("cosmos.bicep", "        enabled: true", "        enabled: false", "sends nothing by"),

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.check.bicep import Template
-from infra.check.deployment import deploy
-from infra.check.variables import default_of
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import deploy
+from tools.infra_check.variables import default_of
 
 # A program and where it runs.
 Place = tuple[str, str]
@@ -108,11 +108,11 @@ def problems(environments: Mapping[Place, Environment]) -> Iterator[str]:
 
 def _refused(environments: Mapping[Place, Environment]) -> Iterator[str]:
     if not _PYTHON.exists():
-        yield "settings: the programs are not installed, so nobody read what they are given; run make setup"
+        yield "settings: the programs are not installed, so their environments were not checked; run make setup"
         return
     asked = [{"program": program, "environment": given} for (_, program), given in environments.items()]
     done = subprocess.run(  # noqa: S603 # the project's own interpreter, on the project's own module
-        [str(_PYTHON), "-m", "infra.check.reading"],
+        [str(_PYTHON), "-m", "tools.infra_check.reading"],
         cwd=_ROOT,
         input=json.dumps(asked),
         capture_output=True,

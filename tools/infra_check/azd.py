@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from infra.check.bicep import Template
-from infra.check.deployment import deploy
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import deploy
 
 _ROOT = Path(__file__).parents[2]
 _TAG = "azd-service-name"

@@ -8,8 +8,8 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from infra.check.bicep import Template, plain
-from infra.check.deployment import Deployment, Resource, deploy
+from tools.infra_check.bicep import Template, plain
+from tools.infra_check.deployment import Deployment, Resource, deploy
 
 IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities"
 _COSMOS = "Microsoft.DocumentDB/databaseAccounts"
@@ -121,7 +121,7 @@ def roles_change_one_at_a_time(templates: Sequence[Template]) -> Iterator[str]:
         for template in templates:
             before: dict[str, set[str]] = {}
             for role in template.resources:
-                # What a condition leaves out orders nothing: it goes from the list of whoever waits for it.
+                # What a condition leaves out orders nothing: it leaves the lists of the resources that wait for it.
                 if role.type.startswith(f"{_COSMOS}/sqlRole") and (template.path.name, role.symbol) in made:
                     named = set(re.findall(r"\w+", str(plain(role.body)))) & before.keys()
                     before[role.symbol] = named.union(*(before[symbol] for symbol in named))

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from infra.check.environments import misjudged_end
-from infra.check.tools import run
-from infra.check.variables import default_of, required_by, variables_of
+from tools.infra_check.environments import misjudged_end
+from tools.infra_check.tools import run
+from tools.infra_check.variables import default_of, required_by, variables_of
 
 KUBERNETES = "1.37.0"
 _TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
@@ -241,7 +241,7 @@ def _reach(deployment: dict[str, Any]) -> Iterator[str]:
 def _scaling(scaled: dict[str, Any]) -> Iterator[str]:
     spec = scaled["spec"]
     if spec.get("minReplicaCount", 0) < 2:  # noqa: PLR2004 # one may fail
-        yield "ScaledObject: fewer than two workers, and nobody takes over when one fails"
+        yield "ScaledObject: fewer than two workers, so none takes over when one fails"
     if "fallback" not in spec:
         yield "ScaledObject: needs a fallback for when KEDA cannot read the leases"
     trigger = spec["triggers"][0]

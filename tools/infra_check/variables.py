@@ -12,7 +12,7 @@ _ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "worker": ("cosmos_outbox/service/settings.py", "Settings"),
     "api": ("examples/contacts/settings.py", "Settings"),
-    "subscriber": ("examples/contacts/subscriber.py", "SubscriberSettings"),
+    "subscriber": ("examples/contacts/settings.py", "SubscriberSettings"),
 }
 
 

@@ -7,26 +7,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from infra.check.alerts import (
+from tools.infra_check.alerts import (
     alarms_are_told_one_by_one,
     logs_arrive,
     platform_alerts_ask_what_matters,
     queries_are_asked,
     troubles_are_told,
 )
-from infra.check.apps import (
+from tools.infra_check.apps import (
     APPS,
     apps_are_probed_where_they_listen,
     apps_are_wired,
     running_images_stay,
     worker_stays_up,
 )
-from infra.check.bicep import Template
-from infra.check.deployment import deploy
-from infra.check.grants import documents_are_guarded, roles_are_narrow, roles_change_one_at_a_time
-from infra.check.network import apps_start_last, private_means_private, public_means_reachable, subnets_fit
-from infra.check.search import created, inside, minutes, where
-from infra.check.wiring import (
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import deploy
+from tools.infra_check.grants import documents_are_guarded, roles_are_narrow, roles_change_one_at_a_time
+from tools.infra_check.network import (
+    apps_start_last,
+    private_means_private,
+    public_means_reachable,
+    subnets_fit,
+)
+from tools.infra_check.search import created, inside, minutes, where
+from tools.infra_check.wiring import (
     clusters_sign_in_as_theirs,
     ids_name_what_is_made,
     outputs_tell_the_truth,
@@ -176,7 +181,7 @@ def events_cost_little_to_write(templates: Sequence[Template]) -> Iterator[str]:
 
 def accounts_fit_the_code(templates: Sequence[Template]) -> Iterator[str]:
     """
-    The account can be restored to a point in time, and whoever wrote something reads it.
+    The account can be restored to a point in time, and a writer reads its own writes.
     """
     for account in deploy(templates).of_type(COSMOS):
         if account.at("properties", "backupPolicy", "type") != "Continuous":

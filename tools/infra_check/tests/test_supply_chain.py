@@ -8,16 +8,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip(
-    "tree_sitter_bicep", reason="its tools have an environment of their own: make check-infra"
-)
-
-from infra.check import dockerfile, tools, workflow
-from tests.infra.planting import swapped
+from tools.infra_check import dockerfile, tools, workflow
+from tools.infra_check.tests.planting import swapped
 
 pytestmark = pytest.mark.looptime(False)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "infra/docker/Dockerfile").read_text()
 CI = (ROOT / ".github/workflows/ci.yml").read_text()
 

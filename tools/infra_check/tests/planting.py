@@ -7,9 +7,9 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from infra.check import bicep
+from tools.infra_check import bicep
 
-INFRA = Path(__file__).parents[2] / "infra"
+INFRA = Path(__file__).parents[3] / "infra"
 
 
 @functools.cache

@@ -1,5 +1,5 @@
 """
-`python -m infra.sbom IMAGE`: the bill of materials of an image, as CycloneDX, from its pins and the tested packages.
+`python -m tools.sbom IMAGE`: the bill of materials of an image, as CycloneDX, from its pins and the tested packages.
 
 With `--inventory FILE`, what `infra/docker/inventory.py` printed in the built image, it also has the packages of the
 base image, and fails where the image holds other Python packages than the pins say.
@@ -20,9 +20,10 @@ from urllib.parse import quote
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.spdx import is_supported_id
 from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from infra.sbom.graph import Pin, base_image, environment_of, graph, needs, pins_of
+from tools.sbom.graph import Pin, base_image, environment_of, graph, needs, pins_of
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "infra/docker"
@@ -61,11 +62,7 @@ def bill(image: str, inventory: Json | None) -> Json:
     base, tag = base_image((DOCKER / "Dockerfile").read_text(encoding="utf-8"))
     environment = environment_of(tag)
     pins = pins_of((DOCKER / f"requirements-{image}.txt").read_text(encoding="utf-8"), environment)
-    texts = [
-        *project["dependencies"],
-        *(text for extra in EXTRAS[image] for text in project["optional-dependencies"][extra]),
-    ]
-    roots = list(needs(texts, environment, ()))
+    roots = list(needs(asked(project, EXTRAS[image]), environment, ()))
     installed = tested_packages()
     edges = graph(roots, pins, installed, environment)
     own = Pin(name=project["name"], version=project["version"], hashes=())
@@ -103,6 +100,21 @@ def bill(image: str, inventory: Json | None) -> Json:
             {"aggregate": "incomplete" if inventory is None else "unknown", "dependencies": [_BASE]},
         ],
     }
+
+
+def asked(project: Json, extras: Iterable[str]) -> list[str]:
+    """
+    Return the requirements of the project with extras; an extra of ours may include others.
+    """
+    texts, due = list(project["dependencies"]), list(extras)
+    for extra in due:
+        for text in project["optional-dependencies"][extra]:
+            requirement = Requirement(text)
+            if requirement.name == project["name"]:
+                due += requirement.extras
+            else:
+                texts.append(text)
+    return texts
 
 
 def tested_packages() -> dict[str, Distribution]:
@@ -154,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     Print the bill of materials; 1 where pins, tested packages and image do not agree, or the result is no CycloneDX.
     """
-    parser = argparse.ArgumentParser(prog="python -m infra.sbom", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.sbom", description=__doc__)
     parser.add_argument("image", choices=sorted(EXTRAS))
     parser.add_argument("--inventory", type=Path)
     options = parser.parse_args(arguments)

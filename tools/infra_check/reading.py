@@ -14,7 +14,7 @@ import sys
 _READERS = {
     "worker": ("cosmos_outbox.service.environment", "load"),
     "api": ("examples.contacts.settings", "Settings"),
-    "subscriber": ("examples.contacts.subscriber", "SubscriberSettings"),
+    "subscriber": ("examples.contacts.settings", "SubscriberSettings"),
 }
 
 
@@ -28,7 +28,7 @@ def refused(program: str, environment: dict[str, str]) -> list[str]:
     os.environ.update(environment)
     try:
         read()
-    except Exception as error:  # noqa: BLE001 # whatever a program says of its environment is what is asked for
+    except Exception as error:  # noqa: BLE001 # any error of a program is an answer
         return str(error).splitlines()
     return []
 

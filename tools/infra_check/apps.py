@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.check.bicep import Template
-from infra.check.deployment import Deployment, Resource, deploy
-from infra.check.dockerfile import health_of
-from infra.check.environments import environment_of, misjudged_end
-from infra.check.variables import required_by, variables_of
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import Deployment, Resource, deploy
+from tools.infra_check.dockerfile import health_of
+from tools.infra_check.environments import environment_of, misjudged_end
+from tools.infra_check.variables import required_by, variables_of
 
 APPS = "Microsoft.App/containerApps"
 _COSMOS = "Microsoft.DocumentDB/databaseAccounts"
 _BUS = "Microsoft.ServiceBus/namespaces"
-_DOCKERFILE = Path(__file__).parents[1] / "docker/Dockerfile"
+_DOCKERFILE = Path(__file__).parents[2] / "infra/docker/Dockerfile"
 # As after the first `azd deploy`: no placeholder runs any more.
 RUNNING = {"apiExists": True, "workerExists": True}
 

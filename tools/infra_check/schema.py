@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.check.bicep import Declaration, Expression, Located, Template
-from infra.check.deployment import deploy
-from infra.check.shapes import Kind, Member, Shape, shape_of
+from tools.infra_check.bicep import Declaration, Expression, Located, Template
+from tools.infra_check.deployment import deploy
+from tools.infra_check.shapes import Kind, Member, Shape, shape_of
 
 # Bicep's own, beside what the resource provider knows.
 _OF_THE_LANGUAGE = {"name", "parent", "scope", "dependsOn"}
-# The versions in use, which exist; a newer one is entered here by whoever has looked it up.
+# The versions in use, which exist; enter a newer one once you have looked it up.
 _VERSIONS = {
     "Microsoft.App": {"2025-01-01"},
     "Microsoft.Authorization": {"2022-04-01"},

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from infra.check.environments import misjudged_end, number
-from infra.check.tools import run
-from infra.check.variables import default_of, required_by, variables_of
+from tools.infra_check.environments import misjudged_end, number
+from tools.infra_check.tools import run
+from tools.infra_check.variables import default_of, required_by, variables_of
 
 # Limits of the Service Bus emulator.
 MAX_CONNECTIONS = 10

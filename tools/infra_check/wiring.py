@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from infra.check.bicep import Template
-from infra.check.deployment import Deployment, deploy
-from infra.check.environments import environment_of
-from infra.check.grants import IDENTITIES, identity_of
+from tools.infra_check.bicep import Template
+from tools.infra_check.deployment import Deployment, deploy
+from tools.infra_check.environments import environment_of
+from tools.infra_check.grants import IDENTITIES, identity_of
 
 _ACCOUNT = "Microsoft.DocumentDB/databaseAccounts"
 _BUS = "Microsoft.ServiceBus/namespaces"
@@ -29,11 +29,11 @@ _IDS = {
     "privateDnsZoneId": {"Microsoft.Network/privateDnsZones"},
     "privateLinkServiceId": {_ACCOUNT, _BUS},
 }
-# Without it, that kind of resource reports to nobody.
+# Without it, that kind of resource reports nowhere.
 _REPORTING = {_INSIGHTS: "WorkspaceResourceId", "Microsoft.Insights/diagnosticSettings": "workspaceId"}
 # Who signs in from a cluster, as which service account; the worker's is in the manifests.
 _SERVICE_ACCOUNTS = {"keda": "system:serviceaccount:keda:keda-operator"}
-_KUBERNETES = Path(__file__).parents[1] / "kubernetes"
+_KUBERNETES = Path(__file__).parents[2] / "infra/kubernetes"
 
 
 def ids_name_what_is_made(templates: Sequence[Template]) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _workers_service_account() -> str:
 
 def outputs_tell_the_truth(templates: Sequence[Template]) -> Iterator[str]:
     """
-    What azd keeps for whoever deploys, or fills in the manifests, is what its name says.
+    What azd keeps for the deployer, or fills in the manifests, is what its name says.
     """
     made = deploy(templates, workerPlatform="aks", aksOidcIssuerUrl="issuer")
     expected = {

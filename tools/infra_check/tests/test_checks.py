@@ -11,14 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip(
-    "tree_sitter_bicep", reason="its tools have an environment of their own: make check-infra"
-)
-
 import yaml
 
-from infra.check import (
+from tools.infra_check import (
     azd,
     bicep,
     compose,
@@ -30,13 +25,13 @@ from infra.check import (
     schema,
     tools,
 )
-from infra.check.__main__ import told
-from infra.check.variables import default_of, required_by, variables_of
-from tests.infra.planting import as_they_are, planted, swapped
+from tools.infra_check.__main__ import told
+from tools.infra_check.tests.planting import as_they_are, planted, swapped
+from tools.infra_check.variables import default_of, required_by, variables_of
 
 pytestmark = pytest.mark.looptime(False)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 INFRA = ROOT / "infra"
 
 
@@ -277,7 +272,7 @@ DOCKERFILE = (INFRA / "docker/Dockerfile").read_text(encoding="utf-8")
         ("USER 10001:10001\nEXPOSE", "EXPOSE", "api runs as root"),
     ],
 )
-def test_an_image_that_nobody_could_start_or_ask_is_found(old: str, new: str, said: str):
+def test_an_image_that_cannot_be_started_or_probed_is_found(old: str, new: str, said: str):
     assert [] == list(dockerfile.problems(DOCKERFILE))
     found = list(dockerfile.problems(swapped(DOCKERFILE, old, new)))
     assert any(said in problem for problem in found), found
@@ -379,7 +374,7 @@ def test_an_alert_that_no_test_has_seen_firing_is_found():
     )
 
 
-def test_an_expression_that_does_not_parse_or_reads_what_nobody_makes_is_found():
+def test_an_expression_that_does_not_parse_or_reads_an_unknown_metric_is_found():
     assert [] == list(
         dashboards.judge("sum by (instance) (rate(outbox_lease_moves_total[$__rate_interval]))", METRICS)
     )
