@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from typing import Annotated
 
 import typer
@@ -15,7 +16,6 @@ from demo.commands import run as do_run
 from demo.job import DemoOptions
 from demo.load import Load
 from demo.stack import Accounts, StackOptions
-from examples.contacts.listening import listen
 
 app = typer.Typer(
     help="The contacts example under load: an API, workers and a subscriber on local emulators.",
@@ -48,7 +48,7 @@ def demo(
     """
     if workers == 1 and not no_kill:
         raise typer.BadParameter(
-            "nobody could take over: use 2 or more, or --no-kill", param_hint="--workers"
+            "no worker could take over: use 2 or more, or --no-kill", param_hint="--workers"
         )
     if (cosmos is None) != (servicebus is None):
         raise typer.BadParameter("give both or none", param_hint="--cosmos, --servicebus")
@@ -67,7 +67,12 @@ def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) 
     """
     Keep the whole stack up until Ctrl-C.
     """
-    listen("127.0.0.1", port).close()  # say now that the port is taken, not after everything has started
+    try:
+        socket.create_server(
+            ("127.0.0.1", port)
+        ).close()  # report a taken port now, before everything has started
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--port") from error
     _bypass_proxies()
     raise typer.Exit(asyncio.run(do_run(StackOptions(partitions=partitions, workers=workers, api_port=port))))
 

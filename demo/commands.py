@@ -12,14 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from demo.child_processes import Children, show_tails, with_children
 from demo.job import DemoOptions, run_demo
-from demo.lifetime import show_tails, with_children
-from demo.processes import Children
 from demo.progress import Progress
+from demo.received import RecordReader
 from demo.report import explain, table, to_json
 from demo.stack import Stack, StackOptions, open_stack
 from demo.view import shown
-from examples.contacts.received import RecordReader
 
 INTERRUPTED = 128
 FOLLOW_SECONDS = 0.2

@@ -11,27 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.audit import Audit, CommittedEvent, audit
+from demo.child_processes import Child, Children, DemoFailed
 from demo.leases import Owners, lease_owners, wait_for_owners
 from demo.load import Load, LoadFailed, drive
-from demo.processes import Child, Children
 from demo.progress import Progress
+from demo.received import RecordReader
 from demo.stack import Stack, StackOptions, open_stack
-from examples.contacts.received import ReceivedMessage, RecordReader
+from examples.contacts.received import ReceivedMessage
 
 OBSERVE_SECONDS = 0.2
 BALANCE_SECONDS = 45
 TAKEOVER_SECONDS = 60
 QUIET_SECONDS = 1.0
-
-
-class DemoFailed(Exception):
-    """
-    The job could not be done; `culprits` are the processes whose logs may say why.
-    """
-
-    def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
-        super().__init__(message)
-        self.culprits = tuple(culprits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

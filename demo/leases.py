@@ -16,7 +16,7 @@ POLL_SECONDS = 0.25
 
 async def lease_owners(container: ContainerProxy) -> Owners:
     """
-    Return the owner of each lease by its range, None for one that nobody owns.
+    Return the owner of each lease by its range, None for one without an owner.
     """
     documents = [document async for document in container.read_all_items()]
     return {

@@ -1,13 +1,13 @@
 """
-What the demo knows while it runs, for whoever shows it.
+What the demo knows while it runs, for the view.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from demo.child_processes import Child
 from demo.leases import Owners
-from demo.processes import Child
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
-from demo.processes import Child, Children
+from demo.child_processes import Child, Children
 from examples.contacts.provision import provision
 
 DATABASE, DATA, LEASES, PARKED = "contacts", "data", "leases", "parked"

@@ -99,5 +99,5 @@ def picture(progress: Progress) -> RenderableType:
         processes.add_row(child.name, str(child.pid), child.state, ", ".join(held), style=style)
     free = [token for token, owner in progress.owners.items() if owner is None]
     if free:
-        processes.add_row("(nobody)", "", "", ", ".join(free))
+        processes.add_row("(no owner)", "", "", ", ".join(free))
     return Group(counts, Text(), processes, *(Text(note) for note in progress.notes))

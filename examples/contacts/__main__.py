@@ -8,19 +8,19 @@ import asyncio
 import json
 import logging
 import signal
+import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 import uvicorn
 
 from cosmos_outbox import ConfigurationError
 from examples.contacts.api import create_app
-from examples.contacts.listening import listen
 from examples.contacts.provision import provision as do_provision
-from examples.contacts.settings import Settings
-from examples.contacts.subscriber import load_settings, run_until_stopped
+from examples.contacts.settings import Settings, SubscriberSettings
+from examples.contacts.subscriber import run_until_stopped
 from examples.contacts.telemetry import exporting
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+S = TypeVar("S", Settings, SubscriberSettings)
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 is any free one.")]
 
 
@@ -44,12 +45,11 @@ def api(
     Serve the API, configured by OUTBOX_COSMOS_… variables.
     """
     _log_to_stderr()
+    application = create_app(_read(Settings))
     try:
-        application = create_app(Settings())
-    except ConfigurationError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(2)
-    listener = listen(host, port)
+        listener = socket.create_server((host, port), backlog=128)
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--port") from error
     url = f"http://{host}:{listener.getsockname()[1]}"
     sys.stdout.write((json.dumps({"url": url}) if as_json else f"{url}/docs") + "\n")
     sys.stdout.flush()
@@ -71,7 +71,7 @@ def subscriber(
     Receive sessions from the topic's subscription until SIGTERM.
     """
     _log_to_stderr()
-    settings = load_settings()
+    settings = _read(SubscriberSettings)
     with exporting("contacts-subscriber"):
         asyncio.run(run_until_stopped(settings, record))
 
@@ -97,6 +97,14 @@ def provision(
             parked=parked_container,
         )
     )
+
+
+def _read(kind: type[S]) -> S:
+    try:
+        return kind()
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
 
 
 def _log_to_stderr() -> None:

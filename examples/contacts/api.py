@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from cosmos_outbox import Outbox, Store
 from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
-from examples.contacts import descriptions, problems, service
+from examples.contacts import problems, service
 from examples.contacts.conditions import ChangeConditions, ReadConditions
 from examples.contacts.domain import Contact
 from examples.contacts.models import (
@@ -33,13 +33,13 @@ from examples.contacts.settings import Settings
 
 MAX_PAGE_SIZE = 100
 _DESCRIPTION = """
-People and how to reach them. Every change is committed together with the event that tells of it.
+People and how to reach them. Every change is committed together with the event that reports it.
 
 Errors are problem details (RFC 9457). `X-Correlation-Id` and `traceparent` of a request are passed on to its events.
 """
 
-contacts = APIRouter(prefix="/api/contacts", tags=["contacts"], responses=descriptions.ALWAYS)
-operations = APIRouter(tags=["operations"], responses=descriptions.FAILURE)
+contacts = APIRouter(prefix="/api/contacts", tags=["contacts"], responses=problems.DOCUMENTED)
+operations = APIRouter(tags=["operations"], responses=problems.DOCUMENTED)
 
 
 def create_app(settings: Settings | None = None, *, store: Store | None = None) -> FastAPI:
@@ -47,8 +47,8 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
     Return the application; it opens its clients when it starts and closes them when it stops.
 
     Args:
-        settings: where Cosmos DB is.
-        store: takes the place of Cosmos DB, for tests and simulations.
+        settings: where Cosmos DB is; `Settings()` by default.
+        store: replaces Cosmos DB, for tests.
     """
 
     @asynccontextmanager
@@ -62,7 +62,6 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
     app.include_router(contacts)
     app.include_router(operations)
     problems.install(app, contacts, operations)
-    app.openapi = descriptions.with_problems(app.openapi)  # type: ignore[method-assign] # FastAPI's documented way
     return app
 
 
@@ -93,7 +92,7 @@ def _shown(contact: Contact, response: Response) -> ContactView:
     return ContactView.of(contact)
 
 
-def _tell_commit(changed: Changed, response: Response) -> None:
+def _report_commit(changed: Changed, response: Response) -> None:
     response.headers["X-Contact-Version"] = str(changed.contact.version)
     response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
 
@@ -105,7 +104,7 @@ _Change = Callable[[UUID, _Apply], Awaitable[ContactView]]
 def _changing(uow: UnitOfWorkNeeded, conditions: ChangeConditions, response: Response) -> _Change:
     async def change(contact_id: UUID, apply: _Apply) -> ContactView:
         changed = await service.change(uow, str(contact_id), conditions, apply)
-        _tell_commit(changed, response)
+        _report_commit(changed, response)
         return _shown(changed.contact, response)
 
     return change
@@ -127,17 +126,12 @@ class Health(BaseModel):
 @operations.get("/healthz", operation_id="healthz")
 async def healthz() -> Health:
     """
-    Tell that the process is up.
+    Report that the process is up.
     """
     return Health()
 
 
-@contacts.post(
-    "",
-    status_code=HTTPStatus.CREATED,
-    operation_id="createContact",
-    responses=descriptions.CREATED,
-)
+@contacts.post("", status_code=HTTPStatus.CREATED, operation_id="createContact")
 async def create_contact(
     body: NewContact, uow: UnitOfWorkNeeded, request: Request, response: Response
 ) -> ContactView:
@@ -146,15 +140,15 @@ async def create_contact(
     """
     contact = Contact(name=body.name, description=body.description, email=body.email, company=body.company)
     location = f"/api/contacts/{contact.id}"
-    request.state.location = location  # where the caller may look if the outcome stays unknown
+    request.state.location = location  # for the caller to check if the outcome stays unknown
     changed = await service.create(uow, contact)
     response.headers["Location"] = location
-    _tell_commit(changed, response)
+    _report_commit(changed, response)
     return _shown(contact, response)
 
 
 @contacts.head("", include_in_schema=False)
-@contacts.get("", operation_id="listContacts", responses=descriptions.LISTED)
+@contacts.get("", operation_id="listContacts")
 async def list_contacts(
     uow: UnitOfWorkNeeded,
     response: Response,
@@ -179,7 +173,7 @@ async def list_contacts(
 
 
 @contacts.head("/{contact_id}", include_in_schema=False)
-@contacts.get("/{contact_id}", operation_id="getContact", responses=descriptions.READ)
+@contacts.get("/{contact_id}", operation_id="getContact")
 async def get_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, conditions: ReadConditions, response: Response
 ) -> ContactView:
@@ -190,10 +184,8 @@ async def get_contact(
 
 
 # PUT …/name is the resource; POST …/update-name is what clients of Microsoft's sample call.
-@contacts.post(
-    "/{contact_id}/update-name", operation_id="updateContactNamePost", responses=descriptions.CHANGED
-)
-@contacts.put("/{contact_id}/name", operation_id="updateContactName", responses=descriptions.CHANGED)
+@contacts.post("/{contact_id}/update-name", operation_id="updateContactNamePost")
+@contacts.put("/{contact_id}/name", operation_id="updateContactName")
 async def update_name(contact_id: ContactId, body: NewName, change: Change) -> ContactView:
     """
     Change how a contact is called.
@@ -201,14 +193,8 @@ async def update_name(contact_id: ContactId, body: NewName, change: Change) -> C
     return await change(contact_id, lambda contact: contact.rename(body.name))
 
 
-@contacts.post(
-    "/{contact_id}/update-description",
-    operation_id="updateContactDescriptionPost",
-    responses=descriptions.CHANGED,
-)
-@contacts.put(
-    "/{contact_id}/description", operation_id="updateContactDescription", responses=descriptions.CHANGED
-)
+@contacts.post("/{contact_id}/update-description", operation_id="updateContactDescriptionPost")
+@contacts.put("/{contact_id}/description", operation_id="updateContactDescription")
 async def update_description(contact_id: ContactId, body: NewDescription, change: Change) -> ContactView:
     """
     Change how a contact is described.
@@ -216,10 +202,8 @@ async def update_description(contact_id: ContactId, body: NewDescription, change
     return await change(contact_id, lambda contact: contact.describe(body.description))
 
 
-@contacts.post(
-    "/{contact_id}/update-email", operation_id="updateContactEmailPost", responses=descriptions.CHANGED
-)
-@contacts.put("/{contact_id}/email", operation_id="updateContactEmail", responses=descriptions.CHANGED)
+@contacts.post("/{contact_id}/update-email", operation_id="updateContactEmailPost")
+@contacts.put("/{contact_id}/email", operation_id="updateContactEmail")
 async def update_email(contact_id: ContactId, body: NewEmail, change: Change) -> ContactView:
     """
     Change or remove a contact's e-mail address.
@@ -227,10 +211,8 @@ async def update_email(contact_id: ContactId, body: NewEmail, change: Change) ->
     return await change(contact_id, lambda contact: contact.change_email(body.email))
 
 
-@contacts.post(
-    "/{contact_id}/update-company", operation_id="updateContactCompanyPost", responses=descriptions.CHANGED
-)
-@contacts.put("/{contact_id}/company", operation_id="updateContactCompany", responses=descriptions.CHANGED)
+@contacts.post("/{contact_id}/update-company", operation_id="updateContactCompanyPost")
+@contacts.put("/{contact_id}/company", operation_id="updateContactCompany")
 async def update_company(contact_id: ContactId, body: NewCompany, change: Change) -> ContactView:
     """
     Change a contact's company.
@@ -238,16 +220,11 @@ async def update_company(contact_id: ContactId, body: NewCompany, change: Change
     return await change(contact_id, lambda contact: contact.change_company(body.company))
 
 
-@contacts.delete(
-    "/{contact_id}",
-    status_code=HTTPStatus.NO_CONTENT,
-    operation_id="deleteContact",
-    responses=descriptions.DELETED,
-)
+@contacts.delete("/{contact_id}", status_code=HTTPStatus.NO_CONTENT, operation_id="deleteContact")
 async def delete_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, conditions: ChangeConditions, response: Response
 ) -> None:
     """
     Delete a contact; its document stays, marked, and is no longer returned.
     """
-    _tell_commit(await service.delete(uow, str(contact_id), conditions), response)
+    _report_commit(await service.delete(uow, str(contact_id), conditions), response)

@@ -14,12 +14,6 @@ from cosmos_outbox import EntityPage
 from examples.contacts.domain import Company, Contact, DescriptionText, Name
 
 _NAME_FIELDS = ("firstName", "lastName")
-_JANE: dict[str, Any] = {
-    "name": {"firstName": "Jane", "lastName": "Doe"},
-    "description": "Met at the conference",
-    "email": "jane@example.com",
-    "company": {"companyName": "Contoso", "city": "Palo Alto", "country": "US"},
-}
 _COMPANY_FIELDS = ("companyName", "street", "houseNumber", "postalCode", "city", "country")
 
 
@@ -61,8 +55,6 @@ class NewContact(_Body):
     A contact to be added.
     """
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_JANE]})
-
     name: NameBody
     description: DescriptionText = ""
     email: EmailStr | None = None
@@ -74,8 +66,6 @@ class NewName(_Body):
     How a contact is to be called.
     """
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": _JANE["name"]}]})
-
     name: NameBody
 
 
@@ -83,8 +73,6 @@ class NewDescription(_Body):
     """
     How a contact is to be described.
     """
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"description": _JANE["description"]}]})
 
     description: DescriptionText
 
@@ -94,8 +82,6 @@ class NewEmail(_Body):
     A contact's new e-mail address; null removes it.
     """
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"email": _JANE["email"]}]})
-
     email: EmailStr | None
 
 
@@ -103,8 +89,6 @@ class NewCompany(_Body):
     """
     A contact's new company.
     """
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"company": _JANE["company"]}]})
 
     company: CompanyBody
 
@@ -129,16 +113,7 @@ class ContactView(BaseModel):
 
     @classmethod
     def of(cls, contact: Contact) -> Self:
-        return cls(
-            id=contact.id,
-            name=contact.name,
-            description=contact.description,
-            email=contact.email,
-            company=contact.company,
-            created_at=contact.created_at,
-            version=contact.version,
-            etag=contact.etag,
-        )
+        return cls.model_validate(contact, from_attributes=True)
 
 
 class ContactPage(BaseModel):

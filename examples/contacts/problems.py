@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -37,29 +38,36 @@ DEFAULT_RETRY_SECONDS = 1.0
 
 _logger = logging.getLogger("contacts.api")
 
-_STATUS: dict[type[OutboxError], HTTPStatus] = {
-    NotFound: HTTPStatus.NOT_FOUND,
-    Conflict: HTTPStatus.CONFLICT,
-    PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
-    InvalidRequest: HTTPStatus.BAD_REQUEST,
-    RequestTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
-    StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    CommitOutcomeUnknown: HTTPStatus.SERVICE_UNAVAILABLE,
-}
-
-
-# What the library's errors say is for the program that calls it; these are for the program that calls the API.
-_DETAIL: dict[type[OutboxError], str] = {
-    CommitOutcomeUnknown: "It is not known whether the change was stored; read the contact to find out.",
-    Conflict: "There is already a contact with this id.",
-    InvalidRequest: "The request is not valid; a continuation token, where it has one, must be one that this API gave out.",
-    NotFound: "There is no such contact, or it was deleted.",
-    OutboxError: "The server cannot do this as it is set up; its log says why.",
-    PreconditionFailed: "The contact's etag is not what the request asks for, so it was changed since; read it again.",
-    StoreUnavailable: "The contacts cannot be reached at the moment, and nothing was changed; try again.",
-    TooManyRequests: "There are too many requests at the moment; try again after the time in Retry-After.",
+# What the library's errors say is for the program that calls it; these sentences are for callers of the API.
+_ANSWERS: dict[type[OutboxError], tuple[HTTPStatus, str]] = {
+    NotFound: (HTTPStatus.NOT_FOUND, "There is no such contact, or it was deleted."),
+    Conflict: (HTTPStatus.CONFLICT, "There is already a contact with this id."),
+    PreconditionFailed: (
+        HTTPStatus.PRECONDITION_FAILED,
+        "The contact's etag is not the one that the request asks for; read the contact again.",
+    ),
+    InvalidRequest: (
+        HTTPStatus.BAD_REQUEST,
+        "The request is not valid; a continuation token must be one that this API returned.",
+    ),
+    RequestTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The contact is too large."),
+    BatchTooLarge: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The change is too large."),
+    TooManyRequests: (
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "There are too many requests; retry after the time in Retry-After.",
+    ),
+    StoreUnavailable: (
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "The contacts cannot be reached, and nothing was changed; retry later.",
+    ),
+    CommitOutcomeUnknown: (
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "It is not known whether the change was stored; read the contact to find out.",
+    ),
+    OutboxError: (
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "The server cannot do this as it is set up; see its log.",
+    ),
 }
 
 
@@ -76,6 +84,13 @@ class Problem(BaseModel):
     errors: dict[str, list[str]] | None = Field(
         default=None, description="For invalid requests: what is wrong with each field."
     )
+
+
+# Of every operation, for the OpenAPI description; FastAPI then describes no 422 of its own.
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    kind: {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+    for kind in ("4XX", "5XX")
+}
 
 
 def install(app: FastAPI, *routers: APIRouter) -> None:
@@ -139,27 +154,24 @@ async def _not_modified(request: Request, error: Exception) -> Response:
 
 
 async def _outbox_error(request: Request, error: Exception) -> Response:
-    status = next(
-        (_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), HTTPStatus.INTERNAL_SERVER_ERROR
-    )
+    status, detail = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _logger.error("request.failed", extra={"path": request.url.path}, exc_info=error)
     headers: dict[str, str] = {}
-    if isinstance(error, CommitOutcomeUnknown):  # whoever sent a creation again would make a second contact
+    if isinstance(
+        error, CommitOutcomeUnknown
+    ):  # a caller that repeats a creation would make a second contact
         if (location := getattr(request.state, "location", None)) is not None:
             headers["Location"] = location
-    elif status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        seconds = getattr(error, "retry_after", None) or DEFAULT_RETRY_SECONDS
-        headers["Retry-After"] = str(math.ceil(seconds))
-    if isinstance(error, PreconditionFailed) and error.actual:
+    elif isinstance(error, (TooManyRequests, StoreUnavailable)):
+        headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
+    elif isinstance(error, PreconditionFailed) and error.actual:
         headers["ETag"] = error.actual
-    # What the service or the SDK said may name hosts and keys; callers get a sentence for the error's class.
-    detail = next((_DETAIL[kind] for kind in type(error).__mro__ if kind in _DETAIL), None)
     return _answer(request, status, detail, headers=headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    # This answer does not pass the middleware, and of all answers it is the one that needs the id.
+    # This answer does not pass the middleware, and it needs the id most.
     headers = {CORRELATION_HEADER: request.state.correlation_id}
-    detail = "The server failed; its log says why."
+    detail = "The server failed; see its log."
     return _answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, detail, headers=headers)

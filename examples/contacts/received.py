@@ -1,12 +1,11 @@
 """
-What the subscriber received: one JSON line a message, in the order received, the evidence of the demo's audit.
+What the subscriber received: one line of JSON for each message, in the order received.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +30,3 @@ def to_line(message: ReceivedMessage) -> str:
     Return the record as a line of JSON.
     """
     return json.dumps(asdict(message), separators=(",", ":")) + "\n"
-
-
-class RecordReader:
-    """
-    A record file that is read while it grows; a line that is not complete yet is left for the next time.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def read_new(self) -> list[ReceivedMessage]:
-        """
-        Return the records written since the last call; none while the file does not exist.
-        """
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        return [ReceivedMessage(**json.loads(line)) for line in complete.splitlines()]

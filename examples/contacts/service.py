@@ -100,7 +100,7 @@ async def change(
 
     Raises:
         NotFound: there is none, or it was deleted.
-        PreconditionFailed: its etag is not what the conditions ask for, or somebody else changed it at the same moment.
+        PreconditionFailed: its etag is not what the conditions ask for, or another caller changed it at the same moment.
     """
     contact = await uow.contacts.read(contact_id)
     conditions.require_match(contact.etag)

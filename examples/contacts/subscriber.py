@@ -14,42 +14,27 @@ import json
 import logging
 import signal
 import ssl
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import certifi
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from cosmos_outbox.adapters.servicebus import processing
 from examples.contacts.received import ReceivedMessage, to_line
+from examples.contacts.settings import SubscriberSettings
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2  # what an orderly close of a receiver takes at most
 
 Record = Callable[[ReceivedMessage], None]
-
-
-class SubscriberSettings(BaseSettings):
-    """
-    Where to receive from, and how many sessions to hold at once.
-    """
-
-    model_config = SettingsConfigDict(env_prefix="OUTBOX_")
-
-    servicebus_connection_string: str
-    topic: str = "events"
-    subscription: str = "all"
-    receivers: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +98,7 @@ async def _receive_sessions(
         except OperationTimeoutError:
             continue  # no session had a message
         except ServiceBusError as error:
-            # A lost lock or connection: what was not completed comes again, to whoever holds the session then.
+            # A lost lock or connection: what was not completed comes again, to the next holder of the session.
             logger.warning("subscriber.receive_failed", extra={"error": repr(error)})
             await asyncio.sleep(0.5)
 
@@ -187,19 +172,3 @@ async def run_until_stopped(settings: SubscriberSettings, record_file: Path) -> 
         stopping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await receiving
-
-
-def load_settings() -> SubscriberSettings:
-    """
-    Return the settings of the environment.
-
-    Raises:
-        SystemExit: one is missing or wrong; all are named on stderr, and the exit code is 2.
-    """
-    try:
-        return SubscriberSettings()
-    except ValidationError as error:
-        for mistake in error.errors():
-            name = f"OUTBOX_{str(mistake['loc'][0]).upper()}"
-            sys.stderr.write(f"{name}: {mistake['msg']}\n")
-        sys.exit(2)

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 @contextmanager
 def exporting(service: str) -> Iterator[None]:
     """
-    Make this process tell its spans for as long as the block lasts; what is left is sent at its end.
+    Export the spans of this process while the block lasts; the last ones are sent at its end.
 
     Args:
         service: the process's name, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` gives another.

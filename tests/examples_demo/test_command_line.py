@@ -9,6 +9,7 @@ import socket
 import pytest
 from typer.testing import CliRunner
 
+from demo.__main__ import app as demo_app
 from examples.contacts.__main__ import app
 
 pytestmark = pytest.mark.looptime(False)
@@ -30,14 +31,14 @@ pytestmark = pytest.mark.looptime(False)
     ],
 )
 def test_bad_arguments_are_named_and_the_exit_code_is_2(arguments, named):
-    result = CliRunner(env={"TERM": "dumb", "COLUMNS": "200"}).invoke(app, arguments)
+    result = CliRunner(env={"TERM": "dumb", "COLUMNS": "200"}).invoke(demo_app, arguments)
     assert 2 == result.exit_code
     assert named in result.output
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("command", ["run", "api"])
-def test_a_port_in_use_is_said_at_once(command):
+@pytest.mark.parametrize(("program", "command"), [(demo_app, "run"), (app, "api")])
+def test_a_port_in_use_is_said_at_once(program, command):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -46,7 +47,7 @@ def test_a_port_in_use_is_said_at_once(command):
             "TERM": "dumb",
             "OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=http://127.0.0.1:1/;AccountKey=aw==;",
         }
-        result = CliRunner(env=environment).invoke(app, [command, "--port", port])
+        result = CliRunner(env=environment).invoke(program, [command, "--port", port])
     assert 2 == result.exit_code
     assert port in result.output
     assert "in use" in result.output

@@ -7,7 +7,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.contacts.received import ReceivedMessage, RecordReader, to_line
+from demo.received import RecordReader
+from examples.contacts.received import ReceivedMessage, to_line
 
 texts = st.text(max_size=20)
 messages = st.builds(

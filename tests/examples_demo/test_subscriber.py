@@ -19,9 +19,11 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from demo.received import RecordReader
 from examples.contacts import subscriber
-from examples.contacts.received import ReceivedMessage, RecordReader
-from examples.contacts.subscriber import SessionTimes, SubscriberSettings, subscribe
+from examples.contacts.received import ReceivedMessage
+from examples.contacts.settings import SubscriberSettings
+from examples.contacts.subscriber import SessionTimes, subscribe
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)

@@ -83,7 +83,7 @@ def test_line_and_picture_show_progress_lag_and_the_owner_of_each_lease():
         progress
     )
     shown = rendered(picture(progress))
-    for part in ("loading", "7 / 20", "40", "30", "10", "(nobody)", "killed worker-2"):
+    for part in ("loading", "7 / 20", "40", "30", "10", "(no owner)", "killed worker-2"):
         assert part in shown
 
 

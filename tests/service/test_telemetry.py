@@ -34,7 +34,7 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import names_of
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.service.exporters import opened_telemetry
-from demo.processes import Children
+from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create

@@ -30,7 +30,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = tuple(
     sorted(
         page
-        for pattern in ("*.md", ".github/**/*.md", "docs/**/*.md", "emulators/**/*.md", "tools/*/*.md")
+        for pattern in (
+            "*.md",
+            ".github/**/*.md",
+            "docs/**/*.md",
+            "emulators/**/*.md",
+            "tools/*/*.md",
+            "examples/**/*.md",
+        )
         for page in ROOT.glob(pattern)
     )
 )

@@ -17,7 +17,7 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
-from demo.processes import Child, Children
+from demo.child_processes import Child, Children
 from tests.support.patience import HUNG_SECONDS
 
 RANGES = 4

@@ -1,5 +1,5 @@
 """
-Tie a program's life to its parent's, then become that program: `tether.py PARENT_PID PROGRAM ARGUMENT...`.
+Become a program that dies with its parent: `die_with_parent.py PARENT_PID PROGRAM ARGUMENT...`.
 
 The kernel sends SIGKILL when the parent dies, even by SIGKILL itself, when no cleanup of the parent can run. Done
 by a process of its own before `exec`, since Python code between fork and exec can deadlock where threads run.

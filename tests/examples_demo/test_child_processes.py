@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.processes import ChildDied, Children
+from demo.child_processes import ChildDied, Children
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -132,7 +132,7 @@ async def test_a_server_that_announces_nothing_readable_counts_as_dead(tmp_path,
 async def test_children_die_with_a_parent_that_is_killed(tmp_path):
     code = textwrap.dedent(f"""
         import asyncio, os, pathlib
-        from demo.processes import Children
+        from demo.child_processes import Children
 
         async def main():
             async with Children(pathlib.Path({str(tmp_path)!r})) as children:

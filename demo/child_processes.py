@@ -1,5 +1,5 @@
 """
-Child processes that cannot be left behind: own process group each, a log file each, stopped on every way out.
+Child processes that are never left behind: each has its own process group and log file, and is stopped on every way out.
 """
 
 from __future__ import annotations
@@ -8,17 +8,21 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from rich.console import Console
+
 T = TypeVar("T")
 
-_TETHER = Path(__file__).with_name("tether.py")
+_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _TAIL_LINES = 25
 _ANNOUNCEMENT_SECONDS = 60
 _LATE_NEWS_SECONDS = 0.5
@@ -26,7 +30,7 @@ _LATE_NEWS_SECONDS = 0.5
 
 class ChildDied(Exception):
     """
-    A child ended that nobody had asked to end.
+    A child ended by itself.
     """
 
     def __init__(self, child: Child) -> None:
@@ -152,7 +156,7 @@ class Children:
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-I", "-S", str(_TETHER), str(os.getpid()), sys.executable),
+                *("-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid()), sys.executable),
                 *arguments,
                 env=dict(env),
                 stdin=DEVNULL,
@@ -181,7 +185,7 @@ class Children:
 
     def kill_all(self) -> None:
         """
-        Kill whatever still runs, without waiting: for a second Ctrl-C, and where waiting was interrupted.
+        Kill each that still runs, without waiting: for a second Ctrl-C, and where waiting was interrupted.
         """
         for child in self.all:
             child.signal(signal.SIGKILL)
@@ -218,3 +222,71 @@ class Children:
         for child in self.all:
             if child.exit_code is not None and not child.ending:
                 raise ChildDied(child)
+
+
+class DemoFailed(Exception):
+    """
+    The job could not be done; `culprits` are the processes whose logs may say why.
+    """
+
+    def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
+        super().__init__(message)
+        self.culprits = tuple(culprits)
+
+
+Work = Callable[[Children, Path], Coroutine[Any, Any, int]]
+
+
+async def with_children(work: Work, console: Console) -> int:
+    """
+    Return the work's exit code, or 128 + the signal that ended it; logs are kept unless it returned 0.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="cosmos-outbox-"))
+    code = 1
+    try:
+        async with Children(directory) as children:
+            code = await _until_signalled(work(children, directory), children)
+    except ChildDied as error:
+        console.print(str(error), style="red", highlight=False)
+        show_tails([error.child], console)
+    except DemoFailed as error:
+        console.print(str(error), style="red", highlight=False)
+        show_tails(error.culprits, console)
+    finally:
+        if code:
+            console.print(f"logs: {directory}", highlight=False, soft_wrap=True)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    return code
+
+
+def show_tails(children: list[Child] | tuple[Child, ...], console: Console) -> None:
+    """
+    Print the end of each child's log.
+    """
+    for child in children:
+        console.print(f"--- the end of {child.log.name}", style="bold", highlight=False)
+        console.print(child.tail(), markup=False, highlight=False, soft_wrap=True)
+
+
+async def _until_signalled(work: Coroutine[Any, Any, int], children: Children) -> int:
+    # The work is a task of its own, so that a signal cancels it but not the stopping of the children after it.
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def interrupt(number: int) -> None:
+        received.append(number)
+        if len(received) == 1:
+            task.cancel()
+        else:
+            children.kill_all()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 128 + received[0]
