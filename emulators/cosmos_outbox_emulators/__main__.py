@@ -239,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(run_command(options))  # noqa: T201  # the output of this command
     except UsageError as error:
-        print(f"{_PROGRAM}: {error}", file=sys.stderr)  # noqa: T201  # where a shell user looks
+        print(f"{_PROGRAM}: {error}", file=sys.stderr)  # noqa: T201  # one line for the user of a shell
         return 2
     return 0
 

@@ -1,5 +1,5 @@
 """
-The domain: a contact, and the events that tell what happened to it.
+The domain: a contact, and the events that report what happened to it.
 """
 
 from __future__ import annotations

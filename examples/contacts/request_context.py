@@ -42,7 +42,7 @@ class RequestContext:
                 MutableHeaders(scope=message)[CORRELATION_HEADER] = correlation_id
             await send(message)
 
-        # FastAPI's own span of the request, where spans are told, is a child of the caller's, and the parent of ours.
+        # FastAPI's own span of the request, where spans are exported, is a child of the caller's, and the parent of ours.
         served = trace.get_current_span().get_span_context().is_valid
         token = context.attach(context.get_current() if served else _propagator.extract(headers))
         try:

@@ -80,7 +80,7 @@ def provisioned(images: Images, emulators: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["worker", "api"])
-def test_an_image_runs_as_nobody_and_tells_where_it_comes_from(images: Images, name: str):
+def test_an_image_runs_without_privileges_and_says_where_it_comes_from(images: Images, name: str):
     described = json.loads(images.engine.call("inspect", getattr(images, name)))[0]
     config = described["Config"]
     assert "10001:10001" == config["User"]
@@ -157,7 +157,7 @@ def test_two_builds_of_the_same_sources_have_the_same_layers(
     if images.engine.control != "podman":
         pytest.skip("NOT VERIFIED: docker stamps layers with the time unless its buildx driver rewrites them")
     bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))
-    # A copy: whoever edits a file between the two builds would make them differ.
+    # A copy: an edit between the two builds would make them differ.
     context = tmp_path_factory.mktemp("context") / "sources"
     unneeded = shutil.ignore_patterns(
         ".*cache", ".venv*", ".git", "__pycache__", ".hypothesis", "tests", "docs"

@@ -97,7 +97,7 @@ async def test_queries_tell_metrics_apart_by_attributes_that_a_worker_gives_them
 
 def test_a_query_reaches_back_far_beyond_the_silence_that_it_looks_for():
     """
-    What reaches no further than the silence never sees that somebody has ever spoken.
+    A query that reaches no further back than the silence never sees a worker that spoke before it.
     """
     alerts = (OBSERVABILITY.parent / "modules/alerts.bicep").read_text()
     reaches = dict(re.findall(r"queries/([\w-]+)\.kql'\)[^}]*? reach: 'P(\d+D|T\d+M)'", alerts, re.DOTALL))

@@ -1,5 +1,5 @@
 """
-The account: databases, the containers in them, and the resource ids that tell a re-created container from its predecessor.
+The account: databases, the containers in them, and the resource ids that distinguish a recreated container from its predecessor.
 """
 
 from __future__ import annotations

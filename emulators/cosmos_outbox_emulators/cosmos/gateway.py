@@ -69,7 +69,7 @@ class Gateway:
             container = self.account.container(route.segments[1], route.segments[3])
             return container.partition_of(container.key_from_header(key).epk).range_id
         except (CosmosError, IndexError):
-            return None  # which it is told when it is executed
+            return None  # the error comes when the request is executed
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         """

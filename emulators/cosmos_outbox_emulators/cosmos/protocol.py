@@ -40,7 +40,7 @@ class RequestKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """
-    One HTTP request; `headers` must look names up without regard to case. `origin` is scheme and host as the client sees them.
+    One HTTP request; `headers` must find names without regard to case. `origin` is scheme and host as the client sees them.
     """
 
     method: str

@@ -82,7 +82,7 @@ class CosmosServer:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
-        # Clients tell the service's time by it: it has to be that of `_ts`, also where the clock was moved.
+        # Clients take the service's time from it: it has to be that of `_ts`, also where the clock was moved.
         dated = {**reply.headers, "Date": formatdate(self.account.clock(), usegmt=True)}
         return web.Response(status=reply.status, body=reply.body, headers=dated)
 

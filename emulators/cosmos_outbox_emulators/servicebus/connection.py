@@ -133,7 +133,7 @@ class Connection:
 
     def on_failure(self, failure: AmqpError) -> None:
         if self.expects_header:
-            # A peer that speaks no AMQP is told what is spoken here.
+            # A peer that does not speak AMQP gets the header of what this side speaks.
             self.write(SASL_HEADER if self._stage is Stage.HEADER else AMQP_HEADER)
         self.close(failure)
 

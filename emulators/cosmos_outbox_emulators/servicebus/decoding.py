@@ -42,7 +42,7 @@ MAX_ZERO_WIDTH_ELEMENTS = 4096
 
 class DecodeError(ValueError):
     """
-    The bytes are not valid AMQP 1.0: the sender must be told, nothing of it may be used.
+    The bytes are not valid AMQP 1.0: the connection answers with an error and uses nothing of them.
     """
 
 

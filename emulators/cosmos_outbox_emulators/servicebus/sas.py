@@ -15,7 +15,7 @@ _PREFIX = "SharedAccessSignature "
 
 class InvalidToken(Exception):
     """
-    The token proves nothing; the message is what the client is told with status 401.
+    The token proves nothing; the client gets the message with status 401.
     """
 
 

@@ -18,7 +18,7 @@ from cosmos_outbox_emulators.servicebus.timers import Timer, Timers
 
 class Attached(Protocol):
     """
-    A link that must be told when its entity is disabled or gone.
+    A link, which is detached when its entity is disabled or deleted.
     """
 
     def revoke(self, failure: AmqpError) -> None: ...

@@ -215,7 +215,7 @@ def test_headers_report_charge_session_and_range():
 
 def test_a_defect_is_logged_and_answered(caplog):
     """
-    The last resort: even an error that nobody thought of reaches the client as an answer.
+    The last resort: even an unforeseen error reaches the client as an answer.
     """
     driver = Driver()
 

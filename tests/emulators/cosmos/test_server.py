@@ -71,7 +71,7 @@ async def is_alive(server):
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
-async def test_bytes_that_are_no_good_request_are_answered_or_cut_and_hurt_nobody(raw, caplog):
+async def test_bytes_that_are_no_good_request_are_answered_or_cut_and_do_no_harm(raw, caplog):
     async with CosmosServer() as server:
         answer = await exchange(server, raw)
         assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:300]

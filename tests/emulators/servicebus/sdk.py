@@ -38,7 +38,7 @@ async def serving(
 @contextmanager
 def leaky_sockets() -> Iterator[None]:
     """
-    The SDK does not close the transport of a connection that it lost: collect those here, where nobody minds.
+    The SDK does not close the transport of a connection that it lost: collect those here, before a test sees the warning.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -198,7 +198,7 @@ class SessionSubscription(RuleBasedStateMachine):
             assert sorted(names) == names
 
     @invariant()
-    def nobody_waits_for_what_is_there(self):
+    def no_receiver_waits_for_what_is_there(self):
         waiting = [c for c in self.open_consumers() if self.requires_session and c.session is None]
         assert not (waiting and self.queue.sessions._available)
         for consumer in self.open_consumers():

@@ -42,7 +42,7 @@ def test_a_receiver_gets_only_its_session_in_order():
     assert ["b1", "b2", "b3"] == receiver.ids
 
 
-def test_the_next_available_session_is_the_oldest_that_nobody_holds():
+def test_the_next_available_session_is_the_oldest_without_a_holder():
     queue, clock = session_queue()
     put(queue, clock, "a1", "b1", "c1")
     assert ["a", "b", "c"] == [accept(queue).session.id for _ in range(3)]
