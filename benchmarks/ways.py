@@ -36,8 +36,8 @@ from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.health import Identity, Vitals
-from cosmos_outbox.service.polling import WatchedFeed, watch
+from cosmos_outbox.service.health import HealthState, Identity
+from cosmos_outbox.service.polling import MeteredFeed, poll
 
 PAGE = 100
 SAMPLE_PAGE = 25
@@ -89,7 +89,7 @@ async def relay(
         feed = CosmosChangeFeed(container, account_host=account_host(client))
         lease_store = CosmosLeases(database.get_container_client(leases))
         parked = await open_parked(client, DATABASE, PARKED)
-        vitals = Vitals(
+        vitals = HealthState(
             Identity(instance=name, processor=PROCESSOR, container=data, topic=topic),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(minutes=1),
@@ -99,7 +99,7 @@ async def relay(
             Retention(relaying, CosmosStore(container), delete=(), others=_nobody, notify=notify)
         )
         processor = ChangeFeedProcessor(
-            WatchedFeed(feed, charged=telemetry.instruments.charged),
+            MeteredFeed(feed, charged=telemetry.instruments.charged),
             lease_store,
             _gated(TtlGuard(retention, notify=notify), gate),
             ProcessorOptions(
@@ -115,13 +115,13 @@ async def relay(
         running = asyncio.create_task(processor.run())
         stopping = asyncio.create_task(stop.wait())
         watching = asyncio.create_task(
-            watch(
+            poll(
                 PROCESSOR,
                 feed=feed,
                 leases=lease_store,
                 parked=parked,
                 every=WATCH_EVERY,
-                vitals=vitals,
+                health=vitals,
                 observe=lambda: setattr(telemetry.instruments, "observed", vitals.snapshot()),
                 notify=notify,
             )

@@ -29,6 +29,12 @@ class FeedRange:
         """
         return self.min <= other.min and other.max <= self.max
 
+    def intersection(self, other: FeedRange) -> FeedRange:
+        """
+        Return the keys that lie in both of two ranges that overlap.
+        """
+        return FeedRange(min=max(self.min, other.min), max=min(self.max, other.max))
+
     def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
         """
         Return what is left of this range outside all of the others, in order.

@@ -16,6 +16,7 @@ from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import StartFrom
 
 INCREMENTAL_FEED = "Incremental Feed"
 START = "start"  # the property that says where a lease without continuation begins: a timestamp, or
@@ -131,17 +132,17 @@ def to_document(lease: Lease) -> dict[str, Any]:
     if lease.range is not None:
         document["FeedRange"] = {"Range": {"min": lease.range.min, "max": lease.range.max}}
     document.setdefault("Mode", INCREMENTAL_FEED)
-    return _without_system_fields(document)
+    return without_system_fields(document)
 
 
 def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
     """
     Return the JSON to store when somebody who does not own the lease changes its properties, and nothing else.
     """
-    return _without_system_fields({**lease.raw, "properties": dict(properties)})
+    return without_system_fields({**lease.raw, "properties": dict(properties)})
 
 
-def _without_system_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+def without_system_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in _SYSTEM_FIELDS}
 
 
@@ -264,3 +265,20 @@ def lease_prefix(processor_name: str, account_host: str, database_rid: str, cont
     Return what every lease id of one processor on one container starts with, as .NET builds it.
     """
     return f"{processor_name}{account_host.lower()}_{database_rid}_{container_rid}"
+
+
+def token_of(lease_id: str) -> str:
+    """
+    Return the token at the end of a lease's id.
+    """
+    return lease_id.rpartition("..")[2]
+
+
+def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
+    """
+    Return a start as a lease's property; `NOW` is fixed here, so that a lease read a minute later skips nothing.
+    """
+    if start is StartFrom.BEGINNING:
+        return BEGINNING
+    # One second earlier, as .NET.
+    return format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))

@@ -1,22 +1,29 @@
 """
-The `cosmos-outbox` command: look at a running outbox, and put it right; configured by the worker's own variables.
+The `cosmos-outbox` command: show a running outbox, repair it, and run a worker; configured by the worker's own variables.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+
+_PACKAGES = ("typer", "rich", "pydantic_settings")
 
 
 def main() -> None:
     """
-    Run the command; it needs the extra `cli`.
+    Run the command; it needs the extra `cli`, and `worker` the extra of that name.
     """
+    if sys.argv[1:2] == ["worker"]:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Before the slow imports below: until the processor runs, the worker owns nothing that it would have to drain.
+            signal.signal(number, lambda *_: sys.exit(0))
     try:
-        from cosmos_outbox.cli.app import run  # noqa: PLC0415 - so that what is missing can be told
+        from cosmos_outbox.cli.app import run  # noqa: PLC0415 - a package may be missing
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        if error.name not in _PACKAGES:
             raise
         sys.exit(f"The command needs the package {error.name!r}: pip install 'cosmos-outbox[cli]'")
-    except KeyboardInterrupt:  # to load the SDKs takes a second
+    except KeyboardInterrupt:  # loading the SDKs takes a second
         sys.exit(130)
     run()

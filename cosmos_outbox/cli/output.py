@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cosmos_outbox.cli.running import INTERRUPTED
+from cosmos_outbox.cli.running import FAILED, INTERRUPTED
 
 Row = Mapping[str, Any]
+NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
 _WIDEST = 1_000_000
 
 
@@ -27,31 +27,33 @@ def print_json(value: object) -> None:
     """
     Print one line of JSON; a duration is a number of seconds.
     """
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_json_value) + "\n")
     sys.stdout.flush()
 
 
-def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> None:
+def print_rows(rows: Sequence[Row], *, empty: str, as_json: bool = False, title: str | None = None) -> None:
     """
-    Print rows as a table whose columns are the keys of the first; `empty` where there are none.
+    Print rows as JSON, or as a table whose columns are the keys of the first; `empty` if there are none.
     """
-    console().print(table_of(rows, title=title) if rows else empty)
+    if as_json:
+        print_json(rows)
+    else:
+        console().print(table_of(rows, title=title) if rows else empty)
+
+
+def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
+    """
+    Print what is wrong, one line each.
+    """
+    for error in errors:
+        (sys.stderr if to_stderr else sys.stdout).write(f"{prefix}{error}\n")
 
 
 def console() -> Console:
     """
-    Return standard output, as wide as its terminal; without one as wide as what is printed, so that no value is cut.
+    Return standard output, as wide as its terminal; in a pipe as wide as what is printed, so that no value is cut.
     """
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
-
-
-def print_mistakes(mistakes: Iterable[str | None]) -> None:
-    """
-    Print below a table what is wrong with those of its rows that could not be read, one line each.
-    """
-    for mistake in mistakes:
-        if mistake is not None:
-            sys.stdout.write(f"{mistake}\n")
 
 
 def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
@@ -60,17 +62,18 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
     """
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
-        numbers = any(_is_number(row[name]) for row in rows)
+        numbers = any(isinstance(row[name], (int, float, timedelta)) for row in rows)
+        numbers = numbers and not any(isinstance(row[name], bool) for row in rows)
         table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        # As text: rich reads [brackets] and :names: of a mere string as markup, and a key may have them.
+        # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
         table.add_row(*(Text(_text(value)) for value in row.values()))
     return table
 
 
 def readable_time(stored: str | None) -> str | None:
     """
-    Return a stored time as people read it, in UTC and to the second; anything else as it is.
+    Return a stored time in UTC and to the second, as people read it; anything else unchanged.
     """
     try:
         moment = datetime.fromisoformat(stored or "")
@@ -88,43 +91,31 @@ def clock_time(moment: datetime) -> str:
 
 def counted(number: int, noun: str) -> str:
     """
-    Return so many of something, in words.
+    Return a number and its noun.
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def confirm(question: str, *, yes: bool) -> None:
     """
-    Ask, unless the answer was given; end the command where it is no, or where nobody can be asked.
+    Ask, unless --yes was given; end the command if the answer is no, or if there is no terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        typer.echo(f"{question} Nobody can be asked here: repeat with --yes.", err=True)
-        raise typer.Exit(1)
-    with _interruptible():
-        typer.confirm(question, abort=True, err=True)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """
-    Let Ctrl-C end the command at once: the loop, which has the signal otherwise, does not run while somebody is asked.
-    """
+        typer.echo(f"{question} There is no terminal to ask on: repeat with --yes.", err=True)
+        raise typer.Exit(FAILED)
 
     def interrupt(*_: object) -> None:
         sys.stderr.write("\n")
         raise typer.Exit(INTERRUPTED)
 
+    # The event loop has this signal otherwise, and does not run during a question.
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        typer.confirm(question, abort=True, err=True)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | timedelta) and not isinstance(value, bool)
 
 
 def _text(value: object) -> str:
@@ -132,10 +123,8 @@ def _text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():.0f} s"
-    return str(value)
+    return f"{value.total_seconds():.0f} s" if isinstance(value, timedelta) else str(value)
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else str(value)

@@ -1,21 +1,31 @@
 """
-Status: leases, owners and what waits, as one look at the stores tells it; no worker is asked.
+Status: leases, owners and what waits, as the stores show them; workers are not asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Group
+from rich.live import Live
 from rich.text import Text
 
-from cosmos_outbox.changefeed import Lag, estimate_lag
-from cosmos_outbox.cli.leases import row_of, seen_in
-from cosmos_outbox.cli.output import table_of
-from cosmos_outbox.ports import ChangeFeed, LeaseStore
+from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.cli.leases.actions import listed_in, row_of
+from cosmos_outbox.cli.output import NO_LEASES, console, print_errors, print_json, table_of
+from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, opened, seconds
+from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.health import ParkedSeen
+from cosmos_outbox.service.polling import parked_in
+
+_COLUMNS = ("range", "owner", "state", "waiting", "oldest_age", "written_ago")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,111 +33,144 @@ class Status:
     """
     An outbox at one moment.
 
-    parked_keys: None where there is no parked container, or it was not looked at.
-    parked_events: None also where a parked key cannot be read.
-    mistakes: what is wrong with leases and parked keys that cannot be read, with ranges that cannot be looked at, and with
-        leases that lie ahead of theirs.
+    parked: None without a parked container.
+    errors: leases and parked keys that cannot be read, ranges that do not answer, and leases ahead of their ranges.
     """
 
     processor: str
     leases: tuple[Mapping[str, Any], ...]
-    workers: tuple[str, ...]
     transactions: int
     oldest_age: timedelta | None
-    parked_keys: int | None
-    parked_events: int | None
-    mistakes: tuple[str, ...] = ()
+    parked: ParkedSeen | None
+    errors: tuple[str, ...]
+
+    @property
+    def workers(self) -> list[str]:
+        """
+        Return the names of the owners.
+        """
+        return sorted({lease["owner"] for lease in self.leases if lease["state"] == "owned"})
 
     def document(self) -> dict[str, Any]:
         """
-        Return it as programs read it.
+        Return the status as programs read it.
         """
         return {
             "processor": self.processor,
-            "workers": list(self.workers),
+            "workers": self.workers,
             "waiting": self.transactions,
-            "oldest_age_seconds": None if self.oldest_age is None else self.oldest_age.total_seconds(),
-            "parked_keys": self.parked_keys,
-            "parked_events": self.parked_events,
-            "mistakes": list(self.mistakes),
+            "oldest_age_seconds": self.oldest_age,
+            "parked_keys": self.parked and self.parked.count,
+            "parked_events": self.parked and self.parked.events,
+            "errors": list(self.errors),
             "leases": [dict(lease) for lease in self.leases],
         }
 
     def picture(self) -> Group:
         """
-        Return it as people read it.
+        Return the status as people read it.
         """
         none = "unknown" if self.transactions else "none"
         age = none if self.oldest_age is None else f"{self.oldest_age.total_seconds():.0f} s"
         head = (
             f"{self.processor}: workers {len(self.workers)}, waiting {self.transactions}, oldest unsent {age}"
         )
-        if self.parked_keys is not None:
-            events = "unknown" if self.parked_events is None else self.parked_events
-            head += f", parked keys {self.parked_keys}, parked events {events}"
-        mistakes = [Text(mistake) for mistake in self.mistakes]
-        if not self.leases:
-            empty = "There are no leases yet; the first worker, or `bootstrap`, creates them."
-            return Group(Text(head), Text(empty), *mistakes)
-        shown = [
-            {name: value for name, value in lease.items() if name not in ("id", "error")}
-            for lease in self.leases
-        ]
-        return Group(Text(head), table_of(shown), *mistakes)
+        if self.parked is not None:
+            events = "unknown" if self.parked.events is None else self.parked.events
+            head += f", parked keys {self.parked.count}, parked events {events}"
+        rows = [{name: lease[name] for name in _COLUMNS} for lease in self.leases]
+        return Group(Text(head), table_of(rows) if rows else Text(NO_LEASES), *map(Text, self.errors))
 
 
-async def look(
+@command
+async def status(
     *,
-    processor: str,
-    prefix: str,
-    feed: ChangeFeed,
-    leases: LeaseStore,
-    expiration: timedelta,
-    parked: Sequence[int] | None = None,
-    unreadable: Sequence[str] = (),
-) -> Status:
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=LONGEST_SECONDS, help="Seconds between two polls.")
+    ] = 2.0,
+    expiration: Expiration = 60,
+    as_json: AsJson = False,
+) -> None:
     """
-    Return how an outbox is.
+    Show leases, owners, and what waits. With --json, every poll is one line.
 
-    Args:
-        processor: its name.
-        prefix: of its leases.
-        feed: of the container.
-        leases: where they are.
-        expiration: a lease not written for so long is free.
-        parked: how many events each parked key holds, where that is known.
-        unreadable: what is wrong with the parked keys that cannot be read.
+    Exit code 1 if a lease or a parked key is damaged, a range does not answer, or a lease is ahead of its range; the others
+    are shown. With --watch, a poll that fails is reported, with --json on standard error, and the next one follows.
     """
-    listing = await leases.list(f"{prefix}..")
-    found = seen_in(listing)
-    lag = await estimate_lag(processor, feed=feed, leases=leases)
-    rows = tuple(_with_lag(row_of(seen, listing.read_at, expiration), lag) for seen in found)
+    async with opened() as outbox:
+        if watch:
+            await _watch(outbox, expiration, every, as_json=as_json)
+            return
+        seen = await _status_of(outbox, seconds(expiration))
+    if as_json:
+        print_json(seen.document())
+    else:
+        console().print(seen.picture())
+    if seen.errors:
+        raise typer.Exit(FAILED)
+
+
+async def _watch(outbox: Connection, expiration: float, every: float, *, as_json: bool) -> None:
+    screen = console()
+    # Without a terminal, Live would show nothing before the end.
+    redrawn = screen.is_terminal and not as_json
+    with Live(console=screen, auto_refresh=False) if redrawn else nullcontext() as live:
+        async for seen, failure in _polls(outbox, seconds(expiration), every):
+            if as_json and failure is not None:
+                print_errors([str(failure)], to_stderr=True)
+            elif as_json:
+                print_json(seen.document())
+            else:
+                failed = [Text(f"The last poll failed: {failure}")] if failure is not None else []
+                picture = Group(seen.picture(), *failed)
+                if live is None:
+                    screen.print(picture)
+                else:
+                    live.update(picture, refresh=True)
+
+
+async def _polls(
+    outbox: Connection, expiration: timedelta, every: float
+) -> AsyncIterator[tuple[Status, OutboxError | None]]:
+    """
+    Yield poll after poll; for one that fails, the last status and the error. Only the first has to succeed.
+    """
+    seen = await _status_of(outbox, expiration)
+    yield seen, None
+    while True:
+        await asyncio.sleep(every)
+        failure: OutboxError | None = None
+        try:
+            seen = await _status_of(outbox, expiration)
+        except OutboxError as error:
+            failure = error
+        yield seen, failure
+
+
+async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
+    parked = await parked_in(await outbox.parked_keys()) if outbox.parked else None
+    processor = outbox.settings.processor_name
+    listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+    listed = listed_in(listing)
+    lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases)
+    measured = {one.lease: one for one in lag.leases}
+    rows = []
+    for one in listed:
+        row, waiting = row_of(one, listing.read_at, expiration), measured.get(one.lease.id)
+        row["waiting"] = waiting.transactions if waiting and waiting.unseen is None else None
+        row["oldest_age"] = waiting.oldest_age if waiting else None
+        rows.append({name: row[name] for name in (*_COLUMNS, "id", "error")})
     return Status(
         processor=processor,
-        leases=rows,
-        workers=tuple(sorted({row["owner"] for row in rows if row["state"] == "owned"})),
+        leases=tuple(rows),
         transactions=lag.transactions,
         oldest_age=lag.oldest_age,
-        parked_keys=None if parked is None else len(parked) + len(unreadable),
-        parked_events=None if parked is None or unreadable else sum(parked),
-        mistakes=(
-            *(seen.mistake for seen in found if seen.mistake),
+        parked=parked,
+        errors=(
+            *(one.error for one in listed if one.error),
             *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
             *lag.ahead.values(),
-            *unreadable,
+            *(map(str, parked.unreadable.values()) if parked else ()),
         ),
     )
-
-
-def _with_lag(row: Mapping[str, Any], lag: Lag) -> dict[str, Any]:
-    measured = next((one for one in lag.leases if one.lease == row["id"]), None)
-    return {
-        "range": row["range"],
-        "owner": row["owner"],
-        "state": row["state"],
-        "waiting": measured.transactions if measured and measured.unseen is None else None,
-        "oldest_age": measured.oldest_age if measured else None,
-        "written_ago": row["written_ago"],
-        "id": row["id"],
-        "error": row["error"],
-    }

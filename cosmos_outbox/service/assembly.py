@@ -1,68 +1,124 @@
 """
-Bootstrap: the composition root; clients, adapters, relay and processor are put together here and nowhere else.
+Assembly: the composition root of the worker; a process of its own, or part of another program, runs what it yields.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
-from azure.cosmos.aio import CosmosClient
-from azure.identity.aio import DefaultAzureCredential
-
-from cosmos_outbox.adapters.cosmos.client import account_host, has_several_write_regions, open_cosmos_client
-from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos.parked import open_parked
-from cosmos_outbox.adapters.cosmos.store import CosmosStore
-from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
+from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ParkedStore, StartFrom
-from cosmos_outbox.records import Hook, Record, guarded, log_hook
+from cosmos_outbox.records import Record, guarded, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.relay.ttl import TtlGuard
-from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.health import Identity, Vitals
+from cosmos_outbox.service.health import HealthState, Identity, Snapshot
 from cosmos_outbox.service.http import serving_health
-from cosmos_outbox.service.polling import WatchedFeed, watch
-from cosmos_outbox.service.publishing import opened_publisher, warn_of_misses
-from cosmos_outbox.service.settings import Settings
+from cosmos_outbox.service.lifecycle import run_beside
+from cosmos_outbox.service.polling import MeteredFeed, poll
+from cosmos_outbox.service.settings import Settings, contradictions, load
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """
-    The processor that relays, and what watches over it.
+    A worker that is put together: it reads the change feed and sends the events.
+
+    metrics: returns the Prometheus exposition and its content type.
+    health_url: of the health server; None if none was asked for.
     """
 
     processor: ChangeFeedProcessor
-    vitals: Vitals
-    watch: Callable[[], Coroutine[None, None, None]]
-    health_url: str
+    health: HealthState
+    poll: Callable[[], Coroutine[None, None, None]]
+    metrics: Callable[[], tuple[bytes, str]]
+    health_url: str | None
+
+    async def run(self) -> None:
+        """
+        Relay events until `drain` is called.
+
+        Raises:
+            OutboxError: what ended the worker before.
+        """
+        error: BaseException | None = None
+        try:
+            await run_beside(self.processor.run(), self.poll())
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self.health.ended(error)
+
+    def drain(self) -> None:
+        """
+        Ask the worker to finish the pages at hand, release its leases and end.
+        """
+        self.health.draining()
+        self.processor.stop()
+
+    def snapshot(self) -> Snapshot:
+        """
+        Return the worker's health now; `unready` and `readiness()` are for probes.
+        """
+        return self.health.snapshot()
 
 
 @asynccontextmanager
-async def assembled(settings: Settings) -> AsyncIterator[Worker]:
+async def running_worker(
+    settings: Settings | None = None, *, serve_health: bool = False
+) -> AsyncIterator[Worker]:
+    """
+    Run the worker inside another program for as long as the block lasts; its end drains the worker.
+
+    Installs no signal handlers and configures no logs. A worker that fails ends; its snapshot is then unready and says why.
+
+    Args:
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_HOST and OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings, or what they name, cannot be used.
+        OutboxError: at the end of the block, what ended the worker before.
+    """
+    async with assembled(settings or load(), serve_health=serve_health) as worker:
+        running = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.drain()
+            await running
+
+
+@asynccontextmanager
+async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIterator[Worker]:
     """
     Open everything the settings name, yield the worker, close everything again.
 
     Raises:
-        ConfigurationError: a container is missing or cannot be used, sent events are to be deleted that other processors
-            may not have read, or the health server cannot listen.
+        ConfigurationError: settings contradict each other; a container is missing or cannot be used; sent events are to be
+            deleted that other processors may not have read; or the health server cannot listen.
     """
+    if errors := contradictions(settings.model_dump()):
+        raise ConfigurationError("\n".join(errors))
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
             opened_telemetry(
@@ -72,35 +128,13 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 sign_in=settings.signs_in,
             )
         )
-        credential = None
-        if settings.signs_in:
-            credential = await stack.enter_async_context(DefaultAzureCredential())
-        cosmos_secret, bus_secret = settings.cosmos_connection_string, settings.servicebus_connection_string
-        cosmos = await stack.enter_async_context(
-            open_cosmos_client(
-                connection_string=cosmos_secret.get_secret_value() if cosmos_secret else None,
-                endpoint=settings.cosmos_endpoint,
-                credential=credential,
-            )
-        )
-        bus = await stack.enter_async_context(
-            open_service_bus_client(
-                connection_string=bus_secret.get_secret_value() if bus_secret else None,
-                namespace=settings.servicebus_namespace,
-                credential=credential,
-            )
-        )
-        if has_several_write_regions(cosmos):
-            _logger.warning(
-                "account.several-write-regions order, leases and the batch of entity and event hold inside one region only; "
-                "have all programs that commit events write to one region"
-            )
-        database = cosmos.get_database_client(settings.cosmos_database)
-        await warn_of_misses(settings, credential)
+        connection = await stack.enter_async_context(connected(settings))
+        bus = await stack.enter_async_context(connection.service_bus())
+        await _log_warnings(connection)
         publisher = await stack.enter_async_context(
-            opened_publisher(
-                settings,
+            connection.publisher(
                 bus,
+                lanes=settings.lanes,
                 traced=lambda topic_publisher, topic: TracedPublisher(
                     topic_publisher,
                     topic=topic,
@@ -109,11 +143,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 ),
             )
         )
-        feed = CosmosChangeFeed(
-            database.get_container_client(settings.cosmos_container), account_host=account_host(cosmos)
-        )
-        leases = CosmosLeases(database.get_container_client(settings.lease_container))
-        vitals = Vitals(
+        health = HealthState(
             Identity(
                 instance=settings.instance_name,
                 processor=settings.processor_name,
@@ -122,98 +152,106 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             ),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(seconds=settings.stalled_seconds),
-            look_every=timedelta(seconds=settings.lag_seconds),
+            poll_interval=timedelta(seconds=settings.lag_seconds),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
-
-        hooks = [guarded(log_hook), guarded(vitals), guarded(telemetry.instruments)]
+        hooks = [guarded(log_hook), guarded(health), guarded(telemetry.instruments)]
 
         def notify(record: Record) -> None:
             for hook in hooks:
                 hook(record)
 
         def observe() -> None:
-            telemetry.instruments.observed = vitals.snapshot()
+            telemetry.instruments.observed = health.snapshot()
 
         def exposition() -> tuple[bytes, str]:
             observe()
             return telemetry.exposition()
 
-        parked = await _parked(settings, cosmos)
-        relay = Relay(publisher, parking=_parking(settings, parked), notify=notify)
-
         async def others() -> tuple[str, ...]:
-            container = await feed.describe()
-            return await others_on(container, processor_name=settings.processor_name, leases=leases)
+            container = await connection.feed.describe()
+            return await others_on(
+                container, processor_name=settings.processor_name, leases=connection.leases
+            )
 
         if settings.delete_after_publish:
             await _refuse_to_delete_what_others_read(others)
-        retention = await stack.enter_async_context(_retention(settings, relay, cosmos, others, notify))
-        guard = TtlGuard(
-            retention, tolerated_outage=timedelta(seconds=settings.tolerated_outage_seconds), notify=notify
+        parked = None
+        if settings.parked_container is not None:
+            parked = await repeated(connection.parked_store, RetryOptions())
+        retention = await stack.enter_async_context(
+            Retention(
+                Relay(publisher, parking=parking_of(settings, parked), notify=notify),
+                connection.store,
+                delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
+                others=others,
+                keep=timedelta(seconds=settings.delete_keep_seconds),
+                notify=notify,
+            )
         )
+        outage = timedelta(seconds=settings.tolerated_outage_seconds)
         processor = ChangeFeedProcessor(
-            WatchedFeed(feed, charged=telemetry.instruments.charged),
-            leases,
-            guard,
+            MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
+            connection.leases,
+            TtlGuard(retention, tolerated_outage=outage, notify=notify),
             processor_options(settings),
             hooks=(notify, retention.hear),
         )
-        health_url = await stack.enter_async_context(
-            serving_health(vitals, metrics=exposition, host=settings.health_host, port=settings.health_port)
-        )
+        health_url = None
+        if serve_health:
+            server = serving_health(
+                health, metrics=exposition, host=settings.health_host, port=settings.health_port
+            )
+            health_url = await stack.enter_async_context(server)
         yield Worker(
             processor=processor,
-            vitals=vitals,
-            watch=lambda: watch(
+            health=health,
+            poll=partial(
+                poll,
                 settings.processor_name,
-                feed=feed,
-                leases=leases,
+                feed=connection.feed,
+                leases=connection.leases,
                 parked=parked,
                 every=timedelta(seconds=settings.lag_seconds),
-                vitals=vitals,
+                health=health,
                 observe=observe,
                 notify=notify,
             ),
+            metrics=exposition,
             health_url=health_url,
         )
 
 
+async def _log_warnings(connection: Connection) -> None:
+    if has_several_write_regions(connection.client):
+        _logger.warning(
+            "account.several-write-regions order, leases and the batch of entity and event hold inside one region only; "
+            "have all programs that commit events write to one region"
+        )
+    if connection.settings.preflight:
+        inspected = await connection.inspect_topics()
+        for miss in inspected.misses:
+            _logger.warning("topic.miss %s", miss)
+        if inspected.unknown is not None:
+            _logger.warning("topic.unknown %s", inspected.unknown)
+
+
 async def _refuse_to_delete_what_others_read(others: Others) -> None:
     try:
-        found = await retry_reads(others, RetryOptions())
-    except StoreError:  # the processor waits out what may pass, and retention deletes nothing until then
+        found = await repeated(others, RetryOptions())
+    except StoreError:  # the processor waits until the store answers; until then retention deletes nothing
         return
     if found:
         raise ConfigurationError(
-            f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. What this "
-            "one has sent would be deleted before they read it. Unset it; or, where one is no longer in use, delete its "
-            "leases."
+            f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
+            "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
         )
 
 
-def _retention(
-    settings: Settings, relay: Relay, cosmos: CosmosClient, others: Others, notify: Hook
-) -> Retention:
-    database = cosmos.get_database_client(settings.cosmos_database)
-    return Retention(
-        relay,
-        CosmosStore(database.get_container_client(settings.cosmos_container)),
-        delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
-        others=others,
-        keep=timedelta(seconds=settings.delete_keep_seconds),
-        notify=notify,
-    )
-
-
-async def _parked(settings: Settings, cosmos: CosmosClient) -> ParkedStore | None:
-    container = settings.parked_container
-    if container is None:
-        return None
-    return await retry_reads(lambda: open_parked(cosmos, settings.cosmos_database, container), RetryOptions())
-
-
-def _parking(settings: Settings, store: ParkedStore | None) -> Parking | None:
+def parking_of(settings: Settings, store: ParkedStore | None) -> Parking | None:
+    """
+    Return the parking that the settings ask for; None without a store.
+    """
     if store is None:
         return None
     return Parking(store, max_keys=settings.parked_max_keys, max_events=settings.parked_max_events)
@@ -229,7 +267,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         start=settings.start if isinstance(settings.start, datetime) else StartFrom(settings.start),
         max_items=settings.page_size,
         on_position_ahead=OnPositionAhead(settings.on_position_ahead),
-        # The process takes about 90 MiB before it has read anything; of the rest, what Python is done with stays for a while.
+        # The process takes about 90 MiB before the first read, and Python returns memory late.
         memory_bytes=settings.memory_mb * 1024 * 1024 * 2 // 5,
         wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.lease_acquire_seconds),

@@ -1,5 +1,5 @@
 """
-Exporters: where telemetry goes: to Prometheus always, by OTLP and to Azure Monitor where they are configured.
+Exporters: Prometheus always; OTLP and Azure Monitor where they are configured.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.azure_monitor import VARIABLE, opened_azure_monitor
+from cosmos_outbox.service.azure_monitor import opened_azure_monitor
 from cosmos_outbox.service.otlp import Signal, destination
+from cosmos_outbox.service.settings import AZURE_MONITOR
 from cosmos_outbox.service.telemetry import Telemetry
 
 _SERVICE = "cosmos-outbox-worker"
-_EXPORT_SECONDS = 3.0  # how long the end of the process waits for an exporter that does not answer
+_EXPORT_SECONDS = 3.0  # the end of the process waits this long for an exporter that does not answer
 
 
 class OpenedTelemetry:
@@ -56,17 +57,17 @@ def opened_telemetry(
     export_every_seconds: float | None = None,
 ) -> Iterator[OpenedTelemetry]:
     """
-    Set telemetry up for as long as the block lasts; what is left is exported at its end.
+    Open telemetry for as long as the block lasts; its end exports what is left.
 
-    Metrics are always there for Prometheus, unless `OTEL_SDK_DISABLED`. Spans and metrics also go out by OTLP over HTTP,
-    see `worker.otlp`; all other `OTEL_…` variables count as the OpenTelemetry SDK documents them. They go to Azure Monitor
-    where `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` says whether with the default Azure credential.
+    Prometheus always has the metrics, unless `OTEL_SDK_DISABLED`. Spans and metrics also go to the OTLP endpoint of the
+    `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
+    default Azure credential.
 
     Raises:
-        ConfigurationError: Azure Monitor is asked for, and its exporter cannot be used; or the SDK refuses a variable.
+        ConfigurationError: the exporter of Azure Monitor cannot be used, or the SDK refuses a variable.
     """
     ours = {"service.name": _SERVICE, "service.instance.id": instance}
-    # What the environment names counts more, which is not how the SDK merges them.
+    # The environment wins over these names; the SDK would merge them the other way round.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
     every = None if export_every_seconds is None else export_every_seconds * 1000
@@ -79,17 +80,17 @@ def opened_telemetry(
     with ExitStack() as stack:
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
         stack.callback(_ended_in_time, tracers.shutdown)
-        if connection_string := environ.get(VARIABLE):
-            azure = stack.enter_context(
+        if connection_string := environ.get(AZURE_MONITOR):
+            spans, metrics = stack.enter_context(
                 opened_azure_monitor(connection_string, sign_in=sign_in, tracer_provider=tracers)
             )
-            metric_exporters.append(azure.metrics)
-            span_exporters.append(azure.spans)
+            metric_exporters.append(metrics)
+            span_exporters.append(spans)
         try:
             for span_exporter in span_exporters:
                 tracers.add_span_processor(BatchSpanProcessor(span_exporter))
             readers = [
-                # All of one scope, which would only be three more labels on each series.
+                # There is one scope: its three labels would say nothing.
                 PrometheusMetricReader(registry=registry, scope_info_enabled=False),
                 *(
                     PeriodicExportingMetricReader(exporter, export_interval_millis=every)
@@ -108,10 +109,7 @@ def opened_telemetry(
 
 
 def _ended_in_time(shutdown: Callable[[], None]) -> None:
-    """
-    Export what is left, in a thread, for the SDK's processors wait as long as their exporters do; given up, it dies with
-    the process.
-    """
+    # In a daemon thread: the SDK waits for as long as its exporters do, and the process must end.
     ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
     ending.start()
     ending.join(_EXPORT_SECONDS)

@@ -1,5 +1,5 @@
 """
-Vitals: what a worker knows of its own health; a hook that hears everything, and a snapshot for whoever asks.
+Health: what a worker knows of itself, from the records that it hears as a hook; and a snapshot of it for any reader.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
-from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
+from cosmos_outbox.changefeed import Lag, LeaseStatus
+from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking.documents import ParkedKey
 from cosmos_outbox.records import LeaseClosed, LeasesListed, MessagesPublished, Record, level_of
-from cosmos_outbox.service.recent_errors import Trouble, Troubles, about, told
+from cosmos_outbox.service.recent_errors import RecentError, RecentErrors
 
 _THROUGHPUT_SECONDS = 60.0
+_MOST_KEYS = 100
 
 
 class Phase(StrEnum):
@@ -26,23 +29,25 @@ class Phase(StrEnum):
     Where a worker is between its start and its end.
     """
 
-    STARTING = "starting"  # not every range has a lease yet, as far as the worker knows
+    STARTING = "starting"  # the worker has not seen a lease for every range yet
     RUNNING = "running"
-    DRAINING = "draining"  # a signal came; pages at hand are finished
+    DRAINING = "draining"  # it was asked to stop, and finishes the pages at hand
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedSeen:
     """
-    The parked keys of all workers; of very many only `count` is known.
+    The parked keys of a processor, whichever worker parked them.
 
-    unreadable: by partition key, what is wrong with those whose documents cannot be read.
-    events: None where there are too many keys to count them, or one cannot be read.
+    keys: empty also where there are too many to keep.
+    unreadable: by partition key, the error of each key whose document cannot be read.
+    events: how many events they hold; None if a key cannot be read.
     """
 
     count: int
     keys: tuple[ParkedKey, ...] = ()
-    unreadable: Mapping[str, str] = field(default_factory=dict)
+    unreadable: Mapping[str, ParkingError] = field(default_factory=dict)
     events: int | None = None
 
 
@@ -51,13 +56,12 @@ class Snapshot:
     """
     A worker's health at one moment.
 
-    lag: of all leases, whoever owns them, as it was at the last look; None before it was first known.
-    unseen: for how long nobody could look any more: what waited then is so much older, and more may wait. Zero while
-        looks succeed in time.
+    lag: of all leases, whoever owns them, as of the last poll; None before the first.
+    unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
     event_ttl: how long events live, so how late they may be sent.
-    parked: of all workers, at the last look; None where nothing is ever parked, or it is not known yet or any more.
-    parked_at: when it was last seen, None before that.
-    unready: reasons, none where all is well.
+    parked: of all workers, as of the last poll; None without a parked container, before the first poll, or while unseen.
+    parked_at: the time of the last poll of parked keys.
+    unready: reasons; none if the worker is ready.
     """
 
     at: datetime
@@ -76,14 +80,30 @@ class Snapshot:
     parked_at: datetime | None
     sent: int
     sent_per_second: float
-    troubles: tuple[Trouble, ...]
+    errors: tuple[RecentError, ...]
     unready: tuple[str, ...]
+
+    def readiness(self) -> dict[str, Any]:
+        """
+        Return what `/readyz` answers, as JSON.
+        """
+        names = ("lease", "stalled", "failed_attempts", "error")
+        return {
+            "status": "unready" if self.unready else "ready",
+            "phase": self.phase,
+            "reasons": list(self.unready),
+            "leases": [
+                {name: getattr(lease, name) for name in names}
+                | {"idle_seconds": round(lease.idle_seconds, 1)}
+                for lease in self.mine
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """
-    What a worker is called and works on.
+    A worker's name, and what it works on.
     """
 
     instance: str
@@ -92,17 +112,17 @@ class Identity:
     topic: str
 
 
-class Vitals:
+class HealthState:
     """
-    Listen to a worker; all calls come from its event loop.
+    The health of a worker; a hook. All calls but those of the hook come from the worker's event loop.
 
     Args:
-        identity: which worker.
-        leases: tells how the worker's own leases are doing.
-        stalled_after: how long nothing may move before the worker counts as unready.
-        look_every: time between two looks at what waits. Defaults to 15 s.
+        identity: of the worker.
+        leases: returns the status of the worker's own leases; its argument is `stalled_after`.
+        stalled_after: a lease without progress for this long makes the worker unready.
+        poll_interval: time between two polls of what waits. Defaults to 15 s.
         event_ttl: how long events live. Defaults to 10 days.
-        utcnow: the wall clock, for what people read.
+        utcnow: the wall clock, for times that people read.
     """
 
     def __init__(
@@ -111,31 +131,31 @@ class Vitals:
         *,
         leases: Callable[[timedelta], tuple[LeaseStatus, ...]],
         stalled_after: timedelta,
-        look_every: timedelta = timedelta(seconds=15),
+        poll_interval: timedelta = timedelta(seconds=15),
         event_ttl: timedelta = timedelta(days=10),
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._identity, self._leases, self._stalled_after = identity, leases, stalled_after
         self._utcnow, self._started_at = utcnow, utcnow()
-        self._event_ttl, self._look_every = event_ttl, look_every
+        self._event_ttl, self._poll_interval = event_ttl, poll_interval
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._began_at = self._loop.time()
         self._balanced_at: float | None = None
-        self._begun_at = self._loop.time()
-        self._draining = False
+        self._draining, self._ended = False, ""
         self._lag: tuple[Lag, datetime, float] | None = None
-        self._seen: dict[
+        self._ages: dict[
             str, tuple[timedelta, float]
-        ] = {}  # the oldest age by lease, when it was last looked at
+        ] = {}  # by lease: its oldest age, and when that was seen
         self._parked: tuple[ParkedSeen, datetime, float] | None = None
         self._sent = 0
         self._sendings: deque[tuple[float, int]] = deque()
-        self._troubles = Troubles()
+        self._errors = RecentErrors()
 
     def __call__(self, record: Record) -> None:
         """
-        Take note of a record.
+        Hear a record, from any thread: the watchdog of the event loop has its own.
         """
-        if threading.get_ident() != self._thread:  # what blocks the event loop is told of by another thread
+        if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self, record)
         elif isinstance(record, MessagesPublished):
             self._sent += record.messages
@@ -144,57 +164,67 @@ class Vitals:
         elif isinstance(record, LeasesListed):
             self._balanced_at = self._loop.time()
         elif level_of(record) >= logging.WARNING or (isinstance(record, LeaseClosed) and record.error):
-            self._troubles.note(type(record).__name__, told(record), at=self._utcnow(), about=about(record))
+            self._errors.note(record, at=self._utcnow())
 
-    def drain(self) -> None:
+    def draining(self) -> None:
         """
-        Take note that the worker was asked to stop.
+        Note that the worker was asked to stop.
         """
         self._draining = True
 
+    def ended(self, error: BaseException | None) -> None:
+        """
+        Note that the worker has ended, and the error if it did not drain.
+        """
+        self._ended = "The worker has ended." if error is None else f"The worker has ended: {error}"
+
     def measured(self, lag: Lag) -> None:
         """
-        Take note of what waits.
+        Note what waits.
         """
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
-        listed = {lease.lease: lease for lease in lag.leases}
-        before = {name: seen for name, seen in self._seen.items() if name in listed}
-        self._seen = before | {
-            name: (lease.oldest_age or timedelta(0), now)
-            for name, lease in listed.items()
-            if lease.unseen is None or name not in before
+        self._ages = {
+            one.lease: self._ages[one.lease]
+            if one.unseen is not None and one.lease in self._ages
+            else (one.oldest_age or timedelta(0), now)
+            for one in lag.leases
         }
 
     def seen_parked(self, parked: ParkedSeen) -> None:
         """
-        Take note of what is parked.
+        Note what is parked; of very many keys, only their number.
         """
+        if len(parked.keys) > _MOST_KEYS:
+            parked = replace(parked, keys=())
         self._parked = (parked, self._utcnow(), self._loop.time())
 
     def snapshot(self) -> Snapshot:
         """
-        Return how the worker is, now.
+        Return the worker's health now.
         """
         self._forget_old_sendings()
         now = self._loop.time()
-        phase = (
-            Phase.DRAINING
-            if self._draining
-            else Phase.STARTING
-            if self._balanced_at is None
-            else Phase.RUNNING
-        )
+        phase = Phase.STARTING if self._balanced_at is None else Phase.RUNNING
+        if self._draining or self._ended:
+            phase = Phase.ENDED if self._ended else Phase.DRAINING
         mine = self._leases(self._stalled_after)
-        heard = self._begun_at if self._balanced_at is None else self._balanced_at
-        window = min(_THROUGHPUT_SECONDS, max(1.0, now - self._begun_at))
+        listed_at = self._began_at if self._balanced_at is None else self._balanced_at
+        window = min(_THROUGHPUT_SECONDS, max(1.0, now - self._began_at))
+        reasons = reasons_against(
+            phase,
+            mine,
+            unlisted_seconds=now - listed_at,
+            stalled_seconds=self._stalled_after.total_seconds(),
+            last_error=self._errors.last_since(self._utcnow() - self._stalled_after),
+        )
         return Snapshot(
             at=self._utcnow(),
             started_at=self._started_at,
             **{one.name: getattr(self._identity, one.name) for one in fields(self._identity)},
             phase=phase,
             mine=mine,
-            lag=self._aged(*self._lag) if self._lag else None,
+            lag=self._aged(self._lag[0], self._lag[2]) if self._lag else None,
             lag_at=self._lag[1] if self._lag else None,
             unseen=self._unseen(self._lag[2], now) if self._lag else timedelta(0),
             event_ttl=self._event_ttl,
@@ -202,36 +232,22 @@ class Vitals:
             parked_at=self._parked[1] if self._parked else None,
             sent=self._sent,
             sent_per_second=sum(count for _, count in self._sendings) / window,
-            troubles=self._troubles.newest_first(),
-            unready=reasons_against(
-                phase,
-                mine,
-                unheard_seconds=now - heard,
-                stalled_seconds=self._stalled_after.total_seconds(),
-                last_trouble=self._troubles.last_since(self._utcnow() - self._stalled_after),
-            ),
+            errors=self._errors.newest_first(),
+            unready=(self._ended,) if self._ended else reasons,
         )
 
-    def _aged(self, lag: Lag, _: datetime, looked_at: float) -> Lag:
-        """
-        Return what waits with the ages of what was not seen: what waited, or may have begun to, got older since.
-        """
-        return replace(
-            lag,
-            leases=tuple(
-                lease
-                if lease.unseen is None
-                else replace(lease, oldest_age=self._seen[lease.lease][0] + self._since(lease, looked_at))
-                for lease in lag.leases
-            ),
-        )
+    def _aged(self, lag: Lag, polled_at: float) -> Lag:
+        # What waited in a range that could not be read is older by now; where nothing waited, something may.
+        leases = []
+        for one in lag.leases:
+            age, seen_at = self._ages[one.lease]
+            late = age + timedelta(seconds=polled_at - seen_at)
+            leases.append(one if one.unseen is None else replace(one, oldest_age=late))
+        return replace(lag, leases=tuple(leases))
 
-    def _since(self, lease: LeaseLag, looked_at: float) -> timedelta:
-        return timedelta(seconds=looked_at - self._seen[lease.lease][1])
-
-    def _unseen(self, seen_at: float, now: float) -> timedelta:
-        since = timedelta(seconds=now - seen_at)
-        return since if since > self._look_every + self._stalled_after else timedelta(0)
+    def _unseen(self, polled_at: float, now: float) -> timedelta:
+        since = timedelta(seconds=now - polled_at)
+        return since if since > self._poll_interval + self._stalled_after else timedelta(0)
 
     def _forget_old_sendings(self) -> None:
         while self._sendings and self._sendings[0][0] < self._loop.time() - _THROUGHPUT_SECONDS:
@@ -242,32 +258,32 @@ def reasons_against(
     phase: Phase,
     leases: Sequence[LeaseStatus],
     *,
-    unheard_seconds: float,
+    unlisted_seconds: float,
     stalled_seconds: float,
-    last_trouble: str | None = None,
+    last_error: str | None = None,
 ) -> tuple[str, ...]:
     """
-    Return why a worker is not ready, one sentence each; none where it is.
+    Return why a worker is not ready, one sentence each; none if it is.
 
     A worker without leases is ready: it takes over as soon as another one ends.
 
     Args:
         phase: of the worker.
         leases: its own.
-        unheard_seconds: since the leases could last be listed to balance them, or since the start.
-        stalled_seconds: for how long nothing may move.
-        last_trouble: what was told lately; a lease that waits for the topic has no error of its own.
+        unlisted_seconds: since the worker last listed the leases to balance them, or since its start.
+        stalled_seconds: the longest time without progress.
+        last_error: the newest one; a lease that waits for the topic has no error of its own.
     """
     if phase is Phase.DRAINING:
         return ("The worker is draining.",)
     reasons = []
     if phase is Phase.STARTING:
         reasons.append("The worker has not seen the leases yet.")
-    elif unheard_seconds > stalled_seconds:
-        reasons.append(f"The leases could not be listed for {unheard_seconds:.0f} s.")
+    elif unlisted_seconds > stalled_seconds:
+        reasons.append(f"The leases could not be listed for {unlisted_seconds:.0f} s.")
     reasons += [
         f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: "
-        f"{lease.error or last_trouble or 'no error known'}."
+        f"{lease.error or last_error or 'no error known'}."
         for lease in leases
         if lease.stalled
     ]

@@ -1,5 +1,5 @@
 """
-Lifecycle: the first SIGTERM or SIGINT drains, the second aborts.
+Lifecycle: the first SIGTERM or SIGINT drains the worker, the second aborts it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,32 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine
 
-# One asking may come as two signals: GNU timeout sends its own to the process and to the group it is in.
-_ONE_ASKING_SECONDS = 0.25
+# Signals within this time count as one: GNU timeout sends its own to the process and to its group.
+_SAME_SIGNAL_SECONDS = 0.25
 
 _logger = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
     """
-    A second signal came while the worker was draining; its leases are left to expire.
+    A second signal came while the worker was draining; its leases expire by themselves.
     """
 
 
-async def run_until_signalled(
-    work: Coroutine[None, None, None], *, drain: Callable[[], None], beside: Coroutine[None, None, None]
-) -> None:
+async def run_until_signalled(work: Coroutine[None, None, None], *, drain: Callable[[], None]) -> None:
     """
     Run work; return once it drained after a first signal.
 
     Args:
         work: ends by itself after `drain` was called.
         drain: asks it to.
-        beside: runs for as long as the work does; if it fails, the work is cancelled.
 
     Raises:
         Aborted: there was a second signal.
-        BaseException: whatever ended the work, or what ran beside it, by itself.
+        BaseException: what ended the work by itself.
     """
     loop = asyncio.get_running_loop()
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(beside)
+    working = asyncio.ensure_future(work)
     asked_at: float | None = None
     aborting = False
 
@@ -47,7 +44,7 @@ async def run_until_signalled(
             asked_at = loop.time()
             _logger.info("worker.draining on %s; a second signal aborts", name)
             drain()
-        elif loop.time() - asked_at > _ONE_ASKING_SECONDS:
+        elif loop.time() - asked_at > _SAME_SIGNAL_SECONDS:
             aborting = True
             _logger.warning("worker.aborted on a second signal; its leases expire by themselves")
             working.cancel()
@@ -55,9 +52,6 @@ async def run_until_signalled(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number.name)
     try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            watching.result()
         await working
     except asyncio.CancelledError:
         if aborting:
@@ -66,6 +60,22 @@ async def run_until_signalled(
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-        for task in (working, watching):
+
+
+async def run_beside(work: Coroutine[None, None, None], beside: Coroutine[None, None, None]) -> None:
+    """
+    Run work to its end. `beside` runs for as long as the work does; if it fails, the work is cancelled.
+
+    Raises:
+        BaseException: what ended the work, or what ran beside it.
+    """
+    working, helping = asyncio.ensure_future(work), asyncio.ensure_future(beside)
+    try:
+        await asyncio.wait({working, helping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            helping.result()
+        await working
+    finally:
+        for task in (working, helping):
             task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        await asyncio.gather(working, helping, return_exceptions=True)

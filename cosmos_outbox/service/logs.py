@@ -1,5 +1,5 @@
 """
-Logs: one JSON object a line, or plain text; the Azure SDKs only speak up from WARNING on.
+Logs: one JSON object a line, or plain text; the Azure SDKs log from WARNING on.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-OTLP: where spans and metrics go over HTTP by the standard `OTEL_…` variables, and what is wrong with these.
+OTLP: the URLs that the standard `OTEL_…` variables name for spans and metrics, and the errors in these variables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _GENERAL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # to which each signal adds its path
 
 class Signal(StrEnum):
     """
-    What a worker sends out, as the variables call it.
+    What a worker exports, as the variables name it.
     """
 
     TRACES = "TRACES"
@@ -24,22 +24,22 @@ class Signal(StrEnum):
 
 def destination(signal: Signal, environ: Mapping[str, str]) -> str:
     """
-    Return the URL that a signal is sent to, empty where it is not sent.
+    Return the URL that a signal is sent to, or an empty text if it is not sent.
     """
     if "otlp" not in _exporters(signal, environ) or _protocol(signal, environ)[1] != _PROTOCOL:
         return ""
-    name, endpoint = _endpoint(signal, environ)
+    name, endpoint = _given(signal, "ENDPOINT", environ)
     if not endpoint or name != _GENERAL:
         return endpoint
     return f"{endpoint.removesuffix('/')}/v1/{signal.lower()}"
 
 
-def mistakes_in(environ: Mapping[str, str]) -> list[str]:
+def errors_in(environ: Mapping[str, str]) -> list[str]:
     """
-    Return a sentence, which shows no value, for every endpoint that nothing can be sent to.
+    Return a sentence for every endpoint that is not a URL; values are never shown.
     """
     names = dict.fromkeys(
-        _endpoint(signal, environ)[0]
+        _given(signal, "ENDPOINT", environ)[0]
         for signal in Signal
         if (url := destination(signal, environ)) and not is_url(url)
     )
@@ -48,9 +48,9 @@ def mistakes_in(environ: Mapping[str, str]) -> list[str]:
 
 def unsupported_in(environ: Mapping[str, str]) -> list[str]:
     """
-    Return a sentence, which shows no value, for every variable that asks for what the worker cannot do.
+    Return a sentence for every variable that asks for what the worker cannot do; values are never shown.
 
-    No reason to stop relaying: some clusters give such variables to all of their pods.
+    These are warnings: some clusters give such variables to all of their pods.
     """
     return list(dict.fromkeys(sentence for signal in Signal for sentence in _unsupported(signal, environ)))
 
@@ -58,9 +58,9 @@ def unsupported_in(environ: Mapping[str, str]) -> list[str]:
 def _unsupported(signal: Signal, environ: Mapping[str, str]) -> Iterator[str]:
     exporters = _exporters(signal, environ)
     if not exporters <= {"otlp", "none"}:
-        yield f"OTEL_{signal}_EXPORTER: must be otlp or none; for Prometheus, /metrics is always there"
+        yield f"OTEL_{signal}_EXPORTER: must be otlp or none; Prometheus reads /metrics in any case"
     name, protocol = _protocol(signal, environ)
-    if "otlp" in exporters and _endpoint(signal, environ)[1] and protocol != _PROTOCOL:
+    if "otlp" in exporters and _given(signal, "ENDPOINT", environ)[1] and protocol != _PROTOCOL:
         yield f"{name}: must be {_PROTOCOL}, which collectors take at port 4318; otherwise nothing is sent"
 
 
@@ -74,13 +74,9 @@ def _protocol(signal: Signal, environ: Mapping[str, str]) -> tuple[str, str]:
     return name, protocol or _PROTOCOL
 
 
-def _endpoint(signal: Signal, environ: Mapping[str, str]) -> tuple[str, str]:
-    return _given(signal, "ENDPOINT", environ)
-
-
 def _given(signal: Signal, what: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """
-    Return the variable that counts for a signal, and its value: its own, else that of all signals.
+    Return the variable that counts for a signal, and its value: the signal's own, else the one of all signals.
     """
     own, general = f"OTEL_EXPORTER_OTLP_{signal}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
     name = own if environ.get(own, "").strip() else general

@@ -1,36 +1,27 @@
 """
-Watching: what each page of the feed costs, and what waits or is parked, whoever works on it.
+Polling: what waits and what is parked, whichever worker owns the leases; and what each page of the feed costs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import ParkingError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Scope
-from cosmos_outbox.ports import (
-    ChangeFeed,
-    ChangePage,
-    LeaseStore,
-    MonitoredContainer,
-    ParkedStore,
-    StartFrom,
-)
+from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
 from cosmos_outbox.records import Hook, WatchFailed
-from cosmos_outbox.service.health import ParkedSeen, Vitals
+from cosmos_outbox.service.health import HealthState, ParkedSeen
 
-_MOST_KEYS = 100  # told one by one
-_OBSERVED_EVERY_SECONDS = 1.0
-_WAITING, _PARKED = "what waits", "what is parked"
+_OBSERVE_SECONDS = 1.0
 
 
-class WatchedFeed:
+class MeteredFeed:
     """
-    A change feed that tells what each page cost.
+    A change feed that reports the charge of each page.
     """
 
     def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
@@ -65,95 +56,76 @@ class WatchedFeed:
         return page
 
 
-async def watch(
+async def poll(
     processor_name: str,
     *,
     feed: ChangeFeed,
     leases: LeaseStore,
     parked: ParkedStore | None,
     every: timedelta,
-    vitals: Vitals,
+    health: HealthState,
     observe: Callable[[], None],
     notify: Hook,
 ) -> None:
     """
-    Look at what waits and what is parked, whoever works on it, until cancelled.
-
-    A look that fails changes nothing but is told of: what it would have seen counts as unknown after a while.
+    Poll what waits and what is parked until cancelled. A poll that fails changes nothing and is reported.
 
     Args:
         processor_name: of the leases.
         feed: of the container.
         leases: where they are.
-        parked: where keys are parked, None where none ever is.
-        every: time between two looks.
-        vitals: told what was seen.
-        observe: called every second, however long a look takes: that it sees nothing has to be told too.
-        notify: hears of looks that fail.
+        parked: where keys are parked; None if the worker parks none.
+        every: time between two polls.
+        health: learns the results.
+        observe: called every second, also while a poll gets no answer.
+        notify: hears `WatchFailed`.
     """
 
-    async def look_at_waiting() -> None:
-        waiting = await estimate_lag(processor_name, feed=feed, leases=leases)
-        vitals.measured(waiting)
-        tell_unseen(waiting, lambda error: failed(_WAITING, error))
+    async def poll_lag() -> Iterable[Exception]:
+        lag = await estimate_lag(processor_name, feed=feed, leases=leases)
+        health.measured(lag)
+        return [
+            StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
+            for lease, reason in lag.unseen.items()
+        ]
 
-    async def look_at_keys(store: ParkedStore) -> None:
-        # Each time, for a container that replaces another has another resource id.
+    async def poll_keys() -> Iterable[Exception]:
+        if parked is None:
+            return ()
+        # The resource id is read each time: a container that is recreated has another one.
         scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
-        keys = ParkedKeys(store, scope=scope)
-        vitals.seen_parked(await look_at_parked(keys, unreadable=lambda error: failed(_PARKED, error)))
+        seen = await parked_in(ParkedKeys(parked, scope=scope))
+        health.seen_parked(seen)
+        return seen.unreadable.values()
 
-    def failed(subject: str, error: Exception) -> None:
-        notify(WatchFailed(subject=subject, error=error))
-
-    async def attempt(subject: str, look: Awaitable[None]) -> None:
-        # Broadly, for the documents that are read are anybody's, and who only looks must not end the worker:
-        # whether it can work at all is for the processor to find out.
-        try:
-            await look
-        except Exception as error:  # noqa: BLE001 - see above
-            failed(subject, error)
-
-    async def look() -> None:
+    async def keep_polling() -> None:
         while True:
-            await attempt(_WAITING, look_at_waiting())
-            if parked is not None:
-                await attempt(_PARKED, look_at_keys(parked))
+            for subject, poll_once in (("what waits", poll_lag), ("what is parked", poll_keys)):
+                try:
+                    errors = await poll_once()
+                # Broadly: any program may have written what is read, and polling must not end the worker.
+                except Exception as failure:  # noqa: BLE001 - see above
+                    errors = [failure]
+                for error in errors:
+                    notify(WatchFailed(subject=subject, error=error))
             await asyncio.sleep(every.total_seconds())
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(look())
+        group.create_task(keep_polling())
         while True:
             observe()
-            await asyncio.sleep(_OBSERVED_EVERY_SECONDS)
+            await asyncio.sleep(_OBSERVE_SECONDS)
 
 
-def tell_unseen(lag: Lag, tell: Callable[[StoreUnavailable], None]) -> None:
+async def parked_in(keys: ParkedKeys) -> ParkedSeen:
     """
-    Tell of each lease that could not be looked at, though the others could.
+    Return all parked keys of a processor; a document that cannot be read hides no other.
     """
-    for lease, reason in lag.unseen.items():
-        tell(StoreUnavailable(f"Lease {lease} could not be looked at: {reason}"))
-
-
-async def look_at_parked(keys: ParkedKeys, *, unreadable: Callable[[ParkingError], None]) -> ParkedSeen:
-    """
-    Return what is parked; of very many keys, only how many they are.
-
-    Args:
-        keys: of the worker's processor.
-        unreadable: told of each key whose document cannot be read; the others are returned.
-    """
-    damaged: dict[str, str] = {}
-
-    def note(key: str, error: ParkingError) -> None:
-        damaged[key] = str(error)
-        unreadable(error)
-
-    found = await keys.list(unreadable=note)
+    unreadable: dict[str, ParkingError] = {}
+    found = await keys.list(unreadable=unreadable.__setitem__)
     return ParkedSeen(
-        count=len(found) + len(damaged),
-        keys=found if len(found) <= _MOST_KEYS else (),
-        unreadable=damaged,
-        events=None if damaged else sum(key.held for key in found),
+        count=len(found) + len(unreadable),
+        keys=found,
+        unreadable=unreadable,
+        events=None if unreadable else sum(key.held for key in found),
     )

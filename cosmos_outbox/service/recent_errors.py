@@ -1,5 +1,5 @@
 """
-Troubles: the last errors that a worker was told of, one entry for all that say the same again.
+Recent errors: the newest errors that a worker reported, one entry for all reports of the same error.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from collections.abc import Hashable
 from dataclasses import dataclass, fields
 from datetime import datetime
 
+from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import Record
 
 _KEPT = 20
-# What a record is about. Not the lane, nor the attempt: a topic that is missing is one trouble, told for ever.
-_ABOUT = ("lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
+# Fields that identify a record's subject. Lane and attempt are left out: a missing topic is one entry, however often it
+# recurs.
+_SUBJECT = ("lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class RecentError:
     """
-    An error that a hook told of: when and how for the last time, and how often.
+    An error: when it was last reported, its text then, and how often it was reported.
     """
 
     at: datetime
@@ -27,52 +29,45 @@ class Trouble:
     times: int = 1
 
 
-class Troubles:
+class RecentErrors:
     """
-    The newest of them; what is told every few seconds does not push out what was told once.
+    The newest errors. An error that recurs every few seconds does not push out one that was reported once.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, Trouble] = {}
+        self._kept: dict[Hashable, RecentError] = {}
 
-    def note(self, event: str, text: str, *, at: datetime, about: Hashable) -> None:
+    def note(self, record: Record, *, at: datetime) -> None:
         """
-        Take note of an error, beside others of the same event about the same.
+        Keep a record as the newest error.
         """
-        before = self._kept.pop((event, about), None)
+        event = type(record).__name__
+        error = type(getattr(record, "error", None)).__name__
+        key = (event, error, *(getattr(record, name, None) for name in _SUBJECT))
+        before = self._kept.pop(key, None)
         times = before.times + 1 if before else 1
-        self._kept[event, about] = Trouble(at=at, event=event, text=text, times=times)
+        self._kept[key] = RecentError(at=at, event=event, text=_text(record), times=times)
         if len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
 
-    def newest_first(self) -> tuple[Trouble, ...]:
+    def newest_first(self) -> tuple[RecentError, ...]:
         """
-        Return what was noted.
+        Return all errors that are kept.
         """
         return tuple(reversed(self._kept.values()))
 
     def last_since(self, moment: datetime) -> str | None:
         """
-        Return the last one in words, unless it is older than a moment.
+        Return the newest error as text, unless it is older than a moment.
         """
         last = next(reversed(self._kept.values()), None)
         return None if last is None or last.at < moment else f"{last.event} {last.text}"
 
 
-def about(record: Record) -> Hashable:
-    """
-    Return what makes a record the same as another one of its class.
-    """
-    return (type(getattr(record, "error", None)).__name__, *(getattr(record, name, None) for name in _ABOUT))
-
-
-def told(record: Record) -> str:
-    """
-    Return a record's fields in words.
-    """
+def _text(record: Record) -> str:
     values = ((field.name, getattr(record, field.name)) for field in fields(record))
     return " ".join(
-        f"{name}={value.rpartition('..')[2] if name == 'lease' else value!r}"
+        f"{name}={token_of(value) if name == 'lease' else value!r}"
         for name, value in values
         if value is not None
     )

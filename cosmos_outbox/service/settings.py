@@ -1,25 +1,38 @@
 """
-Settings: what the worker is told by its environment, each with its default and what it may be.
+Settings: the environment variables of the worker and of the command line, with their defaults and checks.
 """
 
 from __future__ import annotations
 
 import base64
+import difflib
+import os
 import re
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from math import nan
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from cosmos_outbox.adapters.cosmos.client import is_url
+from cosmos_outbox.adapters.cosmos.containers import shared_containers
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox.relay.routing import Routes, parse_routes
+from cosmos_outbox.relay.ttl import require_ttls
+from cosmos_outbox.service import otlp
 
 PREFIX = "OUTBOX_"
+AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _COSMOS_PARTS = ("AccountEndpoint", "AccountKey")
+_ONE_OF_EACH = (
+    ("cosmos_connection_string", "cosmos_endpoint"),
+    ("servicebus_connection_string", "servicebus_namespace"),
+)
 
 
 def _with_parts(*parts: str) -> AfterValidator:
@@ -28,10 +41,13 @@ def _with_parts(*parts: str) -> AfterValidator:
         missing = [part for part in parts if f"{part}=".casefold() not in text.casefold()]
         if secret is not None and missing:
             raise ValueError(
-                f"is no connection string: it lacks {' and '.join(f'{part}=…' for part in missing)}"
+                f"is not a connection string: it lacks {' and '.join(f'{part}=…' for part in missing)}"
             )
-        if parts == _COSMOS_PARTS and not _is_base64(_part(text, "AccountKey")):
-            raise ValueError("its AccountKey is not base64; copy it again")
+        if parts == _COSMOS_PARTS:
+            try:
+                base64.b64decode(_part(text, "AccountKey"), validate=True)
+            except ValueError:
+                raise ValueError("its AccountKey is not base64; copy it again") from None
         return secret
 
     return AfterValidator(check)
@@ -42,17 +58,9 @@ def _part(text: str, name: str) -> str:
     return next((value for key, _, value in pairs if key.casefold() == name.casefold()), "")
 
 
-def _is_base64(text: str) -> bool:
-    try:
-        base64.b64decode(text, validate=True)
-    except ValueError:
-        return False
-    return True
-
-
 class MessageFormat(StrEnum):
     """
-    What a message looks like.
+    The form of a message's body and properties.
     """
 
     PLAIN = "plain"  # the event's data as its body
@@ -87,12 +95,12 @@ def _start(text: object) -> object:
     if moment < datetime(1970, 1, 1, tzinfo=UTC):
         raise ValueError("must not be before 1970; say beginning")
     if moment > datetime.now(UTC):
-        raise ValueError("must not be in the future, for what is committed until then would never be sent")
+        raise ValueError("must not be in the future: events committed before it would never be sent")
     return moment
 
 
-def _https_url(text: str | None) -> str | None:
-    if text is not None and not text.startswith(("https://", "http://")):
+def _url(text: str | None) -> str | None:
+    if text is not None and not is_url(text):
         raise ValueError("must be a URL such as https://ACCOUNT.documents.azure.com")
     return text
 
@@ -103,14 +111,14 @@ def _host(text: str | None) -> str | None:
     return text
 
 
-# Longer than anybody waits, and shorter than what a clock cannot add.
+# At most a day: a clock cannot add arbitrarily large numbers.
 _Seconds = Annotated[float, Field(le=86_400, allow_inf_nan=False)]
-_LONGEST_TTL = 2_147_483_647  # that Cosmos DB takes
+_LONGEST_TTL = 2_147_483_647  # the largest that Cosmos DB accepts
 
 
 class Settings(BaseSettings):
     """
-    What the worker is told by its environment; every variable is `OUTBOX_` and the field's name in capitals.
+    The settings of a worker. Each field's variable is `OUTBOX_` and the field's name in capitals.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
@@ -119,11 +127,11 @@ class Settings(BaseSettings):
         default=None,
         description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
     )
-    cosmos_endpoint: Annotated[str | None, AfterValidator(_https_url)] = Field(
+    cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = Field(
         default=None,
         description="Cosmos DB account, reached with the default Azure credential (managed identity).",
     )
-    cosmos_database: str = Field(min_length=1, description="Database of both containers.")
+    cosmos_database: str = Field(min_length=1, description="Database of the containers.")
     cosmos_container: str = Field(min_length=1, description="Container of the entities and events.")
     lease_container: str = Field(
         default="leases", min_length=1, description="Container of the leases; must exist."
@@ -141,7 +149,7 @@ class Settings(BaseSettings):
     topic: Annotated[str, AfterValidator(_topic)] = Field(description="Topic that receives the events.")
     routes: Annotated[str | None, AfterValidator(_routes)] = Field(
         default=None,
-        description="Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. The topic takes the rest.",
+        description="Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest.",
     )
     batch_scope: BatchScope = Field(
         default=BatchScope.TOPIC,
@@ -158,44 +166,44 @@ class Settings(BaseSettings):
     )
     preflight: bool = Field(
         default=True,
-        description="Look at the topics at start and warn of what costs order or brings duplicates.",
+        description="Check the topics at start; log a warning where their configuration costs order or brings duplicates.",
     )
     event_ttl_seconds: int = Field(
         default=864_000,
         ge=1,
         le=_LONGEST_TTL,
-        description="Shortest time to live that events of this container are written with.",
+        description="Shortest time to live of the events in this container.",
     )
     tolerated_outage_seconds: int = Field(
         default=172_800,
         ge=0,
         le=_LONGEST_TTL,
-        description="Longest outage that must not lose events; the worker does not start where they live shorter.",
+        description="Longest outage that must not lose events. The worker does not start if events live shorter.",
     )
     delete_after_publish: str | None = Field(
         default=None,
-        description="Actions, with commas between, whose events are deleted once sent; * for all. Default: none.",
+        description="Actions, separated by commas, whose events are deleted once sent; * for all. Default: none.",
     )
     delete_keep_seconds: float = Field(
         default=120.0,
-        ge=60,  # ABSENCE_PROVES_FOR of the commits
+        ge=60,  # write.commit.ABSENCE_PROVES_FOR
         le=_LONGEST_TTL,
         allow_inf_nan=False,
-        description="How long such an event stays at least: a commit in doubt takes its absence for a proof that long.",
+        description="Minimum time a sent event is kept before deletion; commit recovery relies on it.",
     )
     parked_container: str | None = Field(
         default=None,
         min_length=1,
-        description="Container of parked keys; must exist. Without it a rejected event halts its lease.",
+        description="Container of parked keys; must exist. Without it, a rejected event halts its lease.",
     )
     parked_max_keys: int = Field(
         default=1000,
         ge=1,
-        le=2000,  # the lease names them, one document of 2 MB
-        description="Parked keys of one lease beyond which a rejection halts it; at most 2,000.",
+        le=2000,  # the lease names them, in one document of at most 2 MB
+        description="Most parked keys of one lease; one more rejection halts it. At most 2,000.",
     )
     parked_max_events: int = Field(
-        default=10_000, ge=1, description="Held events of one parked key beyond which its lease halts."
+        default=10_000, ge=1, description="Most held events of one parked key; one more halts its lease."
     )
 
     processor_name: str = Field(
@@ -208,18 +216,18 @@ class Settings(BaseSettings):
     )
     start: Annotated[Literal["beginning", "now"] | datetime, BeforeValidator(_start)] = Field(
         default="beginning",
-        description="Where the first leases begin, and ranges that get theirs later: beginning, now, or an ISO 8601 time that is past (UTC without a zone).",
+        description="Where new leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone).",
     )
     on_position_ahead: Literal["halt", "restart"] = Field(
         default="halt",
-        description="What becomes of a lease that lies ahead of its range, as after a restore: it halts with an alarm, or "
-        "begins again at the beginning of the feed.",
+        description="What happens to a lease whose position is ahead of its range, as after a restore: it halts with an "
+        "alarm, or restarts at the beginning of the feed.",
     )
-    page_size: int = Field(default=100, ge=1, le=1000, description="Changes asked for in one read.")
+    page_size: int = Field(default=100, ge=1, le=1000, description="Most changes in one read.")
     memory_mb: int = Field(
         default=512,
         ge=256,
-        description="MiB of memory that the worker is to stay below, as its container allows; two fifths are for changes.",
+        description="Memory limit of the worker's container in MiB; two fifths of it are for changes.",
     )
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
     max_poll_seconds: _Seconds = Field(
@@ -232,10 +240,10 @@ class Settings(BaseSettings):
         default=17.0, gt=0, description="Time between two renewals of a lease."
     )
     lease_expiration_seconds: _Seconds = Field(
-        default=60.0, ge=2, description="A lease not renewed for so long is free."
+        default=60.0, ge=2, description="A lease that was not renewed for this long is free."
     )
     grace_seconds: _Seconds = Field(
-        default=20.0, ge=0, description="How long SIGTERM waits for pages in the making."
+        default=20.0, ge=0, description="How long a drain waits for pages that are being handled."
     )
     health_host: str = Field(
         default="127.0.0.1",
@@ -243,20 +251,23 @@ class Settings(BaseSettings):
         description="Address of the health server; 0.0.0.0 in a container, so that probes reach it.",
     )
     health_port: int = Field(
-        default=8080, ge=0, le=65535, description="Port of the health server; 0 is any free one, see the log."
+        default=8080,
+        ge=0,
+        le=65535,
+        description="Port of the health server; 0 means any free port, which the log names.",
     )
     stalled_seconds: _Seconds = Field(
         default=60.0,
         gt=0,
-        description="A lease that did not move for so long makes the worker unready; at least two balancing passes.",
+        description="A lease that makes no progress for this long makes the worker unready; at least two balancing passes.",
     )
     lag_seconds: _Seconds = Field(
         default=15.0,
         gt=0,
-        description="Time between two looks at how much waits; each costs about a read for every lease.",
+        description="Time between two polls of what waits; each costs about one read for every lease.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Least severe log line."
+        default="INFO", description="Lowest level that is logged."
     )
     log_format: Literal["json", "text"] = Field(
         default="json", description="One JSON object a line, or plain text."
@@ -265,6 +276,142 @@ class Settings(BaseSettings):
     @property
     def signs_in(self) -> bool:
         """
-        Whether some service is reached with the default Azure credential.
+        Whether Cosmos DB or Service Bus is reached with the default Azure credential.
         """
         return self.cosmos_connection_string is None or self.servicebus_connection_string is None
+
+    @property
+    def topics(self) -> Routes:
+        """
+        Return which topics receive which events.
+        """
+        return parse_routes(self.routes or "", default=self.topic)
+
+    @property
+    def namespace(self) -> str | None:
+        """
+        Return the host of the Service Bus namespace, whichever setting names it.
+        """
+        secret = self.servicebus_connection_string
+        named = re.search(
+            "Endpoint=sb://([^;/]+)", secret.get_secret_value() if secret else "", re.IGNORECASE
+        )
+        return named[1] if named else self.servicebus_namespace
+
+
+class CommandSettings(Settings):
+    """
+    The same settings for the command line, where most commands need no Service Bus.
+    """
+
+    topic: Annotated[str, AfterValidator(_topic)] = Field(default="", description="See Settings.")
+
+
+def load(*, for_command: bool = False) -> Settings:
+    """
+    Read the settings from the environment.
+
+    Args:
+        for_command: Service Bus may be missing; a command that needs it calls `require_service_bus`. Defaults to False.
+
+    Raises:
+        ConfigurationError: one line for every error, each naming its variable; values are never shown.
+    """
+    errors, settings, invalid = [], None, frozenset[str]()
+    for names in _ONE_OF_EACH:
+        given = sum(bool(os.environ.get(_variable(name))) for name in names)
+        if given > 1 or (given == 0 and not (for_command and names == _ONE_OF_EACH[1])):
+            errors.append(_one_of(names, "give only one of them" if given else "one of them is required"))
+    if not for_command:
+        if (sink := os.environ.get(AZURE_MONITOR)) and "instrumentationkey=" not in sink.casefold():
+            errors.append(f"{AZURE_MONITOR}: is not a connection string: it lacks InstrumentationKey=…")
+        errors += otlp.errors_in(os.environ)
+    try:
+        settings = (CommandSettings if for_command else Settings)()
+    except ValidationError as failure:
+        found = failure.errors(include_url=False, include_context=False, include_input=False)
+        invalid = frozenset(str(one["loc"][0]) for one in found)
+        for one in found:
+            text = "is required" if one["type"] == "missing" else one["msg"].removeprefix("Value error, ")
+            errors.append(f"{_variable(str(one['loc'][0]))}: {text}")
+    fields = Settings.model_fields.items()
+    given_or_default = {
+        name: os.environ.get(_variable(name)) or field.get_default() for name, field in fields
+    }
+    errors += contradictions(given_or_default, invalid=invalid)
+    if errors or settings is None:
+        raise ConfigurationError("\n".join(sorted(errors)))
+    return settings
+
+
+def require_service_bus(settings: Settings) -> None:
+    """
+    Refuse the settings of a command that do not name a topic and its namespace.
+
+    Raises:
+        ConfigurationError: names the variable that is missing.
+    """
+    if not settings.topic:
+        raise ConfigurationError(f"{_variable('topic')}: is required")
+    if settings.servicebus_connection_string is None and settings.servicebus_namespace is None:
+        raise ConfigurationError(_one_of(_ONE_OF_EACH[1], "one of them is required"))
+
+
+def contradictions(values: Mapping[str, Any], *, invalid: Collection[str] = ()) -> list[str]:
+    """
+    Return one line for every two settings that contradict each other.
+
+    Args:
+        values: by the name of the field, as text or as a number.
+        invalid: fields whose values are errors by themselves, and are not compared.
+    """
+
+    def seconds(name: str) -> float:  # nan makes every comparison false
+        return nan if name in invalid else float(values[name])
+
+    errors = []
+    expiration, acquire = seconds("lease_expiration_seconds"), seconds("lease_acquire_seconds")
+    if seconds("lease_renew_seconds") * 2 > expiration:
+        errors.append(
+            f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS ({expiration:g})"
+        )
+    if seconds("stalled_seconds") < acquire * 2:
+        errors.append(
+            f"{PREFIX}STALLED_SECONDS: must be at least twice {PREFIX}LEASE_ACQUIRE_SECONDS ({acquire:g}), "
+            "or a healthy worker counts as unready between two balancing passes"
+        )
+    ttl, outage = seconds("event_ttl_seconds"), seconds("tolerated_outage_seconds")
+    if ttl < outage:
+        try:
+            require_ttls(
+                {f"{PREFIX}EVENT_TTL_SECONDS": timedelta(seconds=ttl)},
+                tolerated_outage=timedelta(seconds=outage),
+            )
+        except ConfigurationError as error:
+            errors.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
+    containers = ("cosmos_container", "lease_container", "parked_container")
+    named = {_variable(name): values[name] for name in containers if isinstance(values[name], str)}
+    return errors + shared_containers(named)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """
+    Return a sentence for every `OUTBOX_` variable that no setting reads: most likely a typing error.
+    """
+    known = {name.upper() for name in Settings.model_fields}
+    sentences = []
+    for name in sorted(environ):
+        short = name.removeprefix(PREFIX)  # the prefix alone would make any two names similar
+        if name.startswith(PREFIX) and short not in known:
+            near = difflib.get_close_matches(short, known, n=1)
+            hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+            sentences.append(f"{name} is not a setting of the worker{hint}")
+    return sentences
+
+
+def _variable(name: str) -> str:
+    return f"{PREFIX}{name.upper()}"
+
+
+def _one_of(names: Collection[str], text: str) -> str:
+    return f"{' or '.join(map(_variable, names))}: {text}"

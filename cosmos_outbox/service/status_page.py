@@ -1,14 +1,16 @@
 """
-The status page: a snapshot as HTML that needs nothing else, neither script nor style sheet nor image.
+The status page: a snapshot as one HTML page without scripts, style sheets or images.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 
+from cosmos_outbox.changefeed import LeaseLag, LeaseStatus
+from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.service.health import Snapshot
 
 REFRESH_SECONDS = 5
@@ -59,9 +61,9 @@ named {html.escape(snapshot.processor)}.</p>
 <h2 id="parked">Parked keys</h2>
 {_parked(snapshot)}
 <h2 id="errors">Last errors</h2>
-{_troubles(snapshot)}
+{_errors(snapshot)}
 </main>
-<footer>Seen at {_moment(snapshot.at)}; refreshes itself every {REFRESH_SECONDS} seconds.
+<footer>As of {_moment(snapshot.at)}; refreshes itself every {REFRESH_SECONDS} seconds.
 Machines read <a href="/livez">/livez</a>, <a href="/readyz">/readyz</a> and <a href="/metrics">/metrics</a>.</footer>
 </body>
 </html>
@@ -77,24 +79,20 @@ def _state(snapshot: Snapshot) -> str:
 
 def _figures(snapshot: Snapshot) -> str:
     lag = None if snapshot.unseen else snapshot.lag
-    damaged: Mapping[str, str] = snapshot.lag.damaged if snapshot.lag else {}
+    damaged = snapshot.lag.damaged if snapshot.lag else {}
     least = "at least " if damaged else ""
+    oldest_unknown = lag is None or not lag.age_known or (damaged and lag.oldest_age is None)
     figures = {
         "Running for": _duration(snapshot.at - snapshot.started_at),
         "Events sent": f"{snapshot.sent:,}",
         "Events a second, last minute": f"{snapshot.sent_per_second:,.1f}",
         "Leases of this worker": str(len({status.lease for status in snapshot.mine} - damaged.keys())),
         "Changes waiting, all leases": "unknown" if lag is None else f"{least}{lag.transactions:,}",
-        "Oldest unsent": "unknown"
-        if lag is None or not lag.age_known or (least and lag.oldest_age is None)
-        else f"{least}{_age(lag.oldest_age)}",
+        "Oldest unsent": "unknown" if lag is None or oldest_unknown else f"{least}{_age(lag.oldest_age)}",
         "Parked keys": "unknown" if snapshot.parked is None else f"{snapshot.parked.count:,}",
     }
-    return (
-        "<dl>"
-        + "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in figures.items())
-        + "</dl>"
-    )
+    items = (f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in figures.items())
+    return f"<dl>{''.join(items)}</dl>"
 
 
 def _leases(snapshot: Snapshot) -> str:
@@ -102,59 +100,55 @@ def _leases(snapshot: Snapshot) -> str:
     estimated = {lease.lease: lease for lease in snapshot.lag.leases} if snapshot.lag else {}
     damaged = snapshot.lag.damaged if snapshot.lag else {}
     rows = [
-        (_token(lease_id), "nobody", "unknown", "unknown", "damaged", mistake)
-        for lease_id, mistake in sorted(damaged.items())
+        (token_of(lease), "none", "unknown", "unknown", "damaged", error)
+        for lease, error in sorted(damaged.items())
     ]
-    for lease_id in sorted({*mine, *estimated} - damaged.keys()):
-        status, lag = mine.get(lease_id), estimated.get(lease_id)
+    for lease in sorted({*mine, *estimated} - damaged.keys()):
+        status, lag = mine.get(lease), estimated.get(lease)
         owner = snapshot.instance if status else (lag.owner if lag else None)
-        if snapshot.unseen:
-            lag = None
-        if status is None and owner == snapshot.instance:
-            state = "no longer of this worker"  # which knows it sooner than the next look shows
-        elif status is None and snapshot.unseen:
-            state = "unknown"
-        elif status is None:
-            state = "elsewhere" if owner else "nobody works on it"
-        elif status.stalled:
-            state = f"stands still for {_duration(timedelta(seconds=status.idle_seconds))}"
-        elif status.failed_attempts:
-            state = f"failing, attempt {status.failed_attempts + 1}"
-        else:
-            state = "draining" if status.draining else "moving"
-        rows.append(
-            (
-                _token(lease_id),
-                owner or "free",
-                "unknown" if lag is None else f"{lag.transactions:,}",
-                "unknown" if lag is None or not lag.age_known else _age(lag.oldest_age),
-                state,
-                (status.error or "") if status else "",
-            )
-        )
+        waiting, age = "unknown", "unknown"
+        if lag is not None and not snapshot.unseen:
+            waiting = f"{lag.transactions:,}"
+            age = _age(lag.oldest_age) if lag.age_known else age
+        state = _state_of(status, lag, snapshot)
+        error = (status.error if status else None) or ""
+        rows.append((token_of(lease), owner or "free", waiting, age, state, error))
     if not rows:
         return "<p>No lease is known yet.</p>"
     since = f" As of {_moment(snapshot.lag_at)}" if snapshot.lag_at else ""
     if snapshot.unseen:
-        since += (
-            f"; unknown since then, for {_duration(snapshot.unseen)}: what waited is older, and more may wait"
-        )
+        late = _duration(snapshot.unseen)
+        since += f"; unknown since then, for {late}: what waited is older, and more may wait"
     heads = ("Range", "Owner", "Waiting", "Oldest unsent", "State", "Error")
     return _table(f"All leases of the group.{since}{'.' if since else ''}", heads, rows, numbers={2, 3})
 
 
-def _token(lease_id: str) -> str:
-    return lease_id.rpartition("..")[2]
+def _state_of(status: LeaseStatus | None, lag: LeaseLag | None, snapshot: Snapshot) -> str:
+    if status is None:
+        owner = lag.owner if lag else None
+        if owner == snapshot.instance:
+            return "no longer of this worker"  # the worker knows before the next poll does
+        if snapshot.unseen:
+            return "unknown"
+        return "elsewhere" if owner else "no owner"
+    if status.stalled:
+        return f"stalled for {_duration(timedelta(seconds=status.idle_seconds))}"
+    if status.failed_attempts:
+        return f"failing, attempt {status.failed_attempts + 1}"
+    return "draining" if status.draining else "moving"
 
 
 def _parked(snapshot: Snapshot) -> str:
     parked = snapshot.parked
     if parked is None and snapshot.parked_at is not None:
         return f"<p>Unknown since {_moment(snapshot.parked_at)}; the last errors say why.</p>"
-    if parked is None or not parked.count:
-        return "<p>None.</p>" if parked else "<p>Not looked at, or no parked container is set.</p>"
+    if parked is None:
+        return "<p>Not polled yet, or no parked container is set.</p>"
+    if not parked.count:
+        return "<p>None.</p>"
     if not parked.keys and not parked.unreadable:
-        return f"<p>{parked.count:,} {'key' if parked.count == 1 else 'keys'}: <code>cosmos-outbox parked list</code> names them.</p>"
+        keys = f"{parked.count:,} {'key' if parked.count == 1 else 'keys'}"
+        return f"<p>{keys}: <code>cosmos-outbox parked list</code> names them.</p>"
     rows = [
         (
             key.partition_key,
@@ -165,21 +159,18 @@ def _parked(snapshot: Snapshot) -> str:
         )
         for key in parked.keys
     ]
-    rows += [(key, "unknown", "unknown", "", error) for key, error in sorted(parked.unreadable.items())]
+    rows += [(key, "unknown", "unknown", "", str(error)) for key, error in sorted(parked.unreadable.items())]
     heads = ("Partition key", "Held events", "Since", "Event that cannot be sent", "Error")
-    caption = "Set aside until somebody acts: cosmos-outbox parked release KEY."
+    caption = "Parked until an operator acts: cosmos-outbox parked release KEY."
     return _table(caption, heads, rows, numbers={1}, times={2})
 
 
-def _troubles(snapshot: Snapshot) -> str:
-    if not snapshot.troubles:
+def _errors(snapshot: Snapshot) -> str:
+    if not snapshot.errors:
         return "<p>None since the start.</p>"
-    rows = [
-        (_moment(trouble.at), trouble.event, f"{trouble.times:,}", trouble.text)
-        for trouble in snapshot.troubles
-    ]
+    rows = [(_moment(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors]
     heads = ("Last", "Event", "Times", "What")
-    return _table("Newest first; what says the same again is one line.", heads, rows, numbers={2}, times={0})
+    return _table("Newest first; an error that recurs is one line.", heads, rows, numbers={2}, times={0})
 
 
 def _table(
@@ -193,14 +184,12 @@ def _table(
     def kind(column: int) -> str:
         return f' class="{"n" if column in numbers else "time" if column in times else "text"}"'
 
+    def cells(row: Sequence[str]) -> str:
+        return "".join(f"<td{kind(column)}>{html.escape(text)}</td>" for column, text in enumerate(row))
+
     head = "".join(f'<th scope="col"{kind(column)}>{text}</th>' for column, text in enumerate(heads))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{kind(column)}>{html.escape(text)}</td>" for column, text in enumerate(row))
-        + "</tr>\n"
-        for row in rows
-    )
-    # Focusable, so that a table wider than the window can be scrolled by keyboard.
+    body = "".join(f"<tr>{cells(row)}</tr>\n" for row in rows)
+    # Focusable: a table wider than the window can be scrolled by keyboard.
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}"><table>'
         f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
@@ -214,7 +203,7 @@ def _moment(moment: datetime) -> str:
 def _stored_moment(stored: str) -> str:
     try:
         return _moment(datetime.fromisoformat(stored))
-    except ValueError:  # whoever wrote it
+    except ValueError:  # written by another program
         return stored
 
 

@@ -1,5 +1,5 @@
 """
-Telemetry: the worker's instruments, which make OpenTelemetry metrics of what hooks are told.
+Telemetry: the worker's OpenTelemetry instruments, a hook that counts records, and gauges of its health.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 
 
 class Telemetry:
     """
-    The worker's instruments; a hook. `observed` is what the gauges show, told from the event loop, read by any thread.
+    The worker's instruments; a hook. The event loop sets `observed`, what the gauges show; any thread reads it.
     """
 
     def __init__(self, provider: MeterProvider, *, topic: str) -> None:
@@ -68,7 +68,7 @@ class Telemetry:
         self._request_units = meter.create_counter(
             "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
         )
-        # From the start: a series that begins with its first event never rises, and wakes nobody up.
+        # From the start: an alert on a rise would miss a series that begins at 1.
         self._sent.add(0, self._destination)
         self.charged(0)
         for name in names_of(logging.ERROR):
@@ -119,148 +119,100 @@ def _error_of(record: PublishFailed | PageFailed) -> dict[str, str]:
 _Attributes = Mapping[str, str]
 _Count = Callable[[Any], tuple[int] | tuple[int, _Attributes]]
 _PLAIN: tuple[_Attributes, ...] = ({},)
-# Name, unit, description, the attributes that are known beforehand; and for each kind of record that is counted, how many
-# it stands for, and their attributes.
+# Name, unit, description, the attributes that are known beforehand; and for each kind of record, how much to add with
+# which attributes.
 _COUNTERS: tuple[tuple[str, str, str, tuple[_Attributes, ...], Mapping[type, _Count]], ...] = (
     (
-        "outbox.send.failures",
-        "{attempt}",
-        "Sends that are tried again.",
-        (),
-        {PublishFailed: lambda record: (1, _error_of(record))},
+        "outbox.send.failures", "{attempt}", "Sends that are tried again.",
+        (), {PublishFailed: lambda record: (1, _error_of(record))},
     ),
     (
-        "outbox.events.rejected",
-        "{event}",
-        "Refusals of an event that can never be sent.",
-        _PLAIN,
-        {EventRejected: lambda _: (1,)},
+        "outbox.events.rejected", "{event}", "Refusals of an event that can never be sent.",
+        _PLAIN, {EventRejected: lambda _: (1,)},
     ),
     (
-        "outbox.events.held",
-        "{event}",
-        "Later events put behind a parked one of their key.",
-        _PLAIN,
-        {EventsHeld: lambda record: (record.events,)},
+        "outbox.events.held", "{event}", "Later events held behind a parked one of their key.",
+        _PLAIN, {EventsHeld: lambda record: (record.events,)},
     ),
     (
-        "outbox.events.deleted",
-        "{event}",
-        "Events deleted after they were sent.",
-        _PLAIN,
-        {EventsDeleted: lambda record: (record.events,)},
+        "outbox.events.deleted", "{event}", "Events deleted after they were sent.",
+        _PLAIN, {EventsDeleted: lambda record: (record.events,)},
     ),
     (
-        "outbox.changes.handled",
-        "{change}",
-        "Changes read from the feed and done with.",
-        _PLAIN,
-        {PageHandled: lambda record: (record.changes,)},
+        "outbox.changes.handled", "{change}", "Changes that were read from the feed and handled.",
+        _PLAIN, {PageHandled: lambda record: (record.changes,)},
     ),
     (
-        "outbox.page.failures",
-        "{attempt}",
-        "Pages that are tried again.",
-        (),
-        {PageFailed: lambda record: (1, _error_of(record))},
+        "outbox.page.failures", "{attempt}", "Pages that are tried again.",
+        (), {PageFailed: lambda record: (1, _error_of(record))},
     ),
     (
-        "outbox.lease.halts",
-        "{halt}",
-        "Alarms: a range stands still until somebody acts.",
-        _PLAIN,
-        {LeaseHalted: lambda _: (1,)},
+        "outbox.lease.halts", "{halt}", "Alarms: a range is stalled until an operator acts.",
+        _PLAIN, {LeaseHalted: lambda _: (1,)},
     ),
     (
-        "outbox.lease.moves",
-        "{move}",
-        "Leases that came to this worker or left it.",
-        # As text: the SDK tells a member of an enumeration from the same text, and the exposition would have both.
+        "outbox.lease.moves", "{move}", "Leases that this worker acquired, released or lost.",
+        # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
         {
             LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
             LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),
         },
     ),
-)
+)  # fmt: skip
 
 
-# What was seen is no longer told once nobody can look any more, but for what is certain: that it gets older.
+def _gauge(value: float, **attributes: str) -> list[Observation]:
+    return [Observation(value, {f"outbox.{name}": text for name, text in attributes.items()} or None)]
+
+
+# When polling has failed for too long, the last values are not exported any more; age and headroom keep moving.
 
 
 def _lag(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag and not snapshot.unseen else ():
-        yield Observation(lease.transactions, {"outbox.lease": lease.token})
+        yield from _gauge(lease.transactions, lease=lease.token)
 
 
 def _ages(snapshot: Snapshot) -> Iterator[Observation]:
     for lease in snapshot.lag.leases if snapshot.lag else ():
-        if not lease.age_known:
-            continue
-        age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
-        yield Observation(age.total_seconds(), {"outbox.lease": lease.token})
+        if lease.age_known:
+            age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
+            yield from _gauge(age.total_seconds(), lease=lease.token)
 
 
-def _headroom(snapshot: Snapshot) -> Iterator[Observation]:
-    if snapshot.lag:
-        oldest = (snapshot.lag.oldest_age or timedelta(0)) + snapshot.unseen
-        yield Observation((snapshot.event_ttl - oldest).total_seconds())
+def _headroom(snapshot: Snapshot) -> Iterable[Observation]:
+    if snapshot.lag is None:
+        return ()
+    oldest = (snapshot.lag.oldest_age or timedelta(0)) + snapshot.unseen
+    return _gauge((snapshot.event_ttl - oldest).total_seconds())
 
 
-def _parked_keys(snapshot: Snapshot) -> Iterator[Observation]:
-    if snapshot.parked:
-        yield Observation(snapshot.parked.count)
+def _parked_events(snapshot: Snapshot) -> Iterable[Observation]:
+    if snapshot.parked is None or snapshot.parked.events is None:
+        return ()
+    return _gauge(snapshot.parked.events)
 
 
-def _parked_events(snapshot: Snapshot) -> Iterator[Observation]:
-    if snapshot.parked and snapshot.parked.events is not None:
-        yield Observation(snapshot.parked.events)
+def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
+    if snapshot.lag is None or snapshot.unseen:
+        return ()
+    return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
 
 
-def _unowned(snapshot: Snapshot) -> Iterator[Observation]:
-    if snapshot.lag and not snapshot.unseen:
-        yield Observation(sum(1 for lease in snapshot.lag.leases if not lease.owner))
-
-
-# Lag is told by every worker for all leases: whoever still runs tells of the leases of those that do not.
+# Every worker exports the lag of all leases: those that run report the leases of those that do not.
 _GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]], ...] = (
     ("outbox.lease.lag", "{transaction}", "Transactions that wait in a range, whoever owns its lease.", _lag),
-    (
-        "outbox.oldest_unsent.age",
-        "s",
-        "Age of the oldest change that waits, or may wait unseen, in a range; 0 where none does.",
-        _ages,
-    ),
-    (
-        "outbox.ttl.headroom",
-        "s",
-        "Time until the oldest change that waits may be deleted unsent (OUTBOX_EVENT_TTL_SECONDS less its age).",
-        _headroom,
-    ),
-    ("outbox.parked.keys", "{key}", "Partition keys that wait for an operator.", _parked_keys),
-    (
-        "outbox.parked.events",
-        "{event}",
-        "Events they hold, where there are not too many keys to count.",
-        _parked_events,
-    ),
-    ("outbox.leases.free", "{lease}", "Leases that nobody owns.", _unowned),
-    (
-        "outbox.leases.owned",
-        "{lease}",
-        "Leases of this worker.",
-        lambda snapshot: [Observation(len(snapshot.mine))],
-    ),
-    (
-        "outbox.leases.stalled",
-        "{lease}",
-        "Leases of this worker that stand still.",
-        lambda snapshot: [Observation(sum(lease.stalled for lease in snapshot.mine))],
-    ),
-    (
-        "outbox.worker.ready",
-        "1",
-        "1 where the worker is ready, else 0.",
-        lambda snapshot: [Observation(int(not snapshot.unready))],
-    ),
-)
+    ("outbox.oldest_unsent.age", "s",
+     "Age of the oldest change that waits, or may wait unseen, in a range; 0 if none does.", _ages),
+    ("outbox.ttl.headroom", "s",
+     "Time until the oldest change that waits may be deleted unsent (OUTBOX_EVENT_TTL_SECONDS less its age).", _headroom),
+    ("outbox.parked.keys", "{key}", "Partition keys that wait for an operator.",
+     lambda snapshot: _gauge(snapshot.parked.count) if snapshot.parked else ()),
+    ("outbox.parked.events", "{event}", "Events that parked keys hold, unless a key cannot be read.", _parked_events),
+    ("outbox.leases.free", "{lease}", "Leases without an owner.", _unowned),
+    ("outbox.leases.owned", "{lease}", "Leases of this worker.", lambda snapshot: _gauge(len(snapshot.mine))),
+    ("outbox.leases.stalled", "{lease}", "Leases of this worker that are stalled.",
+     lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine))),
+    ("outbox.worker.ready", "1", "1 if the worker is ready, else 0.", lambda snapshot: _gauge(not snapshot.unready)),
+)  # fmt: skip

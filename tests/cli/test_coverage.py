@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed.leases import Lease, new_lease
-from cosmos_outbox.cli.coverage import Overlap, gaps, overlaps
-from cosmos_outbox.cli.leases import SeenLease
+from cosmos_outbox.cli.doctor.coverage import Overlap, gaps, overlaps
+from cosmos_outbox.cli.leases.actions import ListedLease
 from cosmos_outbox.feed_range import FeedRange
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -60,13 +60,13 @@ def test_leases_with_keys_in_common_are_told_apart_from_a_split_in_progress(
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        ((SeenLease(lease=WHOLE), SeenLease(lease=OTHER)), ()),
-        ((SeenLease(lease=LEFT), SeenLease(lease=OTHER)), (FeedRange(min="20", max="40"),)),
-        ((SeenLease(lease=LEFT), SeenLease(lease=OTHER, mistake="so")), (FeedRange(min="20", max="40"),)),
-        ((SeenLease(lease=WHOLE), SeenLease(lease=OTHER, mistake="so")), ()),
+        ((ListedLease(lease=WHOLE), ListedLease(lease=OTHER)), ()),
+        ((ListedLease(lease=LEFT), ListedLease(lease=OTHER)), (FeedRange(min="20", max="40"),)),
+        ((ListedLease(lease=LEFT), ListedLease(lease=OTHER, error="so")), (FeedRange(min="20", max="40"),)),
+        ((ListedLease(lease=WHOLE), ListedLease(lease=OTHER, error="so")), ()),
     ],
 )
 def test_what_no_lease_covers_is_not_what_a_damaged_one_does(
-    seen: tuple[SeenLease, ...], expected: tuple[FeedRange, ...]
+    seen: tuple[ListedLease, ...], expected: tuple[FeedRange, ...]
 ) -> None:
     assert expected == gaps(PHYSICAL, seen)

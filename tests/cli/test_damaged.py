@@ -72,7 +72,7 @@ def test_status_shows_what_can_be_read_and_what_cannot(damaged: Local) -> None:
     first, second = seen["leases"]
     assert ("damaged", None) == (first["state"], first["waiting"])
     assert seen["waiting"] == second["waiting"] > 0
-    assert [MISTAKE in mistake for mistake in seen["mistakes"]] == [True]
+    assert [MISTAKE in mistake for mistake in seen["errors"]] == [True]
     assert ["worker-1"] == seen["workers"]
     text = damaged.run("status", code=1).stdout
     assert MISTAKE in text
@@ -178,7 +178,7 @@ def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Loc
     assert "unreadable" in outbox.run("parked", "list", code=1, **PARKED).stdout
     seen = outbox.json("status", code=1, **PARKED)
     assert (2, None) == (seen["parked_keys"], seen["parked_events"])
-    assert ["quarantined" in mistake for mistake in seen["mistakes"]] == [True]
+    assert ["quarantined" in mistake for mistake in seen["errors"]] == [True]
     outbox.pass_all()
     assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["left_out"]
     tamper(outbox, "ada", f"event.{ids[1]}", status="lost")
@@ -252,15 +252,15 @@ def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(
     outbox.commit("ada", "grace")
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
     seen = outbox.json("status", code=1)
-    assert any('stands at "5000"' in mistake for mistake in seen["mistakes"])
+    assert any('stands at "5000"' in mistake for mistake in seen["errors"])
     findings = outbox.json("doctor", code=2)["findings"]
     (finding,) = [one for one in findings if one["check"] == "position-ahead"]
     assert ("error", True) == (finding["severity"], "leases reset --to" in finding["fix"])
     # Also where nothing was marked yet, and where nothing but the mark tells of it.
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning"})
-    assert outbox.json("status", code=1)["mistakes"]
+    assert outbox.json("status", code=1)["errors"]
     damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})
-    assert outbox.json("status", code=1)["mistakes"]
+    assert outbox.json("status", code=1)["errors"]
     if cure == "reset":
         outbox.run("leases", "reset", "--to", "beginning", "--yes")
     else:
@@ -269,4 +269,4 @@ def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(
         outbox.run("leases", "import", file, "--yes")
     outbox.run("leases", "export", "--file", file)
     assert AHEAD not in Path(file).read_text()
-    assert [] == outbox.json("status")["mistakes"]
+    assert [] == outbox.json("status")["errors"]

@@ -167,7 +167,7 @@ def test_a_trial_whose_answer_is_lost_finds_its_own_document(outbox: Local):
 @pytest.mark.parametrize(
     ("container", "unknown"),
     [
-        ("data", {"read the change feed", "look at the leases"}),
+        ("data", {"read the change feed", "read the leases"}),
         ("leases", {"list leases", "create leases", "delete leases"}),
         ("parked", {"create parked keys", "delete parked keys"}),
     ],
@@ -245,7 +245,6 @@ def test_a_topic_that_only_a_route_names_is_looked_at_too(outbox: Local):
     ("wrong", "said"),
     [
         ({"OUTBOX_TOPIC": ""}, "OUTBOX_TOPIC"),
-        ({"OUTBOX_SERVICEBUS_CONNECTION_STRING": "garbage"}, "connection string"),
         ({"OUTBOX_SERVICEBUS_CONNECTION_STRING": ""}, "OUTBOX_SERVICEBUS_NAMESPACE"),
     ],
 )

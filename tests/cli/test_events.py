@@ -6,12 +6,8 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
-from azure.cosmos import PartitionKey
-from azure.cosmos.aio import DatabaseProxy
 
 from tests.cli.local import Local
 
@@ -46,7 +42,6 @@ def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembe
         "left_out": 0,
         "left_to_workers": False,
         "refused": [],
-        "resumed": False,
     } == alone.json("replay", "--since", "beginning", "--dry-run")
     assert 0 == alone.accepted
     assert 4 == alone.json("replay", "--since", "beginning", "--yes")["events"]
@@ -111,87 +106,3 @@ def test_a_processor_without_leases_is_not_taken_for_one_with_nothing_to_send(ou
 def test_replay_asks_first(outbox: Local):
     outbox.run("bootstrap")
     assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=1).stderr
-
-
-def test_an_interrupted_replay_goes_on_where_it_was(alone: Local, tmp_path):
-    alone.commit(*(f"contact-{number}" for number in range(60)))
-    alone.pass_all()
-    state = tmp_path / "state.json"
-    # One read gets all of the first range, and the next one is refused.
-    alone.steer("/cosmos/faults", operation="changefeed", container="data", status=403, skip=1)
-    alone.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1)
-    first = alone.accepted
-    assert 0 < first < 120
-    alone.steer_delete("/cosmos/faults")
-    again = alone.json("replay", "--since", "beginning", "--state", str(state), "--yes")
-    assert (True, 120 - first) == (again["resumed"], again["events"])
-    assert 120 == alone.accepted
-    assert not state.exists()
-
-
-def interrupted(outbox: Local, state: Path, **variables: str) -> dict[str, Any]:
-    """
-    Have a replay end after its first range; return what its state file holds.
-    """
-    outbox.commit(*map(str, range(8)))
-    outbox.pass_all()
-    outbox.steer("/cosmos/faults", operation="changefeed", container="data", status=403, skip=1)
-    outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1, **variables)
-    outbox.steer_delete("/cosmos/faults")
-    return dict(json.loads(state.read_text()))
-
-
-OTHERS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
-    ("since 'beginning'", ("--since", "2026-01-01"), {}),
-    ("key None", ("--key", "1"), {}),
-    ("action None", ("--action", "Grown"), {}),
-    ("topic 'events'", (), {"OUTBOX_TOPIC": "other"}),
-    ("routes ''", (), {"OUTBOX_ROUTES": "entity:contact=other"}),
-    ("namespace '127.0.0.1", (), {"OUTBOX_SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://other/;a=b"}),
-    ("outbox 'outbox", (), {"OUTBOX_COSMOS_CONTAINER": "data2"}),
-    ("outbox 'outbox", (), {"OUTBOX_PROCESSOR_NAME": "two"}),
-]
-
-
-def test_the_state_of_another_replay_is_refused_and_kept(outbox: Local, tmp_path: Path):
-    async def create(database: DatabaseProxy) -> None:
-        await database.create_container("data2", PartitionKey("/partitionKey"), default_ttl=-1)
-
-    outbox.on_database(create)
-    state = tmp_path / "state.json"
-    before = interrupted(outbox, state)
-    replay = ("replay", "--since", "beginning", "--state", str(state), "--yes")
-    for named, arguments, variables in OTHERS:
-        outbox.run("bootstrap", **variables)
-        said = outbox.run(*replay, *arguments, code=1, **variables).stderr
-        assert f"another replay, with {named}" in said
-    assert before == json.loads(state.read_text())
-    assert outbox.json(*replay)["resumed"]
-
-
-def test_a_file_that_is_no_state_is_refused(outbox: Local, tmp_path: Path):
-    state = tmp_path / "state.json"
-    asked = interrupted(outbox, state)["asked"]
-    positions: list[object] = [[1], {"00-FF": 7}, {"zz-yy": None}, {"00": None}]
-    for content in (
-        "[1]",
-        "nonsense",
-        *(json.dumps({"asked": asked, "position": position}) for position in positions),
-    ):
-        state.write_text(content)
-        result = outbox.run("replay", "--since", "beginning", "--state", str(state), "--yes", code=1)
-        assert "no state of a replay" in result.stderr or "no range of keys" in result.stderr
-
-
-@pytest.mark.parametrize("state", [".", "missing/state.json"])
-def test_a_state_that_cannot_be_kept_ends_a_replay_before_anything_is_sent(
-    outbox: Local, tmp_path, monkeypatch, state
-):
-    monkeypatch.chdir(tmp_path)
-    outbox.commit("ada")
-    outbox.pass_all()
-    before = outbox.accepted
-    assert (
-        "directory" in outbox.run("replay", "--since", "beginning", "--state", state, "--yes", code=1).stderr
-    )
-    assert before == outbox.accepted

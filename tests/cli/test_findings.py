@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
-from cosmos_outbox.cli.coverage import Overlap
-from cosmos_outbox.cli.findings import (
+from cosmos_outbox.cli.doctor.coverage import Overlap
+from cosmos_outbox.cli.doctor.rules import (
     ContainerDescription,
     LeaseDescription,
     Resources,

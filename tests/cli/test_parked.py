@@ -14,7 +14,7 @@ import pytest
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.cli.events import Wanted, read_events
+from cosmos_outbox.cli.events.feed import Wanted, read_events
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom

@@ -13,7 +13,7 @@ import pytest
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.changefeed.naming import in_use
-from cosmos_outbox.cli.renaming import rename_host
+from cosmos_outbox.cli.leases.renaming import rename_host
 from cosmos_outbox.errors import ConfigurationError, PreconditionFailed, StoreUnavailable, UsageError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, MonitoredContainer

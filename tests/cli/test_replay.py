@@ -12,8 +12,8 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.cli.events import Found, Position
-from cosmos_outbox.cli.replay import Replayed, replay, sending_to
+from cosmos_outbox.cli.events.feed import Found
+from cosmos_outbox.cli.events.replay import Replayed, replay, sending_to
 from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
@@ -23,21 +23,21 @@ EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))
 
 
 async def pages(*all_documents: Sequence[Document]) -> AsyncIterator[Found]:
-    for number, documents in enumerate(all_documents):
+    for documents in all_documents:
         events = tuple(found for found in map(stored_event, documents) if found is not None)
-        yield Found(documents=tuple(documents), events=events, position={"-FF": f'"{number}"'})
+        yield Found(documents=tuple(documents), events=events)
 
 
 async def replayed(
     broker: MemoryBroker, *, parked: ParkedKeys | None = None, per_second: float | None = None
-) -> tuple[Replayed, list[tuple[int, Position | None]]]:
-    told: list[tuple[int, Position | None]] = []
+) -> tuple[Replayed, list[int]]:
+    told: list[int] = []
     result = await replay(
         pages(EVENTS),
         sending_to(broker.publisher(lanes=1)),
         parked=parked,
         per_second=per_second,
-        done=lambda sent, position: told.append((sent, position)),
+        progress=told.append,
     )
     return result, told
 
@@ -91,16 +91,15 @@ async def test_events_that_are_refused_are_told_and_hold_up_nothing():
         (one.partition_key, one.event_id) for one in result.refused
     ]
     assert ["ada/3", "grace/1"] == sorted(taken(broker))
-    assert (2, {"-FF": '"0"'}) == told[-1]
+    assert 2 == told[-1]
 
 
 @pytest.mark.parametrize(("per_second", "arrived"), [(0.5, [0, 2, 4, 6]), (20, [0, 0, 0.1, 0.1])])
 async def test_events_are_sent_no_faster_than_asked_for_also_inside_a_page(per_second, arrived):
     broker = MemoryBroker(clock=asyncio.get_running_loop().time)
     began = asyncio.get_running_loop().time()
-    _, told = await replayed(broker, per_second=per_second)
+    await replayed(broker, per_second=per_second)
     assert arrived == [pytest.approx(one.at - began, abs=0.01) for one in broker.arrivals]
-    assert [None, {"-FF": '"0"'}] == [position for _, position in told][-2:], "a page is done as a whole"
 
 
 async def test_what_an_outage_delayed_is_not_caught_up_with_at_once():

@@ -22,7 +22,7 @@ from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ParkingFull
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.service.assembly import _parking, assembled, processor_options
+from cosmos_outbox.service.assembly import assembled, parking_of, processor_options
 from cosmos_outbox.service.settings import PREFIX, Settings
 from tests.service.site import Site, eventually, opened_site
 from tests.unit.relay.factories import batch, event
@@ -91,7 +91,7 @@ def relay_with(**limits: int) -> Relay:
     """
     Return a relay as the settings ask for it, to a topic that refuses the events of all keys but one.
     """
-    parking = _parking(settings_of(parked_container="parked", **limits), MemoryParked())
+    parking = parking_of(settings_of(parked_container="parked", **limits), MemoryParked())
     broker = MemoryBroker(rejects=lambda message: message.session_id != "fine")
     return Relay(broker.publisher(), parking=parking, notify=lambda _: None)
 

@@ -27,19 +27,19 @@ from cosmos_outbox.records import (
     PublishHalted,
     WatchFailed,
 )
-from cosmos_outbox.service.health import Identity, ParkedSeen, Phase, Vitals, reasons_against
+from cosmos_outbox.service.health import HealthState, Identity, ParkedSeen, Phase, reasons_against
 from tests.service.leases import status
 from tests.unit.changefeed.world import World, virtual_seconds
 
 IDENTITY = Identity(instance="w", processor="p", container="db/c", topic="t")
 
 
-def vitals(*leases: LeaseStatus) -> Vitals:
-    return Vitals(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
+def vitals(*leases: LeaseStatus) -> HealthState:
+    return HealthState(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
 
 
 def reasons(phase: Phase, *leases: LeaseStatus, unheard: float = 0.0) -> tuple[str, ...]:
-    return reasons_against(phase, leases, unheard_seconds=unheard, stalled_seconds=60)
+    return reasons_against(phase, leases, unlisted_seconds=unheard, stalled_seconds=60)
 
 
 def test_a_running_worker_is_ready_with_and_without_leases():
@@ -111,7 +111,7 @@ async def test_errors_are_kept_newest_first_and_only_the_last_of_them():
         error = BrokerUnavailable(f"busy {number}")
         watched(PageFailed(lease=f"p..{number}", attempt=1, delay_seconds=1, error=error))
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
-    troubles = watched.snapshot().troubles
+    troubles = watched.snapshot().errors
     assert 20 == len(troubles)
     assert "lane=0 event_id='e' partition_key='k' error=ValueError('large')" == troubles[0].text
     assert "busy 24" in troubles[1].text
@@ -124,20 +124,20 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
         watched(PublishHalted(lane=attempt % 8, error=TopicUnavailable(f"no topic, request {attempt}")))
         watched(PublishFailed(lane=0, attempt=attempt, delay_seconds=1, error=BrokerUnavailable("busy")))
         watched(WatchFailed(subject="what waits", error=StoreUnavailable(f"request {attempt}")))
-    found = [(trouble.event, trouble.times) for trouble in watched.snapshot().troubles]
+    found = [(trouble.event, trouble.times) for trouble in watched.snapshot().errors]
     assert [
         ("WatchFailed", 100),
         ("PublishFailed", 100),
         ("PublishHalted", 100),
         ("EventRejected", 1),
     ] == found
-    assert "request 100" in watched.snapshot().troubles[0].text
+    assert "request 100" in watched.snapshot().errors[0].text
 
 
 async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     still = status("7", stalled=True, idle_seconds=90.0)
-    watched = Vitals(
+    watched = HealthState(
         IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
     )
     watched(LeasesListed(owner="w"))
@@ -150,11 +150,11 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
 
 
 async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
-    watched = Vitals(
+    watched = HealthState(
         IDENTITY,
         leases=lambda _: (),
         stalled_after=timedelta(seconds=60),
-        look_every=timedelta(seconds=15),
+        poll_interval=timedelta(seconds=15),
     )
     assert timedelta(0) == watched.snapshot().unseen
     watched.measured(Lag(leases=()))
@@ -167,11 +167,11 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
 
 
 async def test_parked_keys_are_unknown_once_nobody_could_look_at_them_for_long():
-    watched = Vitals(
+    watched = HealthState(
         IDENTITY,
         leases=lambda _: (),
         stalled_after=timedelta(seconds=60),
-        look_every=timedelta(seconds=15),
+        poll_interval=timedelta(seconds=15),
     )
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
     seen = ParkedSeen(count=1, events=2)
@@ -190,7 +190,7 @@ async def test_what_another_thread_tells_is_noted_on_the_loop():
     blocked = LoopBlocked(task="lease 0", where="handler.py:7", seconds=3.0)
     await asyncio.to_thread(watched, blocked)
     await asyncio.sleep(0)
-    (trouble,) = watched.snapshot().troubles
+    (trouble,) = watched.snapshot().errors
     assert ("LoopBlocked", "handler.py:7" in trouble.text) == (trouble.event, True)
 
 
@@ -198,7 +198,7 @@ async def test_what_is_no_trouble_is_not_shown():
     watched = vitals()
     watched(LeaseAcquired(lease="p..0", owner="w", previous_owner=None))
     watched(LeaseClosed(lease="p..0", owner="w", reason="stopped"))
-    assert () == watched.snapshot().troubles
+    assert () == watched.snapshot().errors
 
 
 async def test_what_could_not_be_seen_of_one_lease_gets_older_while_the_others_are_seen():

@@ -15,7 +15,7 @@ from subprocess import run
 
 import pytest
 
-from cosmos_outbox.service.lifecycle import Aborted, run_until_signalled
+from cosmos_outbox.service.lifecycle import Aborted, run_beside, run_until_signalled
 from tests.service.site import Site, eventually, fetched, opened_site
 
 pytestmark = pytest.mark.looptime(False)
@@ -38,7 +38,7 @@ async def test_the_first_signal_drains_and_the_work_ends_by_itself():
         os.kill(os.getpid(), signal.SIGTERM)
         await asked.wait()
 
-    await run_until_signalled(work(), drain=asked.set, beside=forever())
+    await run_until_signalled(work(), drain=asked.set)
     assert asked.is_set()
 
 
@@ -58,7 +58,7 @@ async def test_a_second_signal_cancels_the_work():
             raise
 
     with pytest.raises(Aborted):
-        await run_until_signalled(work(), drain=lambda: None, beside=forever())
+        await run_until_signalled(work(), drain=lambda: None)
     assert cancelled
 
 
@@ -73,7 +73,7 @@ async def test_signals_that_come_together_ask_once():
         await asked.wait()
         await asyncio.sleep(1)
 
-    await run_until_signalled(work(), drain=asked.set, beside=forever())
+    await run_until_signalled(work(), drain=asked.set)
     assert asked.is_set()
 
 
@@ -82,14 +82,14 @@ async def test_what_fails_beside_the_work_ends_it_with_the_cause():
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await run_until_signalled(forever(), drain=lambda: None, beside=fail())
+        await run_beside(forever(), fail())
 
 
 async def test_signals_are_the_programs_own_again_afterwards():
     async def nothing() -> None:
         pass
 
-    await run_until_signalled(nothing(), drain=lambda: None, beside=forever())
+    await run_until_signalled(nothing(), drain=lambda: None)
     assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 

@@ -24,8 +24,8 @@ from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesListed, Record, WatchFailed
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.service.health import Identity, Snapshot, Vitals
-from cosmos_outbox.service.polling import look_at_parked, watch
+from cosmos_outbox.service.health import HealthState, Identity, Snapshot
+from cosmos_outbox.service.polling import parked_in, poll
 from tests.unit.relay.factories import batch, event
 from tests.unit.relay.test_parked import tampered
 from tests.unit.relay.test_parking import place
@@ -40,7 +40,7 @@ async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
     )
     await relay(batch(event("a", 1), event("a", 2), event("b", 1)))
     before = store.documents()
-    seen = await look_at_parked(ParkedKeys(store), unreadable=pytest.fail)
+    seen = await parked_in(ParkedKeys(store))
     assert (2, 3) == (seen.count, seen.events)
     assert {"a", "b"} == {key.partition_key for key in seen.keys}
     assert before == store.documents()
@@ -50,7 +50,10 @@ async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_th
     keys = ParkedKeys(MemoryParked())
     for number in range(101):
         await keys.park(f"k{number}", reason="a test")
-    seen = await look_at_parked(keys, unreadable=pytest.fail)
+    watched = vitals()
+    watched.seen_parked(await parked_in(keys))
+    seen = watched.snapshot().parked
+    assert seen is not None
     assert (101, 0, ()) == (seen.count, seen.events, seen.keys)
 
 
@@ -63,11 +66,11 @@ async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
     )
     await relay(batch(event("a", 1), event("b", 1)))
     await tampered(store, KEY_ID, place("a"), lambda document: document.update({"state": "quarantined"}))
-    errors: list[ParkingError] = []
-    seen = await look_at_parked(ParkedKeys(store), unreadable=errors.append)
+    seen = await parked_in(ParkedKeys(store))
     assert (2, None) == (seen.count, seen.events)
     assert ["b"] == [key.partition_key for key in seen.keys]
-    assert {"a": str(errors[0])} == seen.unreadable
+    assert ["a"] == list(seen.unreadable)
+    assert "quarantined" in str(seen.unreadable["a"])
     with pytest.raises(ParkingError, match="quarantined"):
         await ParkedKeys(store).list()
 
@@ -97,7 +100,7 @@ async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(chan
         for _ in range(3):
             await failures.acquire()
     seen = watched.snapshot()
-    assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.troubles]
+    assert [("WatchFailed", 3)] == [(trouble.event, trouble.times) for trouble in seen.errors]
     assert 2 == (seen.parked.count if seen.parked else None)
 
 
@@ -141,8 +144,8 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
     assert "could not be listed for 61 s" in told[-1].unready[0]
 
 
-def vitals() -> Vitals:
-    return Vitals(
+def vitals() -> HealthState:
+    return HealthState(
         Identity(instance="w", processor="p", container="c", topic="t"),
         leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
@@ -151,7 +154,7 @@ def vitals() -> Vitals:
 
 @asynccontextmanager
 async def watching(
-    watched: Vitals,
+    watched: HealthState,
     *,
     notify: Hook,
     feed: MemoryContainer | None = None,
@@ -163,13 +166,13 @@ async def watching(
     """
     async with asyncio.TaskGroup() as group:
         task = group.create_task(
-            watch(
+            poll(
                 "p",
                 feed=feed or MemoryContainer(),
                 leases=MemoryLeases(),
                 parked=parked or MemoryParked(),
                 every=timedelta(seconds=1),
-                vitals=watched,
+                health=watched,
                 observe=observe,
                 notify=notify,
             )

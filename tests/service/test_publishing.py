@@ -13,7 +13,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox import NotFound, Outbox
 from cosmos_outbox.service.assembly import assembled
-from cosmos_outbox.service.environment import load
+from cosmos_outbox.service.settings import load
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from examples.contacts.domain import Contact, Name

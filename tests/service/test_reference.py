@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cosmos_outbox import records as instrumentation
 from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
 from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.health import Identity, ParkedSeen, Vitals
+from cosmos_outbox.service.health import HealthState, Identity, ParkedSeen
 from cosmos_outbox.service.main import EXIT_CODES
 from cosmos_outbox.service.settings import PREFIX, Settings
 from cosmos_outbox.service.telemetry import Telemetry
@@ -90,7 +90,7 @@ def used(telemetry: Telemetry) -> None:
     """
     lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
     identity = Identity(instance="w", processor="p", container="c", topic="t")
-    vitals = Vitals(
+    vitals = HealthState(
         identity,
         leases=lambda _: (status(),),
         stalled_after=timedelta(1),

@@ -13,9 +13,8 @@ import pytest
 from cosmos_outbox.changefeed import OnPositionAhead
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.service.assembly import processor_options
-from cosmos_outbox.service.environment import load, unknown_variables
 from cosmos_outbox.service.otlp import Signal, destination, unsupported_in
-from cosmos_outbox.service.settings import PREFIX, Settings
+from cosmos_outbox.service.settings import PREFIX, Settings, load, unknown_variables
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 
 KEY = "c2VjcmV0LWtleQ=="

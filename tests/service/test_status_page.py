@@ -19,7 +19,7 @@ import pytest
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.documents import Failure, ParkedKey
 from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
-from cosmos_outbox.service.recent_errors import Trouble
+from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.status_page import page_of
 from tests.service.leases import status
 from tests.service.site import eventually, opened_site
@@ -70,7 +70,7 @@ SNAPSHOT = Snapshot(
     parked_at=None,
     sent=12345,
     sent_per_second=41.25,
-    troubles=(),
+    errors=(),
     unready=(),
 )
 
@@ -113,7 +113,7 @@ def test_it_shows_leases_owners_lag_and_throughput():
         "9 min",
         "worker-2",
         "free",
-        "nobody works on it",
+        "no owner",
         "moving",
         "elsewhere",
         "5 min",
@@ -129,7 +129,7 @@ def test_a_lease_that_stands_still_is_named_with_its_error():
     assert {
         "Not ready",
         "Lease 0 did not move for 200 s.",
-        "stands still for 3 min",
+        "stalled for 3 min",
         "BrokerUnavailable('down')",
     } <= set(page.texts)
     assert ["alert"] == [tag["role"] for tag in page.all("div") if "state bad" == tag.get("class")]
@@ -149,7 +149,7 @@ def test_a_damaged_lease_is_named_with_its_mistake_and_nobody_counts_as_its_owne
     failing = status("7", stalled=True, error="so")
     text = page_of(replace(SNAPSHOT, lag=lag, mine=(MOVING, failing)))
     (row,) = [line for line in text.splitlines() if ">7<" in line]
-    assert ["7", "nobody", "unknown", "unknown", "damaged", "Lease 'p..7' is damaged."] == Page(row).texts
+    assert ["7", "none", "unknown", "unknown", "damaged", "Lease 'p..7' is damaged."] == Page(row).texts
     texts = Page(text).texts
     assert {"at least 73", "at least 9 min"} <= set(texts)
     assert "1" == texts[texts.index("Leases of this worker") + 1]
@@ -179,7 +179,7 @@ def test_times_are_shown_to_the_second_in_utc():
     snapshot = replace(SNAPSHOT, at=AT.astimezone(timezone(timedelta(hours=2))))
     text = page_of(replace(snapshot, parked=ParkedSeen(count=2, keys=(key, stranger))))
     assert {"2026-11-21 07:30:00 UTC", "yesterday"} <= set(Page(text).texts)
-    assert "Seen at 2026-11-21 12:00:00 UTC;" in text
+    assert "As of 2026-11-21 12:00:00 UTC;" in text
     assert "+00:00" not in text
 
 
@@ -187,7 +187,7 @@ def test_errors_and_names_are_escaped():
     nasty = '"><script>alert(1)</script>'
     page = Page(page_of(replace(
         SNAPSHOT, instance=nasty, topic=nasty, container=nasty, processor=nasty, unready=(nasty,),
-        troubles=(Trouble(at=AT, event=nasty, text=nasty),),
+        errors=(RecentError(at=AT, event=nasty, text=nasty),),
         lag=Lag(leases=(waiting(nasty, nasty, 1, None),)),
     )))  # fmt: skip
     assert [] == page.all("script")
@@ -241,8 +241,8 @@ def test_what_nobody_could_look_at_for_long_is_unknown_and_a_lease_that_was_lost
 
 
 def test_an_error_that_is_told_again_and_again_is_one_line_with_its_number():
-    trouble = Trouble(at=AT, event="PublishHalted", text="no topic", times=1200)
-    assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, troubles=(trouble,)))).texts)
+    trouble = RecentError(at=AT, event="PublishHalted", text="no topic", times=1200)
+    assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, errors=(trouble,)))).texts)
 
 
 @pytest.fixture

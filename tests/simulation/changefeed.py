@@ -21,7 +21,7 @@ from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.bootstrap import EVERY_KEY
 from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.changefeed.position import AHEAD, lsn_of
-from cosmos_outbox.cli.leases import reset_leases
+from cosmos_outbox.cli.leases.actions import reset_leases
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind

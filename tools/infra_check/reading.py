@@ -12,7 +12,7 @@ import os
 import sys
 
 _READERS = {
-    "worker": ("cosmos_outbox.service.environment", "load"),
+    "worker": ("cosmos_outbox.service.settings", "load"),
     "api": ("examples.contacts.settings", "Settings"),
     "subscriber": ("examples.contacts.settings", "SubscriberSettings"),
 }

@@ -13,7 +13,7 @@ import pytest
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.cli.replay import sending_to
+from cosmos_outbox.cli.events.replay import sending_to
 from cosmos_outbox.errors import (
     AccessDenied,
     BrokerUnavailable,

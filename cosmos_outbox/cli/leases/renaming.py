@@ -1,5 +1,5 @@
 """
-Renaming: have the leases of a processor lie under the account's own name, whichever of its names they were created under.
+Renaming: move the leases of a processor to the account's own name, whichever of its names they were created under.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.changefeed.leases import BEGINNING, START, Lease, lease_prefix
 from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.position import lsn_of
-from cosmos_outbox.cli.leases import Change, leases_in, refuse_if_owned
+from cosmos_outbox.cli.leases.actions import Change, leases_in, refuse_if_owned
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document, LeaseStore, Listing, MonitoredContainer
 
@@ -27,17 +27,17 @@ async def rename_host(
     dry_run: bool = False,
 ) -> tuple[Change, ...]:
     """
-    Move leases to the account's own name, each with its position: first all are created, then the old ones deleted.
+    Move leases to the account's own name, each with its position: first create all, then delete the old ones.
 
-    So it can be repeated wherever it ended: until then workers refuse to start. Of two leases of one range, which two sets
-    of workers wrote, the earlier position counts: what one of them sent since is sent again, and nothing is lost.
+    An interrupted call can be repeated; until then workers refuse to start. If two sets of workers wrote leases of one
+    range, the earlier position counts: events sent since are sent again, and none is lost.
 
     Args:
         container: under the account's own name.
 
     Raises:
         UsageError: a worker owns a lease.
-        ConfigurationError: a lease is damaged; or which of two comes first cannot be told.
+        ConfigurationError: a lease is damaged; or which of two positions is earlier cannot be decided.
         PreconditionFailed, Conflict: another program wrote a lease meanwhile.
     """
 
@@ -63,12 +63,12 @@ async def rename_host(
     if dry_run:
         return changes
     marks = [one for source in sources for one in source.documents if one["id"].endswith(".info")]
-    if marks:  # first, for a worker that finds no mark creates leases
+    if marks:  # first: a worker that finds no mark creates leases
         await _create_mark(f"{prefix}.info", marks, target, store)
     for token, lease in wanted.items():
         await _put(_renamed(lease, f"{prefix}..{token}"), there.get(token), store)
     for source in sources:
-        # The marks before the leases, by which the old name is found again.
+        # The marks first: a repeated call finds the old name by its leases.
         for document in sorted(source.documents, key=lambda one: not one["id"].endswith(_MARKS)):
             routing = str(document.get("partitionKey", document["id"]))
             await store.delete(document["id"], routing, etag=document["_etag"])
@@ -85,7 +85,7 @@ def _merged(one: Mapping[str, Lease], other: Mapping[str, Lease]) -> dict[str, L
     Return the leases of both, by token.
 
     Raises:
-        ConfigurationError: leases of other ranges share keys, or which of two comes first cannot be told.
+        ConfigurationError: leases of other ranges share keys, or which of two positions is earlier cannot be decided.
     """
     for mine in _only_in(one, other):
         for theirs in _only_in(other, one):
@@ -112,7 +112,7 @@ def _earlier(one: Lease, other: Lease) -> Lease:
 
 def _position(lease: Lease) -> int | str | None:
     """
-    Return where a lease goes on: a number in the feed, or the text that says it.
+    Return where a lease goes on: a number in the feed, or the text that the lease has instead.
     """
     if lease.continuation is None:
         start = lease.properties.get(START, BEGINNING)
@@ -123,8 +123,8 @@ def _position(lease: Lease) -> int | str | None:
 
 def _undecided(one: Lease, other: Lease, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Leases {one.id!r} and {other.id!r} {why}, so that nobody can tell where to go on. While no worker runs, export "
-        "both, delete the set that is to be given up, and run this again."
+        f"Leases {one.id!r} and {other.id!r} {why}, so it cannot be decided where to go on. While no worker runs, export "
+        "both, delete one set, and run this again."
     )
 
 
@@ -152,6 +152,6 @@ async def _create_mark(mark_id: str, marks: Iterable[Document], target: Listing,
     if mark_id not in {document["id"] for document in target.documents}:
         by_id = await store.partitioned_by_id()
         chosen = [str(mark[START]) for mark in marks if START in mark]
-        start = {START: chosen[0]} if chosen else {}  # where leases that are created later begin
+        start = {START: chosen[0]} if chosen else {}  # where later leases begin
         routing = {} if by_id else {"partitionKey": mark_id}
         await store.create({"id": mark_id, **routing, **start})

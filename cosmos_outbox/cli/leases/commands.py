@@ -1,11 +1,10 @@
 """
-`cosmos-outbox leases`: list, export, import and reset the leases of a processor.
+`cosmos-outbox leases`: list, export, import, reset and rename the leases of a processor.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,23 +12,22 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from cosmos_outbox.cli.leases import (
+from cosmos_outbox.changefeed.leases import without_system_fields
+from cosmos_outbox.cli.leases.actions import (
     Change,
-    exported,
     import_leases,
+    listed_in,
     reset_leases,
     row_of,
-    seen_in,
     start_named,
 )
-from cosmos_outbox.cli.output import confirm, print_json, print_mistakes, print_rows, readable_time
-from cosmos_outbox.cli.renaming import rename_host
-from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, seconds
-from cosmos_outbox.cli.target import opened, target_of
+from cosmos_outbox.cli.leases.renaming import rename_host
+from cosmos_outbox.cli.output import NO_LEASES, confirm, print_errors, print_json, print_rows, readable_time
+from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, opened, seconds
 from cosmos_outbox.errors import ConfigurationError
 
 app = typer.Typer(
-    help="Leases: how far each range of the container is, and who works on it.", no_args_is_help=True
+    help="Leases: the position of each range of the container, and its owner.", no_args_is_help=True
 )
 
 
@@ -37,23 +35,21 @@ app = typer.Typer(
 @command
 async def list_(*, expiration: Expiration = 60, as_json: AsJson = False) -> None:
     """
-    Show all leases. Exit code 1 where one is damaged; the others are shown.
+    Show all leases. Exit code 1 if one is damaged; the others are shown.
     """
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    leases = seen_in(listing)
-    rows = [row_of(lease, listing.read_at, seconds(expiration)) for lease in leases]
+    rows = [row_of(listed, listing.read_at, seconds(expiration)) for listed in listed_in(listing)]
+    errors = [row["error"] for row in rows if row["error"]]
     if as_json:
         print_json(rows)
     else:
-        shown = [
-            {name: value for name, value in row.items() if name not in ("id", "error")}
-            | {"start": readable_time(row["start"])}
-            for row in rows
-        ]
-        print_rows(shown, empty="There are no leases yet; the first worker, or `bootstrap`, creates them.")
-        print_mistakes(lease.mistake for lease in leases)
-    if any(lease.mistake for lease in leases):
+        for row in rows:
+            del row["id"], row["error"]
+            row["start"] = readable_time(row["start"])
+        print_rows(rows, empty=NO_LEASES)
+        print_errors(errors)
+    if errors:
         raise typer.Exit(FAILED)
 
 
@@ -63,26 +59,26 @@ async def export(
     *,
     file: Annotated[Path | None, typer.Option(help="Where to. Defaults to standard output.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", show_default=False, help="As always: it has no other form.")
+        bool, typer.Option("--json", show_default=False, help="No effect: it always writes JSON.")
     ] = True,
 ) -> None:
     """
     Write all leases as a JSON array: a backup that `import` restores.
 
-    One that is damaged is left out, for a backup of it would restore the damage: it is named on standard error, and
-    the exit code is 1.
+    A damaged lease is left out, for its backup would restore the damage: standard error names it, and the exit code is 1.
     """
-    async with opened(target_of(os.environ)) as outbox:
-        leases = seen_in(await outbox.leases.list(f"{await outbox.prefix()}.."))
-    text = json.dumps(exported(seen.lease for seen in leases if not seen.mistake), indent=2) + "\n"
+    async with opened() as outbox:
+        listed = listed_in(await outbox.leases.list(f"{await outbox.prefix()}.."))
+    text = (
+        json.dumps([without_system_fields(one.lease.raw) for one in listed if not one.error], indent=2) + "\n"
+    )
     if file is None:
         sys.stdout.write(text)
     else:
         file.write_text(text)
-    damaged = [seen.mistake for seen in leases if seen.mistake]
-    for mistake in damaged:
-        sys.stderr.write(f"Left out: {mistake}\n")
-    if damaged:
+    errors = [one.error for one in listed if one.error]
+    print_errors(errors, to_stderr=True, prefix="Left out: ")
+    if errors:
         raise typer.Exit(FAILED)
 
 
@@ -97,14 +93,13 @@ async def import_(
     as_json: AsJson = False,
 ) -> None:
     """
-    Put exported leases in place, while no worker runs.
+    Restore exported leases, while no worker runs. This is also how a damaged lease is repaired.
 
-    Ranges go on from where they were when they were exported: what was sent since is sent again. One that split since
-    is put back as a whole, and the leases of its parts are deleted; the worker that takes it divides it again. This is
-    also how a damaged lease is mended.
+    Ranges go on from where they were at the export: events sent since are sent again. A range that has split since is
+    restored as a whole, and the leases of its children are deleted; the worker that takes it splits it again.
     """
     documents = _documents(file)
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         act = partial(
             import_leases,
             documents,
@@ -112,7 +107,7 @@ async def import_(
             store=outbox.leases,
             expiration=seconds(expiration),
         )
-        question = f"Replace the leases of {outbox.target.processor!r} by those of {file}?"
+        question = f"Replace the leases of {outbox.settings.processor_name!r} by those of {file}?"
         await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -127,12 +122,12 @@ async def reset(
     as_json: AsJson = False,
 ) -> None:
     """
-    Have all ranges read again from a start, while no worker runs.
+    Make all ranges begin again at a start, while no worker runs.
 
-    An earlier start sends events again; a later one leaves out what is not sent yet.
+    An earlier start sends events again; a later one leaves out events that are not sent yet.
     """
     start = start_named(to)
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         act = partial(
             reset_leases,
             start,
@@ -140,7 +135,7 @@ async def reset(
             store=outbox.leases,
             expiration=seconds(expiration),
         )
-        question = f"Reset all leases of {outbox.target.processor!r} to {to}?"
+        question = f"Reset all leases of {outbox.settings.processor_name!r} to {to}?"
         await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -156,20 +151,20 @@ async def rename_host_command(
     """
     Move leases to the account's own name, while no worker runs.
 
-    Workers of other programs, and of this one before it asked the account, named leases after the endpoint they were given,
-    such as a regional one. Each range goes on where it was; of two leases of one range the earlier position counts, and
-    what was sent since is sent again. Can be repeated wherever it was interrupted.
+    Other programs name leases after the endpoint they were given, such as a regional one. Each range goes on where it was;
+    of two leases of one range the earlier position counts, and events sent since are sent again. An interrupted command can
+    be repeated.
     """
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         container = await outbox.feed.describe()
         act = partial(
             rename_host,
             container,
-            processor_name=outbox.target.processor,
+            processor_name=outbox.settings.processor_name,
             store=outbox.leases,
             expiration=seconds(expiration),
         )
-        question = f"Rename the leases of {outbox.target.processor!r} to {container.account_host}?"
+        question = f"Rename the leases of {outbox.settings.processor_name!r} to {container.account_host}?"
         await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -188,7 +183,7 @@ class _Act(Protocol):
 
 
 async def _carry_out(act: _Act, question: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    # Whatever speaks against it is said before anybody is asked.
+    # Errors are reported before the question.
     changes = await act(dry_run=True)
     if not dry_run:
         confirm(question, yes=yes)

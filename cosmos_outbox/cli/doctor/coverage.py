@@ -1,5 +1,5 @@
 """
-Coverage: which keys no lease covers, and which have two leases; pure functions of what was seen.
+Coverage: which keys no lease covers, and which have two leases; pure functions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import combinations
 from cosmos_outbox.changefeed.bootstrap import uncovered
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.changefeed.splits import descends
-from cosmos_outbox.cli.leases import SeenLease
+from cosmos_outbox.cli.leases.actions import ListedLease
 from cosmos_outbox.feed_range import FeedRange
 
 
@@ -21,28 +21,28 @@ class Overlap:
     """
     Two leases that have keys in common.
 
-    unfinished: the first was being replaced by the second, as after a split, and whoever did that is gone.
+    unfinished: the second is a child of the first; the worker that split the range ended before it deleted the first.
     """
 
     tokens: tuple[str, str]
     unfinished: bool
 
 
-def gaps(physical: Sequence[FeedRange], seen: Sequence[SeenLease]) -> tuple[FeedRange, ...]:
+def gaps(physical: Sequence[FeedRange], listed: Sequence[ListedLease]) -> tuple[FeedRange, ...]:
     """
-    Return what no lease covers; not what a damaged one does, nor anything where that cannot be told.
+    Return what no lease covers; nothing if a damaged lease does not say what it covers.
     """
-    damaged = [one.lease.range for one in seen if one.mistake]
+    damaged = [one.lease.range for one in listed if one.error]
     if None in damaged:
         return ()
     known = [feed_range for feed_range in damaged if feed_range is not None]
-    missing = uncovered(physical, [one.lease for one in seen if not one.mistake])
+    missing = uncovered(physical, [one.lease for one in listed if not one.error])
     return tuple(left for gap in missing for left in gap.without(known))
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
     """
-    Return which leases have keys in common, but for those that a worker is about to replace by others.
+    Return which leases have keys in common, except those that their owner is splitting.
     """
     found = []
     for one, other in combinations(leases, 2):

@@ -1,12 +1,12 @@
 """
-`cosmos-outbox parked`: look at partition keys that are set aside, and send or drop what they hold.
+`cosmos-outbox parked`: show parked partition keys, and send or drop the events that they hold.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,19 +14,18 @@ from typing import Annotated, Any
 import typer
 
 from cosmos_outbox.cli.output import confirm, counted, print_json, print_rows, readable_time
-from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
-from cosmos_outbox.cli.sending import opened_publisher
-from cosmos_outbox.cli.target import Opened, opened, target_of
+from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command, opened
 from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
 from cosmos_outbox.parking.documents import BY_HAND, ParkedEvent, ParkedKey
+from cosmos_outbox.service.polling import parked_in
 
 app = typer.Typer(
-    help="Partition keys that are set aside because one of their events cannot be sent.", no_args_is_help=True
+    help="Partition keys that are parked because one of their events cannot be sent.", no_args_is_help=True
 )
 
 Key = Annotated[str, typer.Argument(help="The partition key.")]
 _SHOWN_CHARACTERS = 500
-_NAMES = ("id", "action")  # by which consumers, routes and filters know an event
+_NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
 _COLUMNS = ("key", "state", "held", "parked_at", "event", "error", "attempts")
 
 
@@ -34,20 +33,18 @@ _COLUMNS = ("key", "state", "held", "parked_at", "event", "error", "attempts")
 @command
 async def list_(*, as_json: AsJson = False) -> None:
     """
-    Show all parked keys, those parked first in front. Exit code 1 where one cannot be read; it is shown last.
+    Show all parked keys, oldest first. Exit code 1 if one cannot be read; it is shown last.
     """
-    async with opened(target_of(os.environ)) as outbox:
-        keys, unreadable = await seen_keys(outbox)
-    rows = [_key_row(key) for key in keys]
+    async with opened() as outbox:
+        parked = await parked_in(await outbox.parked_keys())
+    rows = [_key_row(key) for key in parked.keys]
     rows += [
-        {**dict.fromkeys(_COLUMNS), "key": key, "state": "unreadable", "error": error}
-        for key, error in sorted(unreadable.items())
+        {**dict.fromkeys(_COLUMNS), "key": key, "state": "unreadable", "error": str(error)}
+        for key, error in sorted(parked.unreadable.items())
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_rows([_shown(row) for row in rows], empty="No key is parked.")
-    if unreadable:
+    shown = rows if as_json else [_shown(row) for row in rows]
+    print_rows(shown, empty="No key is parked.", as_json=as_json)
+    if parked.unreadable:
         raise typer.Exit(FAILED)
 
 
@@ -57,11 +54,10 @@ async def show(key: Key, *, as_json: AsJson = False) -> None:
     """
     Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
 
-    The records of a key that was released since are shown as well. Exit code 1 where an event cannot be read; it is shown
-    last.
+    The records of a key that was released are shown as well. Exit code 1 if an event cannot be read; it is shown last.
     """
     damaged: dict[str, ParkingError] = {}
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         keys = await outbox.parked_keys()
         try:
             parked = await keys.show(key, unreadable=damaged.__setitem__)
@@ -95,20 +91,19 @@ async def release(
     as_json: AsJson = False,
 ) -> None:
     """
-    Send what a key holds, in order, and hand the key back to the workers. Exit code 1 where it stays parked.
-
-    Where another release of the key was killed, this one waits for half a minute and goes on in its place.
+    Send what a key holds, in order, and hand the key back to the workers. Exit code 1 if it stays parked.
     """
     data = None if edited is None else _object(edited)
-    target = target_of(os.environ)
-    async with opened(target) as outbox:
+    async with AsyncExitStack() as stack:
+        outbox = await stack.enter_async_context(opened())
         keys = await outbox.parked_keys()
         parked = await keys.find(key)
         if data is not None and (first := await keys.first_held(key)) is not None:
             _require_named(data, first)
         confirm(f"Send the {counted(parked.held, 'held event')} of {key!r}?", yes=yes)
-        async with opened_publisher(target) as publisher:
-            released = await (await outbox.parked_keys(publisher)).release(key, edited=data)
+        bus = await stack.enter_async_context(outbox.service_bus())
+        publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
+        released = await (await outbox.parked_keys(publisher=publisher)).release(key, edited=data)
     failure = released.failure
     if as_json:
         print_json({"key": key, "sent": released.sent, "failure": asdict(failure) if failure else None})
@@ -128,17 +123,17 @@ async def release(
 async def park(
     key: Key,
     *,
-    reason: Annotated[str, typer.Option(help="Why it is set aside; shown in the list.")],
+    reason: Annotated[str, typer.Option(help="Why the key is parked; shown in the list.")],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """
-    Set a key aside by hand: from then on the workers hold its events, in order, until it is released.
+    Park a key by hand: the workers hold its events, in order, until it is released.
 
-    They look every 15 seconds; what they send until then is sent. It also helps where a worker cannot go on because of
-    one key, and has not parked it by itself.
+    They poll every 15 seconds; events that they send before are sent. This also helps if a worker is stalled by one key and
+    has not parked it by itself.
     """
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         keys = await outbox.parked_keys()
         confirm(f"Hold all further events of {key!r}?", yes=yes)
         parked = await keys.park(key, reason=reason)
@@ -156,14 +151,14 @@ async def drop(
     key: Key,
     event: Annotated[str, typer.Argument(help="The id of a held event.")],
     *,
-    reason: Annotated[str, typer.Option(help="Why it is given up; kept with the event.")],
+    reason: Annotated[str, typer.Option(help="Why the event is given up; kept with it.")],
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """
     Give one held event up for good; it stays in the parked store as a record. The key stays parked.
     """
-    async with opened(target_of(os.environ)) as outbox:
+    async with opened() as outbox:
         keys = await outbox.parked_keys()
         confirm(f"Never send event {event!r} of {key!r}?", yes=yes)
         await keys.drop(key, event, reason=reason)
@@ -171,18 +166,6 @@ async def drop(
         print_json({"key": key, "event": event, "dropped": True})
     else:
         typer.echo(f"Event {event!r} is dropped. Release {key!r} to send what it still holds.")
-
-
-async def seen_keys(outbox: Opened) -> tuple[Sequence[ParkedKey], Mapping[str, str]]:
-    """
-    Return the parked keys, and what is wrong with each of those that cannot be read.
-    """
-    unreadable: dict[str, str] = {}
-
-    def note(key: str, error: ParkingError) -> None:
-        unreadable[key] = str(error)
-
-    return await (await outbox.parked_keys()).list(unreadable=note), unreadable
 
 
 def _key_row(key: ParkedKey) -> dict[str, Any]:
@@ -206,7 +189,7 @@ def _event_row(event: ParkedEvent) -> dict[str, Any]:
         "parked_at": event.parked_at,
         "closed_at": event.closed_at,
         "note": event.note,
-        "data": event.event.get("data"),  # null where the event was too large to be copied
+        "data": event.event.get("data"),  # null if the event was too large to be copied
         "original": event.original,
     }
 
@@ -226,7 +209,7 @@ def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(data: object) -> str:
-    # An event is parked for its size more often than for anything else.
+    # Most events that are parked are too large.
     text = json.dumps(data, ensure_ascii=False)
     if len(text) <= _SHOWN_CHARACTERS:
         return text
@@ -235,7 +218,7 @@ def _shortened(data: object) -> str:
 
 def _require_named(data: Mapping[str, Any], event: ParkedEvent) -> None:
     """
-    Refuse a payload without the names that the committed one has; other programs' events may have none.
+    Refuse a payload without the names that the committed one has; events of other programs may have none.
     """
     committed = event.original or event.data
     missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]

@@ -1,5 +1,5 @@
 """
-Replay: send events again, as they were sent: without those that were dropped, and with the payloads they were given.
+Replay: send events again as they were sent, without dropped events, and with edited payloads.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from cosmos_outbox.cli.events import Found, Position
+from cosmos_outbox.cli.events.feed import Found
 from cosmos_outbox.errors import MessageRejected
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import EventStatus
@@ -25,9 +25,10 @@ _EVERY_REFUSAL = 10**9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """
-    What a replay did; left out are events that were dropped, or are held.
+    What a replay did.
 
-    left_to_workers: there are changes that the workers have not come to yet.
+    left_out: how many events were not sent because they were dropped, or are held.
+    left_to_workers: there are events that the workers have not sent yet.
     """
 
     sent: int
@@ -42,7 +43,7 @@ async def replay(
     *,
     parked: ParkedKeys | None,
     per_second: float | None,
-    done: Callable[[int, Position | None], None],
+    progress: Callable[[int], None],
 ) -> Replayed:
     """
     Send the events of pages again; go on behind those that are refused.
@@ -51,8 +52,8 @@ async def replay(
         pages: what to send.
         send: sends events and returns those that are refused.
         parked: knows which events were dropped or sent with another payload.
-        per_second: at most so many; those of a tenth of a second at once.
-        done: told again and again how many were sent and, behind each page, up to where.
+        per_second: the highest rate; a tenth of it is sent at once. Defaults to None: no limit.
+        progress: called with the number of events sent so far.
     """
     loop = asyncio.get_running_loop()
     sent = left_out = 0
@@ -68,19 +69,17 @@ async def replay(
             rejected = await send(chunk)
             refused += rejected
             sent += len(chunk) - len(rejected)
-            done(sent, None)
+            progress(sent)
             if per_second is not None:
-                # From the start of this chunk: what an outage delayed must not be caught up with at once.
+                # From the start of this chunk: time lost in an outage is not made up for at once.
                 await asyncio.sleep(max(0.0, began + len(chunk) / per_second - loop.time()))
-        done(sent, page.position)
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 
 def sending_to(publisher: Publisher) -> Send:
     """
-    Return what sends events to a topic: the same messages under the same ids, in order per partition key.
+    Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.
     """
-
     refused: dict[tuple[str, str], EventRejected] = {}
 
     def hear(record: Record) -> None:
@@ -88,7 +87,7 @@ def sending_to(publisher: Publisher) -> Send:
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    # Every refusal is believed: nothing is parked by a replay, and it goes on behind what is refused.
+    # Every refusal counts: a replay parks nothing, and goes on behind a refused event.
     relay = Relay(JudgedPublisher(publisher, believed=_EVERY_REFUSAL), notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
@@ -97,7 +96,7 @@ def sending_to(publisher: Publisher) -> Send:
             left = tuple(one for one in documents if (one["partitionKey"], one["id"]) not in refused)
             try:
                 await relay(ChangeBatch(lease="replay", documents=left))
-            except MessageRejected:  # each time, one event at least of each key that is not sent to its end
+            except MessageRejected:  # each time at least one event of each key that is not sent to its end
                 continue
             return tuple(refused.values())
 
@@ -106,7 +105,7 @@ def sending_to(publisher: Publisher) -> Send:
 
 async def _as_sent(documents: Sequence[Document], parked: ParkedKeys) -> Sequence[Document]:
     """
-    Return the events of a page as they were sent; those that were dropped, or are held, are not among them.
+    Return the events of a page as they were sent, without those that were dropped, or are held.
     """
     ids: dict[str, list[str]] = {}
     for document in documents:

@@ -1,5 +1,5 @@
 """
-Trials: do with a document made for it what an identity has to be allowed to do with those of a container.
+Permissions: try the operations that an identity needs, on a document made for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 
 class Operation(StrEnum):
     """
-    What somebody does with documents, in the order in which it is tried.
+    An operation on documents, in the order in which they are tried.
     """
 
     CREATE = "create"
@@ -30,22 +30,22 @@ class Operation(StrEnum):
     DELETE = "delete"
 
 
-# Leases are listed as well; whoever looks at them finds out.
+# Leases are also listed; reading them shows whether that is allowed.
 OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
 OF_PARKED_KEYS = tuple(operation for operation in Operation if operation is not Operation.UPSERT)
 OF_APPLICATIONS = tuple(Operation)
 
-# What the service says when it is busy, or nothing: no word about what an identity may do.
+# The service is busy or does not answer, which says nothing about permissions.
 UNANSWERED = (TooManyRequests, StoreUnavailable)
 
 
-async def refusals(
+async def denied_operations(
     container: ContainerProxy, operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, OutboxError], ...]:
     """
-    Try operations, in their order, and return those that were refused, or failed.
+    Try operations, in their order; return those that were refused, or failed.
 
-    Where the service stays busy or silent, it is not asked for more than to delete the document.
+    Once the service is busy or does not answer, only the deletion is tried.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
     attempts = _attempts(container, name)
@@ -56,7 +56,7 @@ async def refusals(
             continue
 
         async def attempt(call: Callable[[], Awaitable[object]] = attempts[operation]) -> None:
-            # That there is no such document, or that there is one by now, is said only to who may have it.
+            # 404 and 409 are only returned to an authorised caller, so here they count as success.
             with suppress(NotFound, Conflict):
                 async with translated(document_ids=[name]):
                     await call()
@@ -70,7 +70,7 @@ async def refusals(
 
 
 def _attempts(container: ContainerProxy, name: str) -> Mapping[Operation, Callable[[], Awaitable[object]]]:
-    # Right for both partition key paths; and gone by itself, where time to live is on, if it may not be deleted.
+    # Fits both partition key paths. If it may not be deleted, its time to live removes it.
     document = {"id": name, "partitionKey": name, "ttl": 60}
 
     async def query() -> None:

@@ -1,0 +1,260 @@
+"""
+Inspect: read the live resources of an outbox, and try what a worker or an application has to be allowed to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from azure.core.exceptions import AzureError
+from azure.cosmos.aio import ContainerProxy
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
+from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
+from cosmos_outbox.changefeed.partitions import located
+from cosmos_outbox.cli.doctor.coverage import gaps, overlaps
+from cosmos_outbox.cli.doctor.permissions import (
+    OF_APPLICATIONS,
+    OF_LEASES,
+    OF_PARKED_KEYS,
+    UNANSWERED,
+    Operation,
+    denied_operations,
+)
+from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescription, Resources
+from cosmos_outbox.cli.leases.actions import listed_in
+from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.ports import ChangeFeed, StartFrom
+from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.polling import parked_in
+
+_SECONDS = 15.0
+_SECONDS_A_RANGE = 5.0
+# Each call makes several requests, which have limits of their own.
+_SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
+_BY_PARTITION_KEY = ("/partitionKey",)
+
+
+async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
+    """
+    Return the resources as they are; what could not be read is among the refused or unanswered operations.
+
+    Args:
+        outbox: the open connection.
+        expiration: a lease not written for this long is free.
+    """
+    found = await _begun(outbox)
+    data, deletes = found.data, outbox.settings.delete_after_publish is not None
+    found.deletes = deletes
+    container = await _container(outbox.lease_container, found)
+    found.lease_container = container
+    if data.known and container.known:
+        read_feed = partial(_read_any_range, outbox.feed)
+        allowed = await _tried("read the change feed", lambda: repeated(read_feed, _SEVERAL), found)
+        # A feed that does not answer says nothing about the leases. Leases under two names are not one set to read.
+        if (allowed or not found.denied) and await _names(outbox, found) and len(found.hosts) <= 1:
+            await _leases(outbox, expiration, found)
+    if container.partition_key in (("/id",), _BY_PARTITION_KEY):
+        await _try_documents("leases", outbox.lease_container, OF_LEASES, found)
+    if deletes and data.known:
+        await _try_documents("events", outbox.data, [Operation.DELETE], found)
+    if outbox.parked is not None:
+        found.parked = await _container(outbox.parked, found)
+        # The resource id of the data container names the keys that are ours.
+        usable = data.known and found.parked.partition_key == _BY_PARTITION_KEY
+        if usable and await _try_documents("parked keys", outbox.parked, OF_PARKED_KEYS, found):
+            await _tried("list parked keys", partial(_parked_keys, outbox, outbox.parked, found), found)
+    await _topics(outbox, found)
+    return found
+
+
+async def inspect_for_application(outbox: Connection) -> Resources:
+    """
+    Return what a program needs that commits events: its container, and what it may do there.
+    """
+    found = await _begun(outbox)
+    if found.data.partition_key == _BY_PARTITION_KEY:
+        await _try_documents("entities and events", outbox.data, OF_APPLICATIONS, found)
+    return found
+
+
+async def _begun(outbox: Connection) -> Resources:
+    found = Resources(data=ContainerDescription(name=outbox.data.id))
+    found.data = await _container(outbox.data, found)
+    found.several_write_regions = has_several_write_regions(outbox.client)
+    return found
+
+
+async def _read_any_range(feed: ChangeFeed) -> None:
+    """
+    Read one range of the feed: one that is throttled or silent says nothing about the others.
+
+    Raises:
+        StoreError: the feed may not be read; or no range answered, for the reason that the last one gave.
+    """
+    container_rid = (await feed.describe()).container_rid
+    failure: OutboxError = StoreUnavailable()
+    for one in await feed.physical_ranges():
+        try:
+            async with asyncio.timeout(_SECONDS_A_RANGE):
+                await feed.read_page(
+                    one, container_rid=container_rid, continuation=None, start=StartFrom.NOW, max_items=1
+                )
+        except TimeoutError:
+            failure = StoreUnavailable(f"No answer in {_SECONDS_A_RANGE:g} s.")
+        except (*UNANSWERED, RangeGone) as error:
+            failure = error
+        else:
+            return
+    raise failure
+
+
+async def _container(container: ContainerProxy, found: Resources) -> ContainerDescription:
+    async def read() -> Mapping[str, Any]:
+        async with translated():
+            return await container.read()
+
+    try:
+        properties = await repeated(read, RetryOptions())
+    except (NotFound, ConfigurationError):
+        return ContainerDescription(name=container.id, exists=False)
+    except UNANSWERED as error:
+        _note(found, f"read container {container.id!r}", error)
+        return ContainerDescription(name=container.id, answered=False)
+    except OutboxError as error:
+        return ContainerDescription(name=container.id, error=str(error))
+    return ContainerDescription(
+        name=container.id,
+        partition_key=tuple(properties["partitionKey"]["paths"]),
+        default_ttl=properties.get("defaultTtl"),
+    )
+
+
+async def _names(outbox: Connection, found: Resources) -> bool:
+    """
+    Find under which names the processor has leases of the container, and which other processors have.
+    """
+
+    async def read() -> None:
+        container = await repeated(outbox.feed.describe, _SEVERAL)
+        name = outbox.settings.processor_name
+        found.hosts, found.other_processors = [
+            await repeated(partial(read, container, processor_name=name, leases=outbox.leases), _SEVERAL)
+            for read in (hosts_of_leases, others_on)
+        ]
+        found.account_host = container.account_host
+
+    return await _tried("list leases", read, found)
+
+
+async def _leases(outbox: Connection, expiration: timedelta, found: Resources) -> None:
+    async def read() -> None:
+        prefix = await repeated(outbox.prefix, _SEVERAL)
+        listing = await repeated(lambda: outbox.leases.list(f"{prefix}.."), _SEVERAL)
+        now = listing.read_at
+        skew = datetime.now(UTC) - now
+        physical = await repeated(outbox.feed.physical_ranges, _SEVERAL)
+        unplaced = listed_in(listing)
+        placed, _ = await located([one.lease for one in unplaced], physical, outbox.feed)
+        listed = [replace(one, lease=lease) for one, lease in zip(unplaced, placed, strict=True)]
+        processor = outbox.settings.processor_name
+        lag = await repeated(
+            lambda: estimate_lag(processor, feed=outbox.feed, leases=outbox.leases), _SEVERAL
+        )
+        waiting = {lease.lease: lease.transactions for lease in lag.leases}
+        whole = [one.lease for one in listed if not one.error]
+        found.leases = tuple(
+            LeaseDescription(
+                token=lease.token,
+                worked_on=not lease.expired(now, expiration),
+                transactions=waiting.get(lease.id, 0),
+            )
+            for lease in whole
+        )
+        found.damaged_leases = tuple(one.error for one in listed if one.error)
+        found.leases_ahead = tuple(lag.ahead.values())
+        found.overlaps = overlaps(whole, now=now, expiration=expiration)
+        missing = gaps(physical, listed) if listed else ()
+        found.uncovered_ranges = tuple(f"{gap.min or '0'}-{gap.max}" for gap in missing)
+        found.clock_skew = skew
+        found.unanswered += tuple(
+            (f"read what waits for lease {name}", reason) for name, reason in lag.unseen.items()
+        )
+
+    await _tried("read the leases", read, found)
+
+
+async def _parked_keys(outbox: Connection, container: ContainerProxy, found: Resources) -> None:
+    parked = await parked_in(await outbox.parked_keys())
+    found.damaged_keys = tuple(map(str, parked.unreadable.values()))
+    ours = outbox.settings.processor_name, (await outbox.feed.describe()).container_rid
+    scopes = await repeated(CosmosParked(container).scopes, RetryOptions())
+    found.strange_keys = {
+        f"processor {processor!r}"
+        if container_rid == ours[1]
+        else f"processor {processor!r} of another container ({container_rid})": keys
+        for (processor, container_rid), keys in sorted(scopes.items())
+        if (processor, container_rid) != ours
+    }
+
+
+async def _try_documents(
+    what: str, container: ContainerProxy, operations: Sequence[Operation], found: Resources
+) -> bool:
+    denied = await denied_operations(container, operations)
+    for operation, error in denied:
+        _note(found, f"{operation} {what}", error)
+    return not denied
+
+
+async def _topics(outbox: Connection, found: Resources) -> None:
+    try:
+        async with outbox.service_bus() as bus:
+            for topic in outbox.settings.topics.topics:
+                await _tried(f"send to topic {topic!r}", partial(_open_link, bus, topic), found)
+    except ConfigurationError as error:
+        fix = "Set it as the workers need it; they do not start without it."
+        found.topics = Inspection(misses=(Miss(check="topic", message=str(error), fix=fix),))
+        return
+    found.topics = await outbox.inspect_topics()
+
+
+async def _open_link(bus: ServiceBusClient, topic: str) -> None:
+    # An empty call opens no link; creating a batch does, and the batch is then thrown away.
+    sender = bus.get_topic_sender(topic)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await sender.create_message_batch()
+    except TimeoutError:
+        raise StoreUnavailable(f"no answer in {_SECONDS:g} s") from None
+    finally:
+        await sender.close()
+
+
+async def _tried(operation: str, attempt: Callable[[], Awaitable[None]], found: Resources) -> bool:
+    try:
+        await attempt()
+    except (OutboxError, AzureError) as error:
+        _note(found, operation, error)
+        return False
+    return True
+
+
+def _note(found: Resources, operation: str, error: Exception) -> None:
+    reason = (operation, str(error).splitlines()[0])
+    if isinstance(error, (*UNANSWERED, ServiceBusServerBusyError)):
+        found.unanswered += (reason,)
+    else:
+        found.denied += (reason,)

@@ -1,0 +1,164 @@
+"""
+`cosmos-outbox events tail` and `cosmos-outbox replay`: watch events as they are committed, and send them again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cosmos_outbox.changefeed.leases import Lease
+from cosmos_outbox.cli.events.feed import Wanted, read_events, sent_up_to
+from cosmos_outbox.cli.events.replay import Replayed, Send, replay, sending_to
+from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_named
+from cosmos_outbox.cli.output import clock_time, confirm, counted, print_errors, print_json
+from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command, opened
+from cosmos_outbox.documents import StoredEvent
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.ports import Document, StartFrom
+from cosmos_outbox.records import EventRejected
+from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.settings import require_service_bus
+
+app = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
+
+Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
+Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
+
+
+@app.command()
+@command
+async def tail(
+    *,
+    since: Annotated[str, typer.Option(help="beginning, now, or a time.")] = "now",
+    key: Key = None,
+    action: Action = None,
+    follow: Annotated[bool, typer.Option(help="Go on with new events.")] = True,
+    poll_seconds: Annotated[
+        float, typer.Option(min=0.05, max=LONGEST_SECONDS, help="Time between two polls of new events.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Print events as they are committed; one line each, with --json a JSON object each.
+    """
+    start = start_named(since)
+    refuse_future(start, datetime.now(UTC))
+    wanted = Wanted(partition_key=key, action=action)
+    async with opened() as outbox:
+        pages = read_events(outbox.feed, start=start, wanted=wanted, follow=poll_seconds if follow else None)
+        async for found in pages:
+            for event in found.events:
+                if as_json:
+                    print_json(asdict(event))
+                else:
+                    sys.stdout.write(_line(event))
+                    sys.stdout.flush()
+
+
+def _line(event: StoredEvent) -> str:
+    written = clock_time(datetime.fromtimestamp(event.written_at, UTC))
+    return f"{written}  {event.partition_key}  {event.action}  {event.id}  {json.dumps(event.data, ensure_ascii=False)}\n"
+
+
+@command
+async def replay_command(
+    *,
+    since: Annotated[str, typer.Option(help="beginning, or a time such as 2026-11-21T08:00:00Z.")],
+    key: Key = None,
+    action: Action = None,
+    rate: Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Most events a second.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Send events again that are still in the container, with the same message ids, in order per partition key.
+
+    The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive after newer
+    events of their key: consumers have to accept that. Events that the workers have not sent yet are left to them. If
+    OUTBOX_PARKED_CONTAINER is set, events that were dropped or are held are left out, and one that was released with an
+    edited payload is sent with that. Exit code 1 if the topic refuses events; the others are sent.
+    """
+    start = start_named(since)
+    wanted = Wanted(partition_key=key, action=action)
+    async with AsyncExitStack() as stack:
+        outbox = await stack.enter_async_context(opened())
+        up_to = sent_up_to(await _leases_to_replay(outbox, start))
+        parked = await outbox.parked_keys() if outbox.parked else None
+        send: Send = _send_nothing
+        if not dry_run:
+            require_service_bus(outbox.settings)
+            confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
+            bus = await stack.enter_async_context(outbox.service_bus())
+            send = sending_to(await stack.enter_async_context(outbox.publisher(bus, lanes=1)))
+        columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
+        with Progress(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("replay", total=None)
+            replayed = await replay(
+                read_events(outbox.feed, start=start, wanted=wanted, up_to=up_to),
+                send,
+                parked=parked,
+                per_second=None if dry_run else rate,
+                progress=lambda sent: bar.update(task, completed=sent),
+            )
+    _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
+    if replayed.refused:
+        raise typer.Exit(FAILED)
+
+
+async def _send_nothing(_: Sequence[Document]) -> Sequence[EventRejected]:
+    return ()
+
+
+async def _leases_to_replay(outbox: Connection, start: StartFrom | datetime) -> tuple[Lease, ...]:
+    """
+    Return the leases, which say what is sent already.
+
+    Raises:
+        UsageError: there are none, or no event can have been written since the start.
+    """
+    listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+    refuse_future(start, listing.read_at)
+    if start is StartFrom.NOW:
+        raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
+    if leases := leases_in(listing):
+        return leases
+    raise UsageError(
+        f"Processor {outbox.settings.processor_name!r} has no leases, so it is not known what its workers have sent. Set "
+        "OUTBOX_PROCESSOR_NAME to the workers' value."
+    )
+
+
+def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None:
+    refused = [
+        {"key": one.partition_key, "event": one.event_id, "error": str(one.error)} for one in replayed.refused
+    ]
+    if as_json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "events": replayed.sent,
+                "left_out": replayed.left_out,
+                "left_to_workers": replayed.left_to_workers,
+                "refused": refused,
+            }
+        )
+        return
+    lines = [f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}."]
+    if replayed.left_out:
+        lines.append(f"{replayed.left_out} left out: they were dropped, or are held.")
+    if replayed.left_to_workers:
+        lines.append("The workers are behind: what they have not sent yet is left to them.")
+    print_errors(
+        [*lines, *(f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused)]
+    )

@@ -1,0 +1,261 @@
+"""
+Actions on leases: list, export, import and reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cosmos_outbox.changefeed.leases import START, Lease, from_document, range_of, start_property, token_of
+from cosmos_outbox.changefeed.position import AHEAD, BEHIND
+from cosmos_outbox.cli.output import NO_LEASES, clock_time, readable_time
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
+
+_FIRST_YEAR = 1971  # the service counts from 1970; one year is room for any time zone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What a command did, or would do, with one lease.
+    """
+
+    lease: str
+    done: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLease:
+    """
+    A lease of a listing. If it is damaged, `error` says why; the lease is then incomplete, and never written back.
+    """
+
+    lease: Lease
+    error: str | None = None
+
+
+def leases_in(listing: Listing) -> tuple[Lease, ...]:
+    """
+    Return the leases of a listing, in the order of their tokens.
+
+    Raises:
+        ConfigurationError: one is damaged.
+    """
+    return tuple(sorted(map(from_document, listing.documents), key=_order))
+
+
+def listed_in(listing: Listing) -> tuple[ListedLease, ...]:
+    """
+    Return the leases of a listing in the order of their tokens, damaged ones among them.
+    """
+    return tuple(sorted(map(_listed, listing.documents), key=lambda listed: _order(listed.lease)))
+
+
+def _listed(document: Document) -> ListedLease:
+    try:
+        return ListedLease(lease=from_document(document))
+    except ConfigurationError as error:
+        lease_id, owner = str(document["id"]), document.get("Owner")
+        incomplete = Lease(
+            id=lease_id,
+            token=token_of(lease_id),
+            range=range_of(document),
+            owner=owner if isinstance(owner, str) else None,
+            continuation=None,
+            timestamp=None,
+            properties={},
+            version=0,
+            etag=document.get("_etag"),
+            raw=document,
+        )
+        return ListedLease(lease=incomplete, error=str(error))
+
+
+def _order(lease: Lease) -> tuple[int, str]:
+    return len(lease.token), lease.token
+
+
+def row_of(listed: ListedLease, now: datetime, expiration: timedelta) -> dict[str, Any]:
+    """
+    Return a lease as a row of a table; `now` is on the service's clock.
+    """
+    lease = listed.lease
+    held = "expired" if lease.expired(now, expiration) else "owned"
+    return {
+        "range": lease.token,
+        "owner": lease.owner,
+        "state": "damaged" if listed.error else held if lease.owned else "free",
+        "continuation": lease.continuation,
+        "start": lease.properties.get(START),
+        "written_ago": max(timedelta(0), now - lease.written_at()),
+        "id": lease.id,
+        "error": listed.error,
+    }
+
+
+def refuse_if_owned(leases: Iterable[Lease], now: datetime, expiration: timedelta) -> None:
+    """
+    Refuse to go on while a worker owns one of the leases.
+
+    Raises:
+        UsageError: names the workers.
+    """
+    owners = sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)})
+    if owners:
+        raise UsageError(
+            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "
+            f"{expiration.total_seconds():.0f} s after its last renewal."
+        )
+
+
+async def import_leases(
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    prefix: str,
+    store: LeaseStore,
+    expiration: timedelta,
+    dry_run: bool = False,
+) -> tuple[Change, ...]:
+    """
+    Restore exported leases, without an owner; leases of other ranges are left as they are.
+
+    If a range has split since the export, the leases of its children are deleted: they would win over their parent.
+
+    Raises:
+        UsageError: a worker owns a lease.
+        ConfigurationError: a document is not a lease, or belongs to another container or processor; or keys that have a
+            lease would have none.
+        PreconditionFailed: another program wrote a lease meanwhile; those before it are imported.
+    """
+    wanted = [from_document(document) for document in documents]
+    foreign = sorted(lease.id for lease in wanted if not lease.id.startswith(f"{prefix}.."))
+    if foreign:
+        raise ConfigurationError(
+            f"The file has leases of another container or processor, such as {foreign[0]!r}; "
+            f"those of this one begin with {prefix!r}."
+        )
+    listing = await store.list(f"{prefix}..")
+    # With the damaged ones: to restore a backup is how they are repaired.
+    present = {listed.lease.id: listed.lease for listed in listed_in(listing)}
+    refuse_if_owned(present.values(), listing.read_at, expiration)
+    covered = _covered(present, by=wanted)
+    changes = [Change(lease=lease.token, done="deleted") for lease in covered]
+    # Delete child leases before restoring their parent: a worker that finds both keeps the children and their later
+    # positions.
+    for lease in covered if not dry_run else ():
+        await store.delete(lease.id, lease.partition_key, etag=lease.etag)
+    for lease in wanted:
+        free = lease.with_changes(now=datetime.now(UTC), owner=None, properties=_unmarked(lease))
+        found = present.get(lease.id)
+        if not dry_run and found is None:
+            await store.create(free.raw)
+        elif not dry_run and found is not None:
+            await store.replace(free.raw, etag=found.etag or "")
+        changes.append(Change(lease=lease.token, done="replaced" if found else "created"))
+    untouched = present.keys() - {lease.id for lease in (*wanted, *covered)}
+    changes += [Change(lease=present[name].token, done="left as it is") for name in sorted(untouched)]
+    return tuple(changes)
+
+
+def _covered(present: Mapping[str, Lease], *, by: Sequence[Lease]) -> list[Lease]:
+    """
+    Return the present leases that the others do not name but share keys with, as after a split or a merge.
+
+    Raises:
+        ConfigurationError: they have keys that the others lack, or a lease does not say which keys it has.
+    """
+    others = [lease for name, lease in present.items() if name not in {lease.id for lease in by}]
+    new = [lease for lease in by if lease.id not in present]
+    vague = sorted(lease.token for lease in (*others, *new) if lease.range is None)
+    if others and new and vague:
+        raise ConfigurationError(
+            f"Leases {', '.join(vague)} do not say which keys they cover, so it cannot be decided whether the file "
+            f"replaces those it does not name: {', '.join(sorted(lease.token for lease in others))}. Delete by hand "
+            "those that it replaces, and import again."
+        )
+    ranges = [lease.range for lease in by if lease.range is not None]
+    found = [
+        (lease, lease.range) for lease in others if lease.range and any(map(lease.range.overlaps, ranges))
+    ]
+    cut = [lease.token for lease, own in found if own.without(ranges)]
+    if cut:
+        raise ConfigurationError(
+            f"The file covers only a part of the keys of leases {', '.join(cut)}: it lacks leases. Import all that "
+            "`leases export` wrote."
+        )
+    return [lease for lease, _ in found]
+
+
+async def reset_leases(
+    start: StartFrom | datetime,
+    *,
+    prefix: str,
+    store: LeaseStore,
+    expiration: timedelta,
+    dry_run: bool = False,
+) -> tuple[Change, ...]:
+    """
+    Make all ranges begin again at a start.
+
+    Raises:
+        UsageError: a worker owns a lease, there is none, or the start is in the future.
+        PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
+    """
+    listing = await store.list(f"{prefix}..")
+    now = listing.read_at
+    refuse_future(start, now)
+    leases = leases_in(listing)
+    if not leases:
+        raise UsageError(NO_LEASES)
+    refuse_if_owned(leases, now, expiration)
+    chosen = start_property(start, now=now)
+    for lease in leases if not dry_run else ():
+        properties = {**_unmarked(lease), START: chosen}
+        changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
+        await store.replace(changed.raw, etag=lease.etag or "")
+    return tuple(Change(lease=lease.token, done=f"starts at {readable_time(chosen)}") for lease in leases)
+
+
+def _unmarked(lease: Lease) -> dict[str, str]:
+    """
+    Return the properties of a lease without the marks that it is, or may be, ahead of its range.
+    """
+    return {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
+
+
+def start_named(text: str) -> StartFrom | datetime:
+    """
+    Return the start that `beginning`, `now` or an ISO 8601 time names; without a zone it is UTC.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    with suppress(ValueError):
+        return StartFrom(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is neither 'beginning' nor 'now' nor a time such as 2026-11-21T08:00:00Z."
+        ) from None
+    if moment.year < _FIRST_YEAR:
+        raise UsageError(f"{text!r} is earlier than any event; say 'beginning'.")
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def refuse_future(start: StartFrom | datetime, now: datetime) -> None:
+    """
+    Refuse a start in the future: which earlier events are left out would depend on when the next program reads the feed.
+
+    Raises:
+        UsageError: it is later than `now`, which is on the service's clock.
+    """
+    if isinstance(start, datetime) and start > now:
+        raise UsageError(
+            f"{start.isoformat()} is in the future: for the service it is {clock_time(now)}. Name an earlier time, or 'now'."
+        )

@@ -1,0 +1,188 @@
+"""
+Connection: the clients, containers, publisher and parked store that the settings name, for the worker and for commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.identity.aio import DefaultAzureCredential
+from azure.servicebus.aio import ServiceBusClient
+from pydantic import SecretStr
+
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.servicebus.preflight import Inspection, preflight
+from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.changefeed.leases import lease_prefix
+from cosmos_outbox.changefeed.naming import in_use
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.ports import ParkedStore, Publisher
+from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
+from cosmos_outbox.relay.routing import RoutedPublisher
+from cosmos_outbox.service.settings import MessageFormat, Settings, require_service_bus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """
+    The Cosmos DB side of an outbox, open; `service_bus` opens the other side.
+    """
+
+    settings: Settings
+    client: CosmosClient
+    data: ContainerProxy
+    lease_container: ContainerProxy
+    parked: ContainerProxy | None
+    feed: CosmosChangeFeed
+    leases: CosmosLeases
+    store: CosmosStore
+    credential: AsyncTokenCredential | None
+
+    async def prefix(self) -> str:
+        """
+        Return what the ids of the processor's leases start with.
+
+        Raises:
+            ConfigurationError: a container is missing, or there are leases under several names of the account.
+        """
+        # The lease container first: if the database is missing, the error names this container.
+        await self.leases.partitioned_by_id()
+        processor = self.settings.processor_name
+        named = await in_use(await self.feed.describe(), processor_name=processor, leases=self.leases)
+        return lease_prefix(processor, named.account_host, named.database_rid, named.container_rid)
+
+    async def parked_store(self) -> ParkedStore:
+        """
+        Return the parked store.
+
+        Raises:
+            ConfigurationError: the settings name no container for it, or one that cannot be used.
+        """
+        if self.settings.parked_container is None:
+            raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
+        return await open_parked(self.client, self.settings.cosmos_database, self.settings.parked_container)
+
+    async def parked_keys(
+        self, store: ParkedStore | None = None, publisher: Publisher | None = None
+    ) -> ParkedKeys:
+        """
+        Return the parked keys of the processor; a release needs the publisher.
+
+        Raises:
+            ConfigurationError: the settings name no container for them, or one that cannot be used.
+        """
+        # The resource id is read each time: a container that is recreated has another one.
+        rid = (await self.feed.describe()).container_rid
+        scope = Scope(processor=self.settings.processor_name, container=rid)
+        return ParkedKeys(store or await self.parked_store(), publisher, scope=scope, events=self.store)
+
+    @asynccontextmanager
+    async def service_bus(self) -> AsyncIterator[ServiceBusClient]:
+        """
+        Open the Service Bus client.
+
+        Raises:
+            ConfigurationError: the settings do not name a topic and its namespace.
+        """
+        require_service_bus(self.settings)
+        client = open_service_bus_client(
+            connection_string=_text(self.settings.servicebus_connection_string),
+            namespace=self.settings.servicebus_namespace,
+            credential=self.credential,
+        )
+        async with client as opened:
+            yield opened
+
+    @asynccontextmanager
+    async def publisher(
+        self,
+        bus: ServiceBusClient,
+        *,
+        lanes: int,
+        traced: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
+    ) -> AsyncIterator[Publisher]:
+        """
+        Open one publisher for every topic of the routes; it sends messages in the format of the settings.
+
+        Args:
+            bus: the open client.
+            lanes: ordered streams to each topic.
+            traced: wraps the publisher of a topic. Defaults to no wrapping.
+        """
+        settings, routes = self.settings, self.settings.topics
+        async with AsyncExitStack() as stack:
+            publishers: dict[str, Publisher] = {}
+            for topic in routes.topics:
+                opened = ServiceBusPublisher(bus, topic, lanes=lanes, batch_scope=settings.batch_scope)
+                publishers[topic] = traced(await stack.enter_async_context(opened), topic)
+            single = len(publishers) == 1
+            publisher = publishers[settings.topic] if single else RoutedPublisher(routes, publishers)
+            if settings.message_format is not MessageFormat.PLAIN:
+                source = f"/{settings.cosmos_database}/{settings.cosmos_container}"
+                publisher = CloudEventsPublisher(
+                    publisher,
+                    source=settings.cloudevents_source or source,
+                    mode=settings.message_format.removeprefix("cloudevents-"),
+                )
+            yield publisher
+
+    async def inspect_topics(self) -> Inspection:
+        """
+        Return what about the topics costs events, their order, or brings duplicates.
+        """
+        return await preflight(
+            self.settings.topics.topics,
+            batch_scope=self.settings.batch_scope,
+            connection_string=_text(self.settings.servicebus_connection_string),
+            namespace=self.settings.servicebus_namespace,
+            credential=self.credential,
+        )
+
+
+@asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[Connection]:
+    """
+    Open the Cosmos DB side of the outbox that the settings name.
+
+    Raises:
+        ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        credential = None
+        if settings.signs_in:
+            credential = await stack.enter_async_context(DefaultAzureCredential())
+        client = await stack.enter_async_context(
+            open_cosmos_client(
+                connection_string=_text(settings.cosmos_connection_string),
+                endpoint=settings.cosmos_endpoint,
+                credential=None if settings.cosmos_endpoint is None else credential,
+            )
+        )
+        database = client.get_database_client(settings.cosmos_database)
+        data = database.get_container_client(settings.cosmos_container)
+        leases = database.get_container_client(settings.lease_container)
+        parked = settings.parked_container
+        yield Connection(
+            settings=settings,
+            client=client,
+            data=data,
+            lease_container=leases,
+            parked=database.get_container_client(parked) if parked else None,
+            feed=CosmosChangeFeed(data, account_host=account_host(client)),
+            leases=CosmosLeases(leases),
+            store=CosmosStore(data),
+            credential=credential,
+        )
+
+
+def _text(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None

@@ -1,0 +1,85 @@
+"""
+The worker inside another program: it relays, shows its health, and drains at the end of the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.service import Settings, load, running_worker
+from tests.service.site import Site, opened_site
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def settings_of(site: Site, monkeypatch: pytest.MonkeyPatch, **variables: str) -> Settings:
+    for name, value in (site.environment | variables).items():
+        monkeypatch.setenv(name, value)
+    return load()
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while True:
+            if fact():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_it_relays_shows_its_health_and_releases_its_leases_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    handlers = [
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGINT),
+        *logging.getLogger().handlers,
+    ]
+    async with opened_site() as site:
+        await site.commit()
+        async with running_worker(settings_of(site, monkeypatch)) as worker:
+            assert worker.health_url is None
+            await until(
+                lambda: bool(site.bus.broker.topics["events"].published) and not worker.snapshot().unready
+            )
+            assert "ready" == worker.snapshot().readiness()["status"]
+            assert b"outbox_worker_ready" in worker.metrics()[0]
+        leases = site.client.get_database_client("contacts").get_container_client("leases")
+        owners = [item["Owner"] async for item in leases.read_all_items() if "LeaseToken" in item]
+        assert [None] == owners
+    assert handlers == [
+        signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), *logging.getLogger().handlers,
+    ]  # fmt: skip
+
+
+async def test_a_worker_that_ends_is_unready_and_raises_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    async with opened_site() as site:
+        settings = settings_of(site, monkeypatch, OUTBOX_LEASE_CONTAINER="nowhere")
+        with pytest.raises(ConfigurationError, match="nowhere"):
+            await run_until_it_has_ended(settings)
+
+
+async def run_until_it_has_ended(settings: Settings) -> None:
+    async with running_worker(settings) as worker:
+        await until(lambda: any("nowhere" in reason for reason in worker.snapshot().unready))
+
+
+async def test_settings_that_contradict_each_other_are_refused_before_anything_is_opened():
+    wrong = Settings(
+        cosmos_connection_string="AccountEndpoint=http://127.0.0.1:1/;AccountKey=a2V5;",
+        cosmos_database="d",
+        cosmos_container="c",
+        servicebus_connection_string="Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
+        topic="t",
+        event_ttl_seconds=60,
+    )
+    with pytest.raises(ConfigurationError, match="OUTBOX_TOLERATED_OUTAGE_SECONDS"):
+        async with running_worker(wrong):
+            pass
