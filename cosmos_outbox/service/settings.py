@@ -304,7 +304,9 @@ class CommandSettings(Settings):
     The same settings for the command line, where most commands need no Service Bus.
     """
 
-    topic: Annotated[str, AfterValidator(_topic)] = Field(default="", description="See Settings.")
+    topic: Annotated[str, AfterValidator(lambda name: name and _topic(name))] = Field(
+        default="", description=Settings.model_fields["topic"].description
+    )
 
 
 def load(*, for_command: bool = False) -> Settings:

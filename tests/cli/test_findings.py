@@ -94,7 +94,7 @@ PLANTED = {
         "error",
     ),
     "leases under an old name": (
-        {"account_host": "a.example.com", "old_hosts": ("localhost",)},
+        {"account_host": "a.example.com", "hosts": ("localhost",)},
         "lease-names",
         "error",
     ),

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from subprocess import run
 
@@ -160,9 +160,9 @@ async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_
     await eventually(url + "/readyz", lambda status, _: status == 200)
 
 
-def run_worker(*arguments: str, **variables: str):
+def run_worker(*arguments: str, program: Sequence[str] = ("worker",), **variables: str):
     env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")} | variables
-    command = [sys.executable, "-m", "worker", *arguments]
+    command = [sys.executable, "-m", *program, *arguments]
     return run(command, env=env, text=True, capture_output=True, check=False)  # noqa: S603 - our own program
 
 
@@ -185,3 +185,13 @@ def test_help_names_every_setting_and_the_exit_codes():
 
 def test_an_unknown_argument_exits_2():
     assert 2 == run_worker("--port", "1").returncode
+
+
+def test_the_command_line_runs_the_same_worker():
+    command = ("cosmos_outbox.cli", "worker")
+    asked, wrong = run_worker("--help", program=command), run_worker(program=command, OUTBOX_LANES="0")
+    assert (0, run_worker("--help").stdout.replace("python -m worker", "cosmos-outbox worker")) == (
+        asked.returncode, asked.stdout,
+    )  # fmt: skip
+    assert (2, run_worker(OUTBOX_LANES="0").stderr) == (wrong.returncode, wrong.stderr)
+    assert 2 == run_worker("--port", "1", program=command).returncode
