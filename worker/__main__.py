@@ -1,5 +1,5 @@
 """
-`python -m worker`: relay the events of a container to a topic, until SIGTERM.
+`python -m worker`: relay the events of a container to a topic until SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 if __name__ == "__main__":
     for _number in (signal.SIGTERM, signal.SIGINT):
-        # The imports below take a second. Until the processor runs nothing is owned, so there is nothing to drain.
+        # Before the slow imports below: until the processor runs, the worker owns nothing that it would have to drain.
         signal.signal(_number, lambda *_: sys.exit(0))
 
 from cosmos_outbox.service.main import main

@@ -56,7 +56,7 @@ class Snapshot:
     """
     A worker's health at one moment.
 
-    lag: of all leases, whoever owns them, as of the last poll; None before the first.
+    lag: of all leases of the processor, as of the last poll; None before the first.
     unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
     event_ttl: how long events live, so how late they may be sent.
     parked: of all workers, as of the last poll; None without a parked container, before the first poll, or while unseen.

@@ -278,7 +278,7 @@ class Settings(BaseSettings):
         """
         Whether Cosmos DB or Service Bus is reached with the default Azure credential.
         """
-        return self.cosmos_connection_string is None or self.servicebus_connection_string is None
+        return self.cosmos_endpoint is not None or self.servicebus_namespace is not None
 
     @property
     def topics(self) -> Routes:

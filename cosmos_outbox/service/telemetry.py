@@ -202,7 +202,7 @@ def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
 
 # Every worker exports the lag of all leases: those that run report the leases of those that do not.
 _GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]], ...] = (
-    ("outbox.lease.lag", "{transaction}", "Transactions that wait in a range, whoever owns its lease.", _lag),
+    ("outbox.lease.lag", "{transaction}", "Transactions that wait in a range, also of other workers.", _lag),
     ("outbox.oldest_unsent.age", "s",
      "Age of the oldest change that waits, or may wait unseen, in a range; 0 if none does.", _ages),
     ("outbox.ttl.headroom", "s",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -25,6 +26,8 @@ from cosmos_outbox.cli.leases.renaming import rename_host
 from cosmos_outbox.cli.output import NO_LEASES, confirm, print_errors, print_json, print_rows, readable_time
 from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, opened, seconds
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import LeaseStore
+from cosmos_outbox.service.connection import Connection
 
 app = typer.Typer(
     help="Leases: the position of each range of the container, and its owner.", no_args_is_help=True
@@ -100,15 +103,9 @@ async def import_(
     """
     documents = _documents(file)
     async with opened() as outbox:
-        act = partial(
-            import_leases,
-            documents,
-            prefix=await outbox.prefix(),
-            store=outbox.leases,
-            expiration=seconds(expiration),
-        )
+        act = partial(import_leases, documents, prefix=await outbox.prefix())
         question = f"Replace the leases of {outbox.settings.processor_name!r} by those of {file}?"
-        await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
+        await _carry_out(act, question, outbox, expiration, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command()
@@ -128,15 +125,9 @@ async def reset(
     """
     start = start_named(to)
     async with opened() as outbox:
-        act = partial(
-            reset_leases,
-            start,
-            prefix=await outbox.prefix(),
-            store=outbox.leases,
-            expiration=seconds(expiration),
-        )
+        act = partial(reset_leases, start, prefix=await outbox.prefix())
         question = f"Reset all leases of {outbox.settings.processor_name!r} to {to}?"
-        await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
+        await _carry_out(act, question, outbox, expiration, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command("rename-host")
@@ -157,15 +148,9 @@ async def rename_host_command(
     """
     async with opened() as outbox:
         container = await outbox.feed.describe()
-        act = partial(
-            rename_host,
-            container,
-            processor_name=outbox.settings.processor_name,
-            store=outbox.leases,
-            expiration=seconds(expiration),
-        )
+        act = partial(rename_host, container, processor_name=outbox.settings.processor_name)
         question = f"Rename the leases of {outbox.settings.processor_name!r} to {container.account_host}?"
-        await _carry_out(act, question, dry_run=dry_run, yes=yes, as_json=as_json)
+        await _carry_out(act, question, outbox, expiration, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _documents(file: Path) -> list[dict[str, Any]]:
@@ -179,15 +164,26 @@ def _documents(file: Path) -> list[dict[str, Any]]:
 
 
 class _Act(Protocol):
-    async def __call__(self, *, dry_run: bool) -> tuple[Change, ...]: ...
+    async def __call__(
+        self, *, store: LeaseStore, expiration: timedelta, dry_run: bool
+    ) -> tuple[Change, ...]: ...
 
 
-async def _carry_out(act: _Act, question: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    # Errors are reported before the question.
-    changes = await act(dry_run=True)
+async def _carry_out(
+    act: _Act,
+    question: str,
+    outbox: Connection,
+    expiration: float,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    run = partial(act, store=outbox.leases, expiration=seconds(expiration))
+    changes = await run(dry_run=True)  # reports errors before the question
     if not dry_run:
         confirm(question, yes=yes)
-        changes = await act(dry_run=False)
+        changes = await run(dry_run=False)
     rows = [{"range": change.lease, "done": change.done} for change in changes]
     if as_json:
         print_json({"dry_run": dry_run, "leases": rows})
