@@ -25,7 +25,7 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.relay.ttl import TtlGuard
-from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
@@ -178,7 +178,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             await _refuse_to_delete_what_others_read(others)
         parked = None
         if settings.parked_container is not None:
-            parked = await repeated(connection.parked_store, RetryOptions())
+            parked = await retry_reads(connection.parked_store, RetryOptions())
         retention = await stack.enter_async_context(
             Retention(
                 Relay(publisher, parking=parking_of(settings, parked), notify=notify),
@@ -238,7 +238,7 @@ async def _log_warnings(connection: Connection) -> None:
 
 async def _refuse_to_delete_what_others_read(others: Others) -> None:
     try:
-        found = await repeated(others, RetryOptions())
+        found = await retry_reads(others, RetryOptions())
     except StoreError:  # the processor waits until the store answers; until then retention deletes nothing
         return
     if found:

@@ -36,7 +36,7 @@ from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescriptio
 from cosmos_outbox.cli.leases.actions import listed_in
 from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.ports import ChangeFeed, StartFrom
-from cosmos_outbox.retries import RetryOptions, repeated
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.polling import parked_in
 
@@ -62,7 +62,7 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
     found.lease_container = container
     if data.known and container.known:
         read_feed = partial(_read_any_range, outbox.feed)
-        allowed = await _tried("read the change feed", lambda: repeated(read_feed, _SEVERAL), found)
+        allowed = await _tried("read the change feed", lambda: retry_reads(read_feed, _SEVERAL), found)
         # A feed that does not answer says nothing about the leases. Leases under two names are not one set to read.
         if (allowed or not found.denied) and await _names(outbox, found) and len(found.hosts) <= 1:
             await _leases(outbox, expiration, found)
@@ -127,7 +127,7 @@ async def _container(container: ContainerProxy, found: Resources) -> ContainerDe
             return await container.read()
 
     try:
-        properties = await repeated(read, RetryOptions())
+        properties = await retry_reads(read, RetryOptions())
     except (NotFound, ConfigurationError):
         return ContainerDescription(name=container.id, exists=False)
     except UNANSWERED as error:
@@ -148,10 +148,10 @@ async def _names(outbox: Connection, found: Resources) -> bool:
     """
 
     async def read() -> None:
-        container = await repeated(outbox.feed.describe, _SEVERAL)
+        container = await retry_reads(outbox.feed.describe, _SEVERAL)
         name = outbox.settings.processor_name
         found.hosts, found.other_processors = [
-            await repeated(partial(read, container, processor_name=name, leases=outbox.leases), _SEVERAL)
+            await retry_reads(partial(read, container, processor_name=name, leases=outbox.leases), _SEVERAL)
             for read in (hosts_of_leases, others_on)
         ]
         found.account_host = container.account_host
@@ -161,16 +161,16 @@ async def _names(outbox: Connection, found: Resources) -> bool:
 
 async def _leases(outbox: Connection, expiration: timedelta, found: Resources) -> None:
     async def read() -> None:
-        prefix = await repeated(outbox.prefix, _SEVERAL)
-        listing = await repeated(lambda: outbox.leases.list(f"{prefix}.."), _SEVERAL)
+        prefix = await retry_reads(outbox.prefix, _SEVERAL)
+        listing = await retry_reads(lambda: outbox.leases.list(f"{prefix}.."), _SEVERAL)
         now = listing.read_at
         skew = datetime.now(UTC) - now
-        physical = await repeated(outbox.feed.physical_ranges, _SEVERAL)
+        physical = await retry_reads(outbox.feed.physical_ranges, _SEVERAL)
         unplaced = listed_in(listing)
         placed, _ = await located([one.lease for one in unplaced], physical, outbox.feed)
         listed = [replace(one, lease=lease) for one, lease in zip(unplaced, placed, strict=True)]
         processor = outbox.settings.processor_name
-        lag = await repeated(
+        lag = await retry_reads(
             lambda: estimate_lag(processor, feed=outbox.feed, leases=outbox.leases), _SEVERAL
         )
         waiting = {lease.lease: lease.transactions for lease in lag.leases}
@@ -200,7 +200,7 @@ async def _parked_keys(outbox: Connection, container: ContainerProxy, found: Res
     parked = await parked_in(await outbox.parked_keys())
     found.damaged_keys = tuple(map(str, parked.unreadable.values()))
     ours = outbox.settings.processor_name, (await outbox.feed.describe()).container_rid
-    scopes = await repeated(CosmosParked(container).scopes, RetryOptions())
+    scopes = await retry_reads(CosmosParked(container).scopes, RetryOptions())
     found.strange_keys = {
         f"processor {processor!r}"
         if container_rid == ours[1]
