@@ -34,7 +34,6 @@ from cosmos_outbox.records import MessagesPublished, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
-from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity
 from cosmos_outbox.service.polling import MeteredFeed, poll
@@ -96,12 +95,12 @@ async def relay(
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         retention = await stack.enter_async_context(
-            Retention(relaying, CosmosStore(container), delete=(), others=_nobody, notify=notify)
+            Retention(relaying.handle, CosmosStore(container), delete=(), others=_nobody, notify=notify)
         )
         processor = ChangeFeedProcessor(
             MeteredFeed(feed, charged=telemetry.instruments.charged),
             lease_store,
-            _gated(TtlGuard(retention, notify=notify), gate),
+            _gated(retention, gate),
             ProcessorOptions(
                 processor_name=PROCESSOR,
                 instance_name=name,

@@ -26,7 +26,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     ├── ParkingError              partition keys that are parked
     │   ├── ParkingFull
     │   ├── KeyNotParked
-    │   └── ReleaseInProgress
+    │   └── ReleaseTakenOver
     ├── LeaseLost                 another owner holds the lease
     └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
@@ -271,9 +271,9 @@ class KeyNotParked(ParkingError):
     """
 
 
-class ReleaseInProgress(ParkingError):
+class ReleaseTakenOver(ParkingError):
     """
-    Another release of this partition key is under way; wait for it. One that was killed gives way after half a minute.
+    A later release or drop of this partition key began, so this release stopped; what it did not send is still held.
     """
 
 

@@ -298,44 +298,6 @@ class ParkingFailed(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventAgeing(Record):
-    """
-    An event that is not sent yet has spent half of its time to live.
-    """
-
-    lease: str
-    event_id: str
-    partition_key: str
-    age_seconds: float
-    ttl_seconds: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventExpiring(Record):
-    """
-    An event that is not sent yet has spent 80 % of its time to live; at its end Cosmos DB deletes the event.
-    """
-
-    level = logging.ERROR
-    lease: str
-    event_id: str
-    partition_key: str
-    age_seconds: float
-    ttl_seconds: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTtlShort(Record):
-    """
-    Events of this action live shorter than the longest outage that is to be survived.
-    """
-
-    action: str
-    ttl_seconds: int
-    tolerated_outage_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDeleted(Record):
     """
     Sent events, whose type asks for it, were deleted before their time to live ended.

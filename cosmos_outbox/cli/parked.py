@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +15,8 @@ import typer
 
 from cosmos_outbox.cli.output import confirm, counted, print_json, print_rows, readable_time
 from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command, opened
-from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
-from cosmos_outbox.parking.documents import BY_HAND, ParkedEvent, ParkedKey
-from cosmos_outbox.service.polling import parked_in
+from cosmos_outbox.errors import KeyNotParked, UsageError
+from cosmos_outbox.parking.documents import BY_HAND, ParkedEvent, ParkedKey, Unreadable
 
 app = typer.Typer(
     help="Partition keys that are parked because one of their events cannot be sent.", no_args_is_help=True
@@ -26,6 +25,7 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(help="The partition key.")]
 _SHOWN_CHARACTERS = 500
 _NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
+_EVENT_COLUMNS = ("event", "action", "status", "parked_at", "closed_at", "note", "data", "original")
 _COLUMNS = ("key", "state", "held", "parked_at", "event", "error", "attempts")
 
 
@@ -36,15 +36,11 @@ async def list_(*, as_json: AsJson = False) -> None:
     Show all parked keys, oldest first. Exit code 1 if one cannot be read; it is shown last.
     """
     async with opened() as outbox:
-        parked = await parked_in(await outbox.parked_keys())
-    rows = [_key_row(key) for key in parked.keys]
-    rows += [
-        {**dict.fromkeys(_COLUMNS), "key": key, "state": "unreadable", "error": str(error)}
-        for key, error in sorted(parked.unreadable.items())
-    ]
+        keys = await (await outbox.parked_keys()).list()
+    rows = [_key_row(key) for key in keys]
     shown = rows if as_json else [_shown(row) for row in rows]
     print_rows(shown, empty="No key is parked.", as_json=as_json)
-    if parked.unreadable:
+    if any(isinstance(key, Unreadable) for key in keys):
         raise typer.Exit(FAILED)
 
 
@@ -56,25 +52,24 @@ async def show(key: Key, *, as_json: AsJson = False) -> None:
 
     The records of a key that was released are shown as well. Exit code 1 if an event cannot be read; it is shown last.
     """
-    damaged: dict[str, ParkingError] = {}
+    events: Sequence[ParkedEvent | Unreadable]
     async with opened() as outbox:
         keys = await outbox.parked_keys()
         try:
-            parked = await keys.show(key, unreadable=damaged.__setitem__)
-            row, events = _key_row(parked.key), (*parked.held, *parked.records)
+            parked = await keys.show(key)
+            row, events = _key_row(parked.key), (*parked.held, *parked.records, *parked.unreadable)
         except KeyNotParked:
-            events = await keys.records(key, unreadable=damaged.__setitem__)
-            if not events and not damaged:
+            events = await keys.records(key)
+            if not events:
                 raise
             row = {**dict.fromkeys(_COLUMNS), "key": key, "state": "released", "held": 0}
     rows = [_event_row(event) for event in events]
-    rows += [_damaged_row(document_id, error) for document_id, error in damaged.items()]
     if as_json:
         print_json({**row, "events": rows})
     else:
         print_rows([_shown(row)], empty="")
         print_rows([_shown_event(event) for event in rows], empty="It holds no event.")
-    if damaged:
+    if any(isinstance(event, Unreadable) for event in events):
         raise typer.Exit(FAILED)
 
 
@@ -92,6 +87,8 @@ async def release(
 ) -> None:
     """
     Send what a key holds, in order, and hand the key back to the workers. Exit code 1 if it stays parked.
+
+    If another release of the key still runs, it stops, and this one goes on in its place.
     """
     data = None if edited is None else _object(edited)
     async with AsyncExitStack() as stack:
@@ -168,7 +165,10 @@ async def drop(
         typer.echo(f"Event {event!r} is dropped. Release {key!r} to send what it still holds.")
 
 
-def _key_row(key: ParkedKey) -> dict[str, Any]:
+def _key_row(key: ParkedKey | Unreadable) -> dict[str, Any]:
+    if isinstance(key, Unreadable):
+        row = {"key": key.partition_key, "state": "unreadable", "error": str(key.error)}
+        return {**dict.fromkeys(_COLUMNS), **row}
     failure = key.failure
     return {
         "key": key.partition_key,
@@ -181,7 +181,14 @@ def _key_row(key: ParkedKey) -> dict[str, Any]:
     }
 
 
-def _event_row(event: ParkedEvent) -> dict[str, Any]:
+def _event_row(event: ParkedEvent | Unreadable) -> dict[str, Any]:
+    if isinstance(event, Unreadable):
+        row = {
+            "event": event.document_id.removeprefix("event."),
+            "status": "unreadable",
+            "note": str(event.error),
+        }
+        return {**dict.fromkeys(_EVENT_COLUMNS), **row}
     return {
         "event": event.event_id,
         "action": event.data.get("action"),
@@ -192,11 +199,6 @@ def _event_row(event: ParkedEvent) -> dict[str, Any]:
         "data": event.event.get("data"),  # null if the event was too large to be copied
         "original": event.original,
     }
-
-
-def _damaged_row(document_id: str, error: ParkingError) -> dict[str, Any]:
-    row = dict.fromkeys(("event", "action", "status", "parked_at", "closed_at", "note", "data", "original"))
-    return {**row, "event": document_id.removeprefix("event."), "status": "unreadable", "note": str(error)}
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,28 +1,30 @@
 """
-What the parked store holds: a document for each parked key, and one for each of its events.
+The documents of the parked store: one for each parked key, and one for each of its events.
 
-    outbox.key    one in the partition of each parked key: where its queue begins and ends, who releases it
+    outbox.key    one in the partition of each parked key: where its queue begins and ends, which release empties it
     event.<id>    an event in the queue, or the record of one that was dropped or sent with another payload
 
-They belong to one processor of one container (`Scope`): its name and the container's resource id are in the partition
-they lie in, so processors that share a store never see each other's. No document has a TTL. An event's document is named
-after the event, so a relay that parks it again finds it there.
+They belong to one processor of one container (`Scope`): the partition is made of the processor's name, the container's
+resource id and the key, so processors that share a store never see each other's documents. No document has a TTL. An
+event's document is named after the event, so a relay that parks the event again finds it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from enum import StrEnum
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import EnumType, StrEnum
 from typing import Any, TypeVar
 
 from cosmos_outbox.documents import Document, copied_size
-from cosmos_outbox.errors import NotFound, ParkingError
+from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.messages import HASHED, broker_id
-from cosmos_outbox.ports import MAX_EVENT_BYTES, ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import Write, WriteKind
 
 KEY_ID = "outbox.key"
 BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
@@ -37,14 +39,23 @@ _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
 ValueT = TypeVar("ValueT")
 
 
+def utcnow() -> datetime:
+    """
+    Return the time for the records; no decision about order depends on it.
+    """
+    return datetime.now(UTC)
+
+
 class KeyState(StrEnum):
     """
-    What an operator does with a parked key.
+    What happens to a parked key.
     """
 
     PARKED = "parked"
-    RELEASING = "releasing"
-    CLOSING = "closing"  # all but empty: a relay that would append waits a little, so that the key can be handed back
+    RELEASING = "releasing"  # a release empties its queue, or was killed while it did
+    CLOSING = (
+        "closing"  # nearly empty: a relay waits before it appends, so that the release can hand the key back
+    )
 
 
 class EventStatus(StrEnum):
@@ -64,7 +75,7 @@ class Scope:
 
     Args:
         processor: the processor's name.
-        container: the resource id of the container of events. A container that replaces it has another one.
+        container: the resource id of the container of events. A recreated container has another one.
     """
 
     processor: str = ""
@@ -78,7 +89,7 @@ class Scope:
 
     def partition_named(self, name: str) -> str:
         """
-        Return that partition for the name that a lease has for the key: the key itself or, of a long one, its hash.
+        Return that partition for the key's name in a lease: the key itself or, if it is long, its hash.
         """
         partition = json.dumps([self.processor, self.container, name], ensure_ascii=False)
         raw = partition.encode("utf-8", "surrogatepass")
@@ -103,8 +114,8 @@ class ParkedKey:
     A parked partition key and its queue: the events at positions `first` to `next - 1`, dropped ones among them.
 
     partition: where its documents lie. Before 0.1.0 that was the partition key itself (`scope` is None then).
-    epoch: tells this parking of the key from all others.
-    claim: the release that has it; void once it moves nothing for a while.
+    epoch: differs each time the key is parked.
+    claim: the id of the newest release, while it runs or after it was killed. Any later release or drop replaces it.
     """
 
     partition_key: str
@@ -132,8 +143,9 @@ class ParkedEvent:
     """
     An event in the queue of a parked key, or what is kept of it.
 
-    event: as the change feed delivered it, or with the payload that an operator gave it; without `data` where
-        `referenced`: the copy would not have fitted, so the event has to be read from its own container, while it lives.
+    event: as the change feed delivered it, or with the payload that an operator gave it.
+    referenced: `event` lacks its `data`, because a copy does not fit into the store: a release reads it from the event's
+        own container, while it is there.
     original: the payload before it was edited.
     note: why it was dropped.
     """
@@ -161,27 +173,14 @@ class ParkedEvent:
     @property
     def data(self) -> Mapping[str, Any]:
         """
-        Return the payload; {} where it is only in the event's own container, or is none.
+        Return the payload; {} if it is only in the event's own container, or is not an object.
         """
         data = self.event.get("data")
         return data if isinstance(data, Mapping) else {}
 
-    @property
-    def size(self) -> int:
-        """
-        Return about how many bytes it takes in a batch.
-        """
-        return copied_size(self.event) + 1000
-
-    def fitted(self) -> ParkedEvent:
-        """
-        Return the event itself, or a reference to it where a copy does not fit into the store.
-        """
-        return self if copied_size(self.event) <= MAX_EVENT_BYTES else self.as_reference()
-
     def as_reference(self) -> ParkedEvent:
         """
-        Return what finds the event in its own container again: id, key, etag and place, without the payload.
+        Return the event without its payload: id, key, etag and place find it again in its own container.
         """
         event = {name: value for name, value in self.event.items() if name != "data"}
         if copied_size(event) > _LONGEST_META:
@@ -203,7 +202,7 @@ class ParkedEvent:
 
     def edited(self, data: Mapping[str, Any]) -> ParkedEvent:
         """
-        Return the event with another payload; what was committed is kept beside it, or stays where it is.
+        Return the event with another payload; what was committed is kept as `original`.
         """
         original = self.original if self.original is not None else dict(self.data)
         return replace(self, event={**self.event, "data": dict(data)}, referenced=False, original=original)
@@ -219,59 +218,27 @@ def held_id(event_id: str) -> str:
     )
 
 
+def new_key(partition_key: str, scope: Scope, failure: Failure, *, now: datetime) -> ParkedKey:
+    """
+    Return a key that is to be parked.
+    """
+    return ParkedKey(
+        partition_key=partition_key,
+        partition=scope.partition_of(partition_key),
+        scope=scope,
+        epoch=uuid.uuid4().hex,
+        parked_at=now.isoformat(),
+        failure=failure,
+    )
+
+
 def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure:
     """
-    Return the record of an error; its text is cut to what fits beside the event.
+    Return the record of an error; its text is cut so that it fits beside the event.
     """
     return Failure(
         event_id=event_id, reason=type(error).__name__, error=str(error)[:_LONGEST_ERROR], attempts=attempts
     )
-
-
-async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
-    """
-    Return the parked key of a partition as it is, or None where it is certain that there is none.
-
-    Raises:
-        PreconditionFailed: there is one, but the copy that was read does not know it yet; read again.
-        ParkingError: its document cannot be read.
-    """
-    try:
-        return key_of(await store.read(KEY_ID, partition))
-    except NotFound:
-        # A read may be behind, a write is not: only that nothing can be deleted proves that nothing is there.
-        with suppress(NotFound):
-            await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
-        return None
-
-
-async def find_key(store: ParkedStore, scope: Scope, partition_key: str) -> ParkedKey | None:
-    """
-    Return a parked key as it is, or None where it is certain that it is not parked.
-
-    Raises:
-        PreconditionFailed, ParkingError: as `key_in`.
-    """
-    key = await key_in(store, scope.partition_of(partition_key))
-    return await _old_key_in(store, partition_key) if key is None else key
-
-
-async def find_named(store: ParkedStore, scope: Scope, name: str) -> ParkedKey | None:
-    """
-    Return the parked key that a lease has a name for, or None where it is certain that it is not parked.
-
-    Raises:
-        PreconditionFailed, ParkingError: as `key_in`.
-    """
-    key = await key_in(store, scope.partition_named(name))
-    return await _old_key_in(store, name) if key is None and broker_id(name) == name else key
-
-
-async def _old_key_in(store: ParkedStore, partition_key: str) -> ParkedKey | None:
-    # Parked before 0.1.0. No program writes such keys any more, so a read proves enough.
-    with suppress(NotFound):
-        return key_of(await store.read(KEY_ID, partition_key))
-    return None
 
 
 def key_of(document: Mapping[str, Any]) -> ParkedKey:
@@ -282,24 +249,12 @@ def key_of(document: Mapping[str, Any]) -> ParkedKey:
         ParkingError: it cannot be read.
     """
     with _reading(document):
-        partition = _of(document, "partitionKey", str)
-        scoped = "key" in document  # else it was parked before 0.1.0
-        return ParkedKey(
-            partition_key=_of(document, "key", str) if scoped else partition,
-            partition=partition,
-            scope=Scope(processor=_of(document, "processor", str), container=_of(document, "container", str))
-            if scoped
-            else None,
-            epoch=_of(document, "epoch", str),
-            state=KeyState(document["state"]),
-            claim=document["claim"],
-            first=_of(document, "first", int),
-            next=_of(document, "next", int),
-            held=_of(document, "held", int),
-            parked_at=_of(document, "parkedAt", str),
-            failure=_failure(document["failure"]),
-            etag=document["_etag"],
-        )
+        values = _values(document, _KEY)
+        if "key" not in document:  # parked before 0.1.0
+            return ParkedKey(partition_key=values["partition"], scope=None, etag=document["_etag"], **values)
+        named = _values(document, {"key": str, "processor": str, "container": str})
+        scope = Scope(processor=named["processor"], container=named["container"])
+        return ParkedKey(partition_key=named["key"], scope=scope, etag=document["_etag"], **values)
 
 
 def event_of(document: Mapping[str, Any]) -> ParkedEvent:
@@ -310,42 +265,79 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
         ParkingError: it cannot be read.
     """
     with _reading(document):
-        return ParkedEvent(
-            event=_of(document, "event", dict),
-            partition=_of(document, "partitionKey", str),
-            epoch=_of(document, "epoch", str),
-            position=_of(document, "position", int),
-            status=EventStatus(document["status"]),
-            referenced=document.get("referenced") is True,
-            parked_at=_of(document, "parkedAt", str),
-            closed_at=document["closedAt"],
-            note=document["note"],
-            failure=_failure(document["failure"]),
-            original=document["original"],
-            etag=document["_etag"],
-        )
+        # Documents written before events could be parked as references lack the field
+        return ParkedEvent(**_values({"referenced": False, **document}, _EVENT), etag=document["_etag"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """
+    A key or an event whose document cannot be read.
+
+    document_id: the id of the document.
+    """
+
+    partition_key: str
+    document_id: str
+    error: ParkingError
+
+
+def readable_keys(documents: Iterable[Mapping[str, Any]]) -> list[ParkedKey | Unreadable]:
+    """
+    Read the documents of parked keys.
+    """
+    return [_readable(key_of, document) for document in documents]
+
+
+def readable_events(documents: Iterable[Mapping[str, Any]]) -> list[ParkedEvent | Unreadable]:
+    """
+    Read the documents of events, and pass over those of keys.
+    """
+    return [_readable(event_of, one) for one in documents if one.get("type") == "parkedEvent"]
+
+
+def _readable(
+    read: Callable[[Mapping[str, Any]], ValueT], document: Mapping[str, Any]
+) -> ValueT | Unreadable:
+    try:
+        return read(document)
+    except ParkingError as error:
+        key = str(document.get("key", document["partitionKey"]))
+        return Unreadable(partition_key=key, document_id=str(document["id"]), error=error)
+
+
+# What each field of a document is read as; a field's name in the document is its name here in camelCase.
+_FAILURE = {"event_id": str, "reason": str, "error": str, "attempts": int}
+_KEY = {
+    "partition": str,
+    "epoch": str,
+    "state": KeyState,
+    "claim": str | None,
+    "first": int,
+    "next": int,
+    "held": int,
+    "parked_at": str,
+    "failure": Failure,
+}
+_EVENT = {
+    "event": dict,
+    "partition": str,
+    "epoch": str,
+    "position": int,
+    "status": EventStatus,
+    "referenced": bool,
+    "parked_at": str,
+    "closed_at": str | None,
+    "note": str | None,
+    "failure": Failure,
+    "original": dict | None,
+}
 
 
 def _key_document(key: ParkedKey) -> Document:
-    scope = (
-        {"key": key.partition_key, "processor": key.scope.processor, "container": key.scope.container}
-        if key.scope is not None
-        else {}
-    )
-    return {
-        "id": KEY_ID,
-        "partitionKey": key.partition,
-        "type": "parkedKey",
-        **scope,
-        "epoch": key.epoch,
-        "state": key.state.value,
-        "claim": key.claim,
-        "first": key.first,
-        "next": key.next,
-        "held": key.held,
-        "parkedAt": key.parked_at,
-        "failure": _failure_document(key.failure),
-    }
+    scope = key.scope
+    named = {"key": key.partition_key, **asdict(scope)} if scope is not None else {}
+    return {"id": KEY_ID, "type": "parkedKey", **named, **_fields(key, _KEY)}
 
 
 def _event_document(event: ParkedEvent) -> Document:
@@ -354,62 +346,58 @@ def _event_document(event: ParkedEvent) -> Document:
         for name, value in event.event.items()
         if not name.startswith("_") or name in _KEPT_SYSTEM_FIELDS or (event.referenced and name == "_etag")
     }
-    return {
-        "id": held_id(event.event_id),
-        "partitionKey": event.partition,
-        "type": "parkedEvent",
-        "epoch": event.epoch,
-        "position": event.position,
-        "status": event.status.value,
-        "referenced": event.referenced,
-        "parkedAt": event.parked_at,
-        "closedAt": event.closed_at,
-        "note": event.note,
-        "failure": _failure_document(event.failure),
-        "original": event.original,
-        "event": kept,
-    }
+    document = {"id": held_id(event.event_id), "type": "parkedEvent", **_fields(event, _EVENT)}
+    return {**document, "event": kept}
 
 
-def _failure_document(failure: Failure | None) -> Document | None:
-    if failure is None:
-        return None
-    return {
-        "eventId": failure.event_id,
-        "reason": failure.reason,
-        "error": failure.error,
-        "attempts": failure.attempts,
-    }
+def _fields(value: object, kinds: Mapping[str, Any]) -> Document:
+    """
+    Return the fields of a key, an event or a failure as JSON.
+    """
+    document: Document = {}
+    for name in kinds:
+        field = getattr(value, name)
+        if isinstance(field, StrEnum):
+            field = field.value
+        document[_stored_name(name)] = _fields(field, _FAILURE) if isinstance(field, Failure) else field
+    return document
 
 
-def _failure(document: Mapping[str, Any] | None) -> Failure | None:
-    if document is None:
-        return None
-    return Failure(
-        event_id=_of(document, "eventId", str),
-        reason=_of(document, "reason", str),
-        error=_of(document, "error", str),
-        attempts=_of(document, "attempts", int),
-    )
+def _values(document: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the fields of a document, each checked.
+
+    Raises:
+        KeyError, TypeError, ValueError: one is missing, or is not what it should be.
+    """
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        value = document[_stored_name(name)]
+        if kind is Failure:
+            value = None if value is None else Failure(**_values(value, _FAILURE))
+        elif isinstance(kind, EnumType):
+            value = kind(value)
+        elif not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r}")
+        values[name] = value
+    return values
+
+
+def _stored_name(name: str) -> str:
+    first, *others = name.split("_")
+    return "partitionKey" if name == "partition" else first + "".join(word.title() for word in others)
 
 
 @contextmanager
 def _reading(document: Mapping[str, Any]) -> Iterator[None]:
     """
-    Tell of a document that is not as this version writes it, so that no more stands still than needs it.
+    Raise the errors of reading a document as one error that names the document.
     """
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
         key = document.get("key", document.get("partitionKey"))
         raise ParkingError(
-            f"The document {document.get('id')!r} of partition key {key!r} in the parked "
-            f"store cannot be read ({error!r}): a newer version or a hand wrote it. Upgrade what reads it, or mend it."
+            f"The document {document.get('id')!r} of partition key {key!r} in the parked store cannot be read ({error!r}): "
+            "a newer version wrote it, or it was edited. Upgrade this program, or correct it."
         ) from error
-
-
-def _of(document: Mapping[str, Any], name: str, kind: type[ValueT]) -> ValueT:
-    value = document[name]
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is {value!r}")
-    return value

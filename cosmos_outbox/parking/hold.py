@@ -1,23 +1,17 @@
 """
-Holding: the program that meets a failure puts it, and what follows it in its partition key, at the end of a queue.
+Holding: the program that meets a failure puts the event, and what follows it in its partition key, at the end of a queue.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
-from cosmos_outbox.errors import (
-    Conflict,
-    ParkingError,
-    ParkingFull,
-    PreconditionFailed,
-    RequestTooLarge,
-)
+from cosmos_outbox.documents import copied_size
+from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
 from cosmos_outbox.parking.documents import (
     BY_HAND,
     KEY_ID,
@@ -26,30 +20,26 @@ from cosmos_outbox.parking.documents import (
     ParkedEvent,
     ParkedKey,
     Scope,
-    find_key,
-    find_named,
+    Unreadable,
     held_id,
-    key_of,
+    new_key,
+    readable_keys,
+    utcnow,
 )
-from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Document, ParkedStore, WriteKind
+from cosmos_outbox.parking.queue import find_key, find_named
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, WriteKind
 from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
 _PATIENCE_SECONDS = 2.0  # how long an append waits for a key that is about to be handed back
 _BATCH_BYTES = 1_500_000  # of the 2 MB of a transactional batch, with room for what JSON escapes add
-
-
-def utcnow() -> datetime:
-    """
-    Return the time that the store's records carry; no decision about order depends on it.
-    """
-    return datetime.now(UTC)
+_WRAPPING_BYTES = 1000  # what an event's document has around the event, roughly
 
 
 class Item(Protocol):
     """
-    What can be held: a JSON document, known by an id inside its partition key.
+    What can be held: a JSON document, identified inside its partition key by an id.
     """
 
     @property
@@ -67,17 +57,17 @@ class Held(Generic[ItemT]):
     """
     What became of events that were to be held.
 
-    parked: False where the key is not, for they are to be sent, or an operator has dealt with all of them.
-    left: to be sent, because the key is not parked.
+    parked: whether the key is parked; if not, its events are to be sent, or an operator has dealt with all of them.
+    not_held: to be sent, because the key is not parked.
     """
 
     parked: bool
-    left: list[ItemT]
+    not_held: list[ItemT]
 
 
 class Parking:
     """
-    The relay's side of the parked store.
+    Puts events into the parked store; a relay uses it.
 
     Args:
         store: the parked store.
@@ -103,7 +93,7 @@ class Parking:
         """
         Return the parked keys that no lease may name: those parked by hand, and those parked before 0.1.0.
 
-        One whose document cannot be read is among them, so that it stands still, and no other key.
+        A key whose document cannot be read is among them, so that its events wait; other keys go on.
 
         Raises:
             StoreError: the store refused or failed.
@@ -113,13 +103,13 @@ class Parking:
             documents = await deadline.attempt(
                 self._store.keys, processor=scope.processor, container=scope.container
             )
-            return frozenset(filter(None, map(_announced, documents)))
+            return frozenset(key.partition_key for key in readable_keys(documents) if _is_announced(key))
 
         return await retry_on_conflict(step, self._retry)
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
-        Say whether the key that a lease has this name for is parked; one whose document cannot be read is.
+        Say whether the key that a lease has this name for is parked; a key whose document cannot be read is.
 
         Raises:
             StoreError: the store refused or failed.
@@ -142,9 +132,9 @@ class Parking:
         scope: Scope = Scope(),  # noqa: B008 - a frozen value
     ) -> Held[ItemT]:
         """
-        Put events at the end of their key's queue, and say which are to be sent, because the key is not parked.
+        Put events at the end of their key's queue; return those to send instead, because the key is not parked.
 
-        Every event of the key before these was sent or held. Repeating a call, here or elsewhere, does no harm.
+        All earlier events of the key must have been sent or held. A call may be repeated, here or elsewhere.
 
         Args:
             partition_key: of all the events.
@@ -165,8 +155,7 @@ class Parking:
             key = await deadline.attempt(find_key, self._store, scope, partition_key)
             parked = key is not None
             if not due:
-                # Known, all of them; and perhaps as held by a parking that is younger than the look before this one.
-                return
+                return  # all events are in the store already, possibly under a newer epoch than the key that was read
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
             kind = WriteKind.REPLACE
@@ -175,7 +164,7 @@ class Parking:
                     return
                 key, kind = new_key(partition_key, scope, failure, now=self._utcnow()), WriteKind.CREATE
             try:
-                count = await self._write(key, kind, due, failure, deadline)
+                count = await self._append(key, kind, due, failure, deadline)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
                     due = await self._behind_known(key.partition, due, deadline)
@@ -187,9 +176,9 @@ class Parking:
             before = len(due)
             await retry_on_conflict(step, self._retry)
             handed_back = len(due) == before
-        return Held(parked=parked, left=due)
+        return Held(parked=parked, not_held=due)
 
-    async def _write(
+    async def _append(
         self,
         key: ParkedKey,
         kind: WriteKind,
@@ -198,35 +187,37 @@ class Parking:
         deadline: Deadline,
     ) -> int:
         """
-        Write the key and as many events as one batch takes, all or nothing; return their number.
+        Write the key and as many events as fit into one batch, all or nothing; return their number.
         """
-        now = self._utcnow().isoformat()
         room = self._max_events - key.held
         if room <= 0:
             raise ParkingFull(
                 f"{key.held} events of partition key {key.partition_key!r} are held, as many as the limit allows; "
                 "release or drop them, or raise the limit."
             )
+        now, batch_size = self._utcnow().isoformat(), 0
         events: list[ParkedEvent] = []
-        size = 0
         for position, item in enumerate(due[: min(room, MAX_BATCH_OPERATIONS - 1)], start=key.next):
-            failed = failure is not None and item.id == failure.event_id
             event = ParkedEvent(
                 event=item.document,
                 partition=key.partition,
                 epoch=key.epoch,
                 position=position,
                 parked_at=now,
-                failure=failure if failed else None,
-            ).fitted()
-            size += event.size
-            if events and size > _BATCH_BYTES:
+                failure=failure if failure is not None and item.id == failure.event_id else None,
+            )
+            size = copied_size(event.event)
+            if size > MAX_EVENT_BYTES:
+                event = event.as_reference()
+                size = copied_size(event.event)
+            batch_size += size + _WRAPPING_BYTES
+            if events and batch_size > _BATCH_BYTES:
                 break
             events.append(event)
         try:
             await self._commit(key, kind, events, failure, deadline)
         except RequestTooLarge:
-            # The service counts in a way of its own: one event, and as little of it as finds it again.
+            # The service measures in its own way: store one event, and only what is needed to find it again.
             events = [events[0].as_reference()]
             await self._commit(key, kind, events, failure, deadline)
         return len(events)
@@ -250,33 +241,16 @@ class Parking:
         await deadline.attempt(lambda: self._store.commit(key.partition, writes))
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT], deadline: Deadline) -> list[ItemT]:
-        # Held already, dropped, or sent with another payload: each leaves its document, and needs nothing more. Nor
-        # does anything before it: it was sent, or it is held as well.
-        at_hand = due[: MAX_BATCH_OPERATIONS - 1]
-        ids = [held_id(item.id) for item in at_hand]
+        # An event that is held already, was dropped, or was sent with another payload has a document there. It is done,
+        # and so is each event before it: it was sent, or it is held as well.
+        first = due[: MAX_BATCH_OPERATIONS - 1]
+        ids = [held_id(item.id) for item in first]
         known = await deadline.attempt(self._store.present, partition, ids)
-        passed = [place for place, document_id in enumerate(ids, start=1) if document_id in known]
-        return list(due[max(passed, default=0) :])
+        done = [place for place, document_id in enumerate(ids, start=1) if document_id in known]
+        return list(due[max(done, default=0) :])
 
 
-def _announced(document: Document) -> str | None:
-    try:
-        key = key_of(document)
-    except ParkingError:
-        return str(document.get("key", document["partitionKey"]))
-    by_hand = key.failure is not None and key.failure.reason == BY_HAND
-    return key.partition_key if key.scope is None or by_hand else None
-
-
-def new_key(partition_key: str, scope: Scope, failure: Failure, *, now: datetime) -> ParkedKey:
-    """
-    Return a key that is to be parked.
-    """
-    return ParkedKey(
-        partition_key=partition_key,
-        partition=scope.partition_of(partition_key),
-        scope=scope,
-        epoch=uuid.uuid4().hex,
-        parked_at=now.isoformat(),
-        failure=failure,
-    )
+def _is_announced(key: ParkedKey | Unreadable) -> bool:
+    if isinstance(key, Unreadable) or key.scope is None:
+        return True
+    return key.failure is not None and key.failure.reason == BY_HAND

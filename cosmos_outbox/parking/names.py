@@ -1,24 +1,33 @@
 """
-Names: which partition keys of a lease's range are parked, as the lease's notes have them.
+Names: which partition keys of a lease's range are parked, as the lease's notes list them, and which keys no lease lists.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 
-from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.errors import OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.messages import broker_id
+from cosmos_outbox.parking.documents import Scope
+from cosmos_outbox.parking.hold import Parking
 from cosmos_outbox.ports import Notes
+
+POLL_TIMEOUT_SECONDS = 1.0  # the most that a store which does not answer may delay a page
+_POLL_SECONDS = 15.0  # between two polls for keys that no lease names, and for names that are out of date
+_CHECKED_AT_ONCE = 10  # names of a lease, each of which costs three requests where it is out of date
 
 
 class ParkedNames:
     """
-    The names of the parked keys of a lease's range, as its notes have them; a name may be out of date, none is missing.
+    The names of the parked keys of a lease's range, kept in its notes. A name may be out of date, but none is missing.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._names = dict.fromkeys(_names_in(notes.text))  # longest unchecked first
+        self._names = dict.fromkeys(_names_in(notes.text))  # the longest unchecked first
+        self._polled_at = 0.0
 
     def __contains__(self, partition_key: str) -> bool:
         return bool(self._names) and broker_id(partition_key) in self._names
@@ -27,9 +36,9 @@ class ParkedNames:
         return len(self._names)
 
     @property
-    def untold(self) -> bool:
+    def never_saved(self) -> bool:
         """
-        Say whether no owner of the lease has left any names yet, not even that there are none.
+        Say whether no owner of the lease has saved any names yet, not even an empty list.
         """
         return self._notes.text is None
 
@@ -38,25 +47,89 @@ class ParkedNames:
         self._save()
 
     def discard(self, partition_key: str) -> None:
-        self.forget(broker_id(partition_key))
+        self._forget(broker_id(partition_key))
 
-    def to_check(self, most: int) -> list[str]:
+    async def poll(self, parking: Parking, scope: Scope) -> None:
         """
-        Return the names that were not checked for the longest time.
+        Forget, from time to time, some names of keys that were handed back.
+
+        Raises:
+            StoreError: the store refused or failed.
         """
+        now = asyncio.get_running_loop().time()
+        if self._names and now - self._polled_at >= _POLL_SECONDS:
+            self._polled_at = now
+            await self._forget_handed_back(parking, scope, most=_CHECKED_AT_ONCE)
+
+    async def make_room(self, parking: Parking, scope: Scope, *, for_key: str) -> None:
+        """
+        At the limit of parked keys, forget those that were handed back.
+
+        Raises:
+            ParkingFull: the limit is reached all the same.
+            StoreError: the store refused or failed.
+        """
+        if len(self._names) >= parking.max_keys:
+            await self._forget_handed_back(parking, scope, most=parking.max_keys)
+        if len(self._names) >= parking.max_keys and for_key not in self:
+            raise ParkingFull(
+                f"{len(self._names)} partition keys of one lease are parked, as many as the limit allows, so "
+                f"{for_key!r} cannot be; list them, release or drop some, or raise the limit."
+            )
+
+    async def _forget_handed_back(self, parking: Parking, scope: Scope, *, most: int) -> None:
         due = list(self._names)[:most]
         for name in due:  # to the end
             del self._names[name]
             self._names[name] = None
-        return due
+        for name in due:
+            if not await parking.is_parked(name, scope):
+                self._forget(name)
 
-    def forget(self, name: str) -> None:
+    def _forget(self, name: str) -> None:
         if name in self._names:
             del self._names[name]
             self._save()
 
     def _save(self) -> None:
         self._notes.text = json.dumps(list(self._names), ensure_ascii=False)
+
+
+class AnnouncedKeys:
+    """
+    The parked keys that no lease names (parked by hand, or before 0.1.0), polled every 15 s for all leases of a worker.
+    """
+
+    def __init__(self, parking: Parking | None) -> None:
+        self._parking = parking
+        self._keys: frozenset[str] = frozenset()
+        self._polled_at: float | None = None
+
+    def __contains__(self, partition_key: object) -> bool:
+        return partition_key in self._keys
+
+    def discard(self, partition_key: str) -> None:
+        self._keys -= {partition_key}
+
+    async def poll(self, scope: Scope) -> None:
+        """
+        Ask the store, if the last poll is old enough; a poll that fails counts, and is repeated after the same time.
+
+        Raises:
+            StoreError: the store refused or failed.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._parking and (self._polled_at is None or now - self._polled_at >= _POLL_SECONDS):
+            self._polled_at = now
+            self._keys = await self._parking.announced(scope)
+
+    async def try_poll(self, scope: Scope) -> None:
+        """
+        Poll, and keep the keys of the last poll where that fails.
+        """
+        with suppress(OutboxError, TimeoutError):
+            async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
+                await self.poll(scope)
 
 
 def _names_in(text: str | None) -> list[str]:
@@ -66,7 +139,7 @@ def _names_in(text: str | None) -> list[str]:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ParkingError(
-            f"The notes of the lease are no list of parked keys: {str(text)[:100]!r}. Put the property `notes` of its "
-            "document right, with no worker running."
+            f"The notes of the lease are not a list of parked keys: {str(text)[:100]!r}. Correct the property `notes` of its "
+            "document while no worker runs."
         )
     return names

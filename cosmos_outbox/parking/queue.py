@@ -1,85 +1,158 @@
 """
-Queue: the events of a parked key sent in order, as far as the broker takes them, and what is kept of them afterwards.
+Queue: finding a parked key, reading its events from the beginning of its queue, and taking them off.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.errors import MessageRejected, PublishError, UsageError
-from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.parking.documents import EventStatus, ParkedEvent
-from cosmos_outbox.ports import Publisher, Write
-from cosmos_outbox.retries import Backoff
+from cosmos_outbox.errors import KeyNotParked, NotFound, ParkingError, PreconditionFailed
+from cosmos_outbox.messages import broker_id
+from cosmos_outbox.parking.documents import (
+    KEY_ID,
+    NO_ETAG,
+    EventStatus,
+    ParkedEvent,
+    ParkedKey,
+    Scope,
+    Unreadable,
+    event_of,
+    key_of,
+    readable_events,
+)
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Document, ParkedStore, Write, WriteKind
+from cosmos_outbox.retries import Deadline
 
-_PUBLISH_ATTEMPTS = 5
-_LANE = 0
+_CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 
 
-async def send_in_order(
-    publisher: Publisher,
-    due: Sequence[ParkedEvent],
-    *,
-    message_of: Callable[[StoredEvent], OutboundMessage],
-    backoff: Backoff,
-) -> tuple[int, MessageRejected | None]:
+async def key_in(store: ParkedStore, partition: str, *, before: str | None = None) -> ParkedKey | None:
     """
-    Send events until one is rejected; return how many places of the queue are done, and the rejection.
+    Return the parked key of a partition as it is, or None if it is certain that the key is not parked.
+
+    Args:
+        before: where the key's documents would lie if it was parked before 0.1.0.
 
     Raises:
-        PublishError: the topic did not answer, several times.
-        UsageError: what is held is no event.
+        PreconditionFailed: there is one, but the read was behind; read again.
+        ParkingError: its document cannot be read.
     """
-    held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
-    messages = [_message(due[place], message_of) for place in held]
-    sent, attempt, size = 0, 0, len(messages)
-    while sent < len(messages):
-        chunk = messages[sent : sent + size]
+    try:
+        return key_of(await store.read(KEY_ID, partition))
+    except NotFound:
+        # A read may be behind, a write is not: a deletion that finds nothing proves that the key is not parked.
+        with suppress(NotFound):
+            await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
+    with suppress(NotFound):
+        # No program parks keys there any more, so a read is proof enough.
+        return key_of(await store.read(KEY_ID, before)) if before is not None else None
+    return None
+
+
+async def find_key(store: ParkedStore, scope: Scope, partition_key: str) -> ParkedKey | None:
+    """
+    Return a parked key as it is, or None if it is certain that it is not parked; raises as `key_in`.
+    """
+    return await key_in(store, scope.partition_of(partition_key), before=partition_key)
+
+
+async def find_named(store: ParkedStore, scope: Scope, name: str) -> ParkedKey | None:
+    """
+    Return the parked key that has this name in a lease, or None if it is certain that it is not parked; raises as `key_in`.
+    """
+    # A name that is a hash does not show where the key's documents lay before 0.1.0
+    return await key_in(store, scope.partition_named(name), before=name if broker_id(name) == name else None)
+
+
+async def parked_key(store: ParkedStore, scope: Scope, partition_key: str, deadline: Deadline) -> ParkedKey:
+    """
+    Return a parked key as it is.
+
+    Raises:
+        KeyNotParked: it is certain that it is not parked.
+        PreconditionFailed, ParkingError: as `key_in`.
+    """
+    key = await deadline.attempt(find_key, store, scope, partition_key)
+    if key is None:
+        raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")
+    return key
+
+
+async def queue_of(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
+    """
+    Return the beginning of a key's queue in order, dropped events too; as many as one batch can take off.
+
+    Raises:
+        PreconditionFailed: the read is behind; read again.
+        ParkingError: the first event cannot be read.
+    """
+    if key.first == key.next:
+        return ()
+    documents = await deadline.attempt(
+        store.queue, key.partition, epoch=key.epoch, first=key.first, limit=min(_CHUNK, key.next - key.first)
+    )
+    positions = [document.get("position") for document in documents]
+    if not positions or positions != list(range(key.first, key.first + len(positions))):
+        # The read may be behind the key that was read before it: an event that it lacks would be overtaken.
+        if unreadable := await _unreadable_event(store, key, deadline):
+            raise unreadable
+        raise PreconditionFailed("The list of held events is behind; read it again.")
+    events = []
+    for document in documents:
         try:
-            await publisher.publish(_LANE, chunk)
-        except PublishError as error:
-            sent += error.accepted
-            attempt = 1 if error.accepted else attempt + 1
-            if isinstance(error, MessageRejected):
-                if len(chunk) == 1:
-                    return held[sent], error
-                size, attempt = 1, 0  # which of them it is, only one at a time tells
-            elif not error.retriable or attempt >= _PUBLISH_ATTEMPTS:
-                condition = getattr(error, "condition", None)
-                if condition is None:
-                    raise
-                if len(chunk) == 1:
-                    said = f"The broker failed {attempt} times with {condition} on this message: {error}"
-                    return held[sent], MessageRejected(said)
-                size, attempt = 1, 0
-            else:
-                delay = backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
-                await asyncio.sleep(delay)
-        else:
-            sent, attempt = sent + len(chunk), 0
-    return len(due), None
+            events.append(event_of(document))
+        except ParkingError:
+            if not events:
+                raise
+            break  # those before it can be sent
+    return events
 
 
-def closings(gone: Sequence[ParkedEvent], *, now: datetime) -> list[Write]:
+async def first_held(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> ParkedEvent | None:
     """
-    Return the writes for events that were sent: an edited one stays as the record of it, the others go.
+    Return the event that a release would send first, or None if the key holds none.
+
+    Raises:
+        PreconditionFailed, ParkingError: as `queue_of`.
+    """
+    first = key.first
+    while first < key.next:
+        chunk = await queue_of(store, replace(key, first=first), deadline)
+        for event in chunk:
+            if event.status is EventStatus.HELD:
+                return event
+        first += len(chunk)
+    return None
+
+
+def removal_writes(sent: Sequence[ParkedEvent], *, now: datetime) -> list[Write]:
+    """
+    Return the writes that take sent events off the queue: an edited one stays as a record, the others are deleted.
     """
     writes = []
-    for event in gone:
+    for event in sent:
         if event.status is EventStatus.HELD and event.original is not None:
-            sent = replace(event, status=EventStatus.SENT, closed_at=now.isoformat())
-            writes.append(sent.write())
+            writes.append(replace(event, status=EventStatus.SENT, closed_at=now.isoformat()).write())
         elif event.status is EventStatus.HELD:
             writes.append(event.deletion())
     return writes
 
 
-def _message(parked: ParkedEvent, message_of: Callable[[StoredEvent], OutboundMessage]) -> OutboundMessage:
-    event = stored_event(parked.event)
-    if event is None:
-        raise UsageError(f"Event {parked.event_id!r} in the parked store is none any more; drop it.")
-    return message_of(event)
+async def _unreadable_event(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> ParkingError | None:
+    """
+    Return why an event of the queue cannot be read, so that its position is not known; None if all can be.
+    """
+    after = ""
+    while documents := await deadline.attempt(store.page, key.partition, after=after):
+        after = str(documents[-1]["id"])
+        for event in readable_events(_of_epoch(documents, key.epoch)):
+            if isinstance(event, Unreadable):
+                return event.error
+    return None
+
+
+def _of_epoch(documents: Sequence[Document], epoch: str) -> list[Document]:
+    return [document for document in documents if document.get("epoch", epoch) == epoch]

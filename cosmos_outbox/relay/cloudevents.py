@@ -15,7 +15,7 @@ from cosmos_outbox.ports import Publisher
 
 SPEC_VERSION = "1.0"
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-# The binding allows "cloudEvents:" too, which JMS selectors and SQL filters of subscriptions cannot name.
+# The binding also allows "cloudEvents:", but JMS selectors and SQL filters of subscriptions cannot name that.
 BINARY_PREFIX = "cloudEvents_"
 
 # Extension attributes have lower-case letters and digits only.
@@ -34,21 +34,19 @@ _EXTENSIONS = {
 
 class ContentMode(StrEnum):
     """
-    Where the attributes are.
+    Where a message carries its CloudEvents attributes.
     """
 
-    STRUCTURED = "structured"  # with the data in one JSON object, the body
-    BINARY = "binary"  # in application properties; the body is the data as ever
+    STRUCTURED = "structured"  # in the body, one JSON object with the data
+    BINARY = "binary"  # in application properties; the body stays the data
 
 
 def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) -> OutboundMessage:
     """
-    Return the message as a CloudEvent; ids, session, subject and properties stay, so brokers and filters see no change.
-
-    A pure function, so that a resend is the same message.
+    Return the message as a CloudEvent. Ids, session, subject and properties stay, and a resend is the same message.
 
     Args:
-        source: what the events come from, a URI reference; `source` and `id` together are unique.
+        source: where the events come from, a URI reference; `source` and `id` together are unique.
     """
     attributes = _attributes(message, source)
     if mode is ContentMode.BINARY:
@@ -56,7 +54,7 @@ def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) 
         return replace(message, properties={**message.properties, **prefixed})
     attributes["datacontenttype"] = message.content_type
     envelope = json.dumps(attributes, ensure_ascii=False, separators=(",", ":")).encode()
-    # The data is JSON already: parsing it only to write it again could change it.
+    # The data is JSON already; parsing and writing it again could change it.
     body = envelope[:-1] + b',"data":' + message.body + b"}"
     return replace(message, body=body, content_type=STRUCTURED_CONTENT_TYPE)
 
@@ -67,28 +65,22 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
         "specversion": SPEC_VERSION,
         "id": message.message_id,
         "source": source,
-        "type": message.subject
-        or "event",  # must not be empty, and other programs write events without action
+        "type": message.subject or "event",  # must not be empty; other programs write events without action
     }
-    entity_id = properties.get("entity-id")
-    if entity_id:
+    if entity_id := properties.get("entity-id"):
         attributes["subject"] = str(entity_id)
-    if (created_at := _created_at(message.body)) is not None:
-        attributes["time"] = created_at
+    data: Any = json.loads(message.body)
+    created_at = data.get("createdAt") if isinstance(data, dict) else None
+    if isinstance(created_at, str) and created_at:
+        attributes["time"] = text(created_at)
     attributes["partitionkey"] = message.session_id
     attributes |= {name: properties[key] for key, name in _EXTENSIONS.items() if key in properties}
     return attributes
 
 
-def _created_at(body: bytes) -> str | None:
-    data: Any = json.loads(body)
-    created_at = data.get("createdAt") if isinstance(data, dict) else None
-    return text(created_at) if isinstance(created_at, str) and created_at else None
-
-
 class CloudEventsPublisher:
     """
-    The Publisher port around another one: what passes is sent as CloudEvents.
+    The Publisher port around another one, which gets every message as a CloudEvent.
     """
 
     def __init__(self, publisher: Publisher, *, source: str, mode: ContentMode | str) -> None:

@@ -19,10 +19,10 @@ Topics = tuple[str, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
     """
-    Topics by what happened (the event's action), else by what it happened to, else the default ones.
+    Topics by the event's action, else by the type of its entity, else the default ones.
 
     Raises:
-        ConfigurationError: a route leads nowhere, for its events would be lost.
+        ConfigurationError: a route has no topic, so its events would be lost, or names one twice.
     """
 
     default: Topics
@@ -30,19 +30,13 @@ class Routes:
     entity_types: Mapping[str, Topics] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        named = {"the default": self.default}
-        named |= {f"action {name!r}": topics for name, topics in self.actions.items()}
-        named |= {f"entity type {name!r}": topics for name, topics in self.entity_types.items()}
-        mistakes = [
-            f"the route of {name} needs at least one topic" for name, route in named.items() if not route
-        ]
-        mistakes += [
-            f"the route of {name} names a topic twice"
-            for name, route in named.items()
-            if len(set(route)) < len(route)
-        ]
-        if mistakes:
-            raise ConfigurationError("; ".join(mistakes) + ".")
+        routes = {"the default": self.default}
+        routes |= {f"action {name!r}": topics for name, topics in self.actions.items()}
+        routes |= {f"entity type {name!r}": topics for name, topics in self.entity_types.items()}
+        wrong = {"needs at least one topic": [name for name, topics in routes.items() if not topics]}
+        wrong["names a topic twice"] = [name for name, found in routes.items() if len({*found}) < len(found)]
+        if errors := [f"the route of {name} {what}" for what, names in wrong.items() for name in names]:
+            raise ConfigurationError("; ".join(errors) + ".")
 
     @property
     def topics(self) -> Topics:
@@ -54,7 +48,7 @@ class Routes:
 
     def topics_of(self, message: OutboundMessage) -> Topics:
         """
-        Return where a message goes.
+        Return the topics of a message.
         """
         entity_type = str(message.properties.get("entity-type", ""))
         return self.actions.get(message.subject) or self.entity_types.get(entity_type) or self.default
@@ -71,16 +65,16 @@ def parse_routes(text: str, *, default: str) -> Routes:
         ConfigurationError: names the part that cannot be read.
     """
     routes: dict[str, dict[str, Topics]] = {"action": {}, "entity": {}}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
+    for part in filter(None, map(str.strip, text.split(";"))):
         subject, equals, topics = part.partition("=")
-        kind, colon, name = (word.strip() for word in subject.partition(":"))
+        kind, colon, name = map(str.strip, subject.partition(":"))
         if not (equals and colon and name and kind in routes):
             raise ConfigurationError(
                 f"The route {part!r} must read action:NAME=TOPIC,TOPIC or entity:NAME=TOPIC,TOPIC."
             )
         if name in routes[kind]:
             raise ConfigurationError(f"There are two routes for {kind} {name!r}.")
-        routes[kind][name] = tuple(filter(None, (topic.strip() for topic in topics.split(","))))
+        routes[kind][name] = tuple(filter(None, map(str.strip, topics.split(","))))
     return Routes(default=(default,), actions=routes["action"], entity_types=routes["entity"])
 
 
@@ -88,19 +82,18 @@ class RoutedPublisher:
     """
     The Publisher port over several topics: order holds inside each, per session; topics do not wait for one another.
 
-    A message is accepted when all its topics have it. After an error its copies may be in some of them: sent again
-    inside their window, they are dropped there by their id. That holds for messages behind a rejected one too: they may
-    be in other topics when their partition key is parked, and nothing calls them back.
+    A message is accepted when all its topics have it. After an error, some topics may have copies of messages that were not
+    accepted, also of those behind a rejected one; a topic drops the copy by its id when the message is sent again in time.
 
     Args:
-        routes: where messages go.
+        routes: which messages go to which topics.
         publishers: one for each topic that the routes name.
 
     Raises:
         ConfigurationError: a topic has no publisher.
     """
 
-    judged = True  # each topic by itself: what one takes says nothing of another
+    judged = True  # each topic by itself: what one topic accepts shows nothing about another
 
     def __init__(self, routes: Routes, publishers: Mapping[str, Publisher]) -> None:
         missing = [topic for topic in routes.topics if topic not in publishers]
@@ -118,27 +111,19 @@ class RoutedPublisher:
         for position, message in enumerate(messages):
             for topic in self._routes.topics_of(message):
                 positions.setdefault(topic, []).append(position)
-        async with asyncio.TaskGroup() as group:
-            sendings = {
-                topic: group.create_task(self._send(topic, lane, [messages[number] for number in numbers]))
-                for topic, numbers in positions.items()
-            }
-        failures = [
-            (positions[topic][error.accepted], error)
-            for topic, sending in sendings.items()
-            if (error := sending.result()) is not None
-        ]
-        if failures:
-            # A fault that passes comes first: while a topic is away, nobody can tell whether it would reject.
-            first = min(position for position, _ in failures)
-            _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
-            worst.accepted = first
-            raise worst
 
-    async def _send(self, topic: str, lane: int, messages: Sequence[OutboundMessage]) -> PublishError | None:
-        # Returned, not raised: a task group would cancel what is under way to the other topics.
-        try:
-            await self._publishers[topic].publish(lane, messages)
-        except PublishError as error:
-            return error
-        return None
+        async def send(topic: str) -> tuple[int, PublishError] | None:
+            # The error is returned, not raised: a task group would cancel the sends to the other topics.
+            try:
+                await self._publishers[topic].publish(lane, [messages[number] for number in positions[topic]])
+            except PublishError as error:
+                return positions[topic][error.accepted], error
+            return None
+
+        async with asyncio.TaskGroup() as group:
+            sending = [group.create_task(send(topic)) for topic in positions]
+        if failures := [failure for task in sending if (failure := task.result()) is not None]:
+            # A retriable error comes first: while a topic is away, it is unknown whether it would reject the message.
+            _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
+            worst.accepted = min(position for position, _ in failures)
+            raise worst

@@ -1,5 +1,5 @@
 """
-TracedPublisher: a Publisher that tells OpenTelemetry of each send, with a link to the commit of every message.
+TracedPublisher: a Publisher that records each send as an OpenTelemetry span, linked to the commit of every message.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class TracedPublisher:
     Args:
         publisher: what sends.
         topic: the destination's name.
-        tracer_provider: who gets the spans. Defaults to OpenTelemetry's global one.
-        server_address: host of the namespace, where it is known.
+        tracer_provider: receives the spans. Defaults to OpenTelemetry's global one.
+        server_address: host of the namespace. Defaults to none.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TracedPublisher:
         return self._publisher.lanes
 
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
-        # A root of its own: a batch has as many causes as messages, so they are links and none of them the parent.
+        # A root span: a batch has as many causes as messages, so their commits are links, and none is the parent.
         span = self._tracer.start_span(self._name, kind=SpanKind.CLIENT, context=Context())
         if not span.is_recording():
             await self._publisher.publish(lane, messages)

@@ -24,7 +24,6 @@ from cosmos_outbox.records import Record, guarded, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
-from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.exporters import opened_telemetry
@@ -181,7 +180,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             parked = await retry_reads(connection.parked_store, RetryOptions())
         retention = await stack.enter_async_context(
             Retention(
-                Relay(publisher, parking=parking_of(settings, parked), notify=notify),
+                Relay(publisher, parking=parking_of(settings, parked), notify=notify).handle,
                 connection.store,
                 delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
                 others=others,
@@ -189,11 +188,10 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 notify=notify,
             )
         )
-        outage = timedelta(seconds=settings.tolerated_outage_seconds)
         processor = ChangeFeedProcessor(
             MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
             connection.leases,
-            TtlGuard(retention, tolerated_outage=outage, notify=notify),
+            retention,
             processor_options(settings),
             hooks=(notify, retention.hear),
         )

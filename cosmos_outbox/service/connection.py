@@ -27,6 +27,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import ParkedStore, Publisher
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
+from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
 from cosmos_outbox.service.settings import MessageFormat, Settings, require_service_bus
 
@@ -83,7 +84,8 @@ class Connection:
         # The resource id is read each time: a container that is recreated has another one.
         rid = (await self.feed.describe()).container_rid
         scope = Scope(processor=self.settings.processor_name, container=rid)
-        return ParkedKeys(store or await self.parked_store(), publisher, scope=scope, events=self.store)
+        send = None if publisher is None else resending(publisher, events=self.store)
+        return ParkedKeys(store or await self.parked_store(), send, scope=scope)
 
     @asynccontextmanager
     async def service_bus(self) -> AsyncIterator[ServiceBusClient]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.errors import ParkingError, StoreUnavailable
+from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
 from cosmos_outbox.records import Hook, WatchFailed
 from cosmos_outbox.service.health import HealthState, ParkedSeen
@@ -121,10 +121,11 @@ async def parked_in(keys: ParkedKeys) -> ParkedSeen:
     """
     Return all parked keys of a processor; a document that cannot be read hides no other.
     """
-    unreadable: dict[str, ParkingError] = {}
-    found = await keys.list(unreadable=unreadable.__setitem__)
+    listed = await keys.list()
+    found = tuple(key for key in listed if isinstance(key, ParkedKey))
+    unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
     return ParkedSeen(
-        count=len(found) + len(unreadable),
+        count=len(listed),
         keys=found,
         unreadable=unreadable,
         events=None if unreadable else sum(key.held for key in found),

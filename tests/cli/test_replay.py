@@ -17,6 +17,7 @@ from cosmos_outbox.cli.events.replay import Replayed, replay, sending_to
 from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
 from tests.unit.relay.factories import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))
@@ -52,7 +53,7 @@ async def parked_ada() -> ParkedKeys:
     """
     store, refusing = MemoryParked(), MemoryBroker(rejects=lambda message: True)
     await Relay(refusing.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS[:3]))
-    return ParkedKeys(store, MemoryBroker().publisher(lanes=1))
+    return ParkedKeys(store, resending(MemoryBroker().publisher(lanes=1)))
 
 
 async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edited():

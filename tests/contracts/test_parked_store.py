@@ -24,6 +24,7 @@ from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.contracts.backends import AZURE_VARIABLE, BACKENDS
 from tests.unit.relay.factories import batch, event
@@ -215,7 +216,7 @@ async def test_a_batch_deletes_and_replaces_at_once(store: ParkedStore) -> None:
 async def test_a_key_is_parked_released_and_handed_back_while_its_events_go_on(store: ParkedStore) -> None:
     broker = MemoryBroker(rejects=lambda message: message.message_id == "b.2")
     relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
-    operator = ParkedKeys(store, broker.publisher())
+    operator = ParkedKeys(store, resending(broker.publisher()))
 
     def numbered(number: int) -> dict[str, Any]:
         return {**event("b", number), "id": f"b.{number}"}  # an id that Cosmos DB takes

@@ -41,7 +41,7 @@ COMPLETE: dict[str, Any] = {
     "topic": "events",
 }
 # What another module than the composition root reads.
-READ_ELSEWHERE = {"log_level", "log_format"}
+READ_ELSEWHERE = {"log_level", "log_format", "tolerated_outage_seconds"}
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,6 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
-from cosmos_outbox.relay.ttl import TtlGuard
 from cosmos_outbox.service.logs import JsonFormatter
 from tests.unit.relay.factories import batch, event
 
@@ -100,13 +99,10 @@ async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_
         for key, number, trace in zip("aab", (1, 2, 1), TRACES, strict=True)
     )
     with logging_as_the_worker() as lines:
-        await TtlGuard(Relay(publisher, parking=Parking(MemoryParked())))(batch(first, second, other))
+        await Relay(publisher, parking=Parking(MemoryParked()))(batch(first, second, other))
         log_hook(PageFailed(lease="l", attempt=1, delay_seconds=1, error=ValueError("no")))
     told = {(str(line["event"]), line.get("trace_id"), line.get("span_id")) for line in lines}
     assert {
-        ("EventTtlShort", None, None),
-        ("EventAgeing", TRACES[0], SPAN),
-        ("EventExpiring", TRACES[0], SPAN),
         ("PublishFailed", TRACES[0], SPAN),
         ("PublishHalted", TRACES[0], SPAN),
         ("EventRejected", TRACES[0], SPAN),

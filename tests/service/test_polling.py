@@ -26,9 +26,9 @@ from cosmos_outbox.records import Hook, LeasesListed, Record, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
 from cosmos_outbox.service.polling import parked_in, poll
+from tests.unit.parking.test_documents import tampered
+from tests.unit.parking.test_parking import place
 from tests.unit.relay.factories import batch, event
-from tests.unit.relay.test_parked import tampered
-from tests.unit.relay.test_parking import place
 
 
 async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
@@ -72,7 +72,7 @@ async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
     assert ["a"] == list(seen.unreadable)
     assert "quarantined" in str(seen.unreadable["a"])
     with pytest.raises(ParkingError, match="quarantined"):
-        await ParkedKeys(store).list()
+        await ParkedKeys(store).show("a")
 
 
 @pytest.mark.parametrize(

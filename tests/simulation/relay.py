@@ -32,9 +32,11 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, ParkedStore, Publisher, Write
 from cosmos_outbox.records import KeyParked, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff, RetryOptions
 
@@ -268,9 +270,10 @@ class Simulation:
         return Parking(store, retry=_RETRY)
 
     def operator(self, processor: Processor, store: ParkedStore) -> ParkedKeys:
-        return ParkedKeys(
-            store, self.releases_to(processor), scope=self.scope(processor), retry=_RETRY, backoff=_BACKOFF
-        )
+        return ParkedKeys(store, self.sends(processor), scope=self.scope(processor), retry=_RETRY)
+
+    def sends(self, processor: Processor) -> Send:
+        return resending(self.releases_to(processor), backoff=_BACKOFF)
 
     def scope(self, processor: Processor) -> Scope:
         return processor.scope

@@ -16,6 +16,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.relay.resend import resending
 from tests.service.site import Site, opened_site
 from tests.support.patience import HUNG_SECONDS
 from tests.unit.relay.factories import event
@@ -71,7 +72,7 @@ async def test_a_parked_key_survives_its_worker_and_is_handed_back_under_load() 
         rid = str(
             (await site.client.get_database_client("contacts").get_container_client("data").read())["_rid"]
         )
-        keys = ParkedKeys(store, publisher, scope=Scope(processor="outbox", container=rid))
+        keys = ParkedKeys(store, resending(publisher), scope=Scope(processor="outbox", container=rid))
         await holds(keys, 1)
         first.process.kill()
         await first.exit_code()

@@ -4,11 +4,16 @@ OutboundMessage is a value: what is sent again is equal to what was sent.
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import (
+    MAX_PROPERTIES_BYTES,
+    MAX_PROPERTY_BYTES,
+    OutboundMessage,
+    require_properties_that_fit,
+)
 
 
 def a_message() -> OutboundMessage:
@@ -28,3 +33,18 @@ def test_a_message_cannot_change_between_two_sends() -> None:
 
 def test_the_body_is_json_unless_said_otherwise() -> None:
     assert "application/json" == a_message().content_type
+
+
+@pytest.mark.parametrize("character", ["x", "ж", "猫", "🐈"])
+def test_a_property_is_measured_in_bytes_with_its_name(character: str) -> None:
+    width = len(character.encode())
+    longest = character * ((MAX_PROPERTY_BYTES - len("cause")) // width)
+    require_properties_that_fit(replace(a_message(), properties={"cause": longest, "sequence": 1}))
+    with pytest.raises(ValueError, match="'cause'"):
+        require_properties_that_fit(replace(a_message(), properties={"cause": longest + character}))
+
+
+def test_all_properties_together_are_measured() -> None:
+    third = "x" * (MAX_PROPERTIES_BYTES // 3)
+    with pytest.raises(ValueError, match="in all"):
+        require_properties_that_fit(replace(a_message(), properties=dict.fromkeys("abc", third)))

@@ -19,7 +19,6 @@ from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record, guarded
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Retention
-from cosmos_outbox.relay.ttl import TtlGuard
 from tests.unit.relay.factories import batch, event
 
 RECORD = EventsDeleted(partition_key="k", events=1)
@@ -79,13 +78,6 @@ async def test_a_hook_of_the_relay_that_raises_has_nothing_sent_again():
     broker = MemoryBroker()
     await Relay(broker.publisher(), notify=broken)(batch(event("k", 1), event("k", 2)))
     assert (2, 0) == (len(broker.accepted), broker.duplicates)
-
-
-@pytest.mark.usefixtures("a_hook_fails")
-async def test_a_hook_of_the_guard_over_times_to_live_that_raises_fails_no_page():
-    document = {**event("k", 1), "ttl": 60}
-    guard = TtlGuard(nothing, notify=broken, now=lambda: document["_ts"] + 59)
-    await guard(batch(document))
 
 
 @pytest.mark.usefixtures("a_hook_fails")

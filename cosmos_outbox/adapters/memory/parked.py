@@ -47,7 +47,7 @@ class MemoryParked:
 
     def documents(self) -> tuple[Document, ...]:
         """
-        Return all documents, for a test to look at.
+        Return all documents, for tests.
         """
         return self._container.documents()
 

@@ -10,10 +10,12 @@ from datetime import timedelta
 
 import pytest
 
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
+from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import InvalidRequest, NotFound, StoreUnavailable, TooManyRequests
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.records import (
@@ -25,6 +27,8 @@ from cosmos_outbox.records import (
     LeaseClosed,
     Record,
 )
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.plan import EventPage
 from cosmos_outbox.relay.retention import Retention
 from tests.unit.relay.factories import entity, event
 
@@ -56,7 +60,7 @@ class Container(MemoryContainer):
             await self.commit(document["partitionKey"], [write])
 
 
-async def handled(_: ChangeBatch) -> None:
+async def handled(_: EventPage) -> None:
     """
     Have everything sent.
     """
@@ -97,6 +101,20 @@ async def test_nothing_is_deleted_before_the_checkpoint():
     assert [("a", ["a/1"])] == container.deletions
 
 
+async def test_a_page_is_parsed_once_for_retention_and_the_relay(monkeypatch):
+    parsed = list[str]()
+
+    def counted(document: Document) -> StoredEvent | None:
+        parsed.append(document["id"])
+        return stored_event(document)
+
+    monkeypatch.setattr("cosmos_outbox.relay.plan.stored_event", counted)
+    relay = Relay(MemoryBroker().publisher(), notify=lambda _: None)
+    async with Retention(relay.handle, Container(), delete={"*"}, others=alone, keep=KEEP) as retention:
+        await retention(page(renamed(1), renamed(2)))
+    assert ["a/1", "a/2"] == parsed
+
+
 async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(1, "b"))
@@ -135,7 +153,7 @@ async def test_a_page_that_was_not_checkpointed_when_its_lease_ended_is_left_alo
 
 
 async def test_a_page_that_could_not_be_sent_is_left_alone():
-    async def fail(_: ChangeBatch) -> None:
+    async def fail(_: EventPage) -> None:
         raise ValueError("no")
 
     container = Container()
@@ -253,11 +271,10 @@ async def test_behind_a_processor_everything_is_sent_and_then_deleted():
     """
     container, sent = Container(), list[str]()
 
-    async def send(batch: ChangeBatch) -> None:
-        assert not {document["id"] for document in batch.documents} & {
-            name for _, ids in container.deletions for name in ids
-        }
-        sent.extend(document["id"] for document in batch.documents)
+    async def send(page: EventPage) -> None:
+        ids = [delivery.id for delivery in page.events]
+        assert not set(ids) & {name for _, ids in container.deletions for name in ids}
+        sent.extend(ids)
 
     documents = [event(f"k{number % 3}", number) for number in range(1, 31)]
     async with Retention(send, container, delete={"*"}, others=alone, keep=KEEP) as retention:
@@ -380,8 +397,13 @@ async def test_what_one_processor_has_sent_stays_for_another_that_is_behind():
             document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
             await feed.commit("k", [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
 
+    handle = handler("billing")
+
+    async def sent(page: EventPage) -> None:
+        await handle(page.batch)
+
     async with Retention(
-        handler("billing"),
+        sent,
         feed,
         delete={"*"},
         others=others,

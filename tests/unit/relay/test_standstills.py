@@ -17,11 +17,9 @@ from cosmos_outbox.cli.events.replay import sending_to
 from cosmos_outbox.errors import (
     AccessDenied,
     BrokerUnavailable,
-    KeyNotParked,
     OutboxError,
     ParkingError,
     ParkingFull,
-    ReleaseInProgress,
 )
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
@@ -29,13 +27,14 @@ from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import LeaseCheckpointed, WatchFailed
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from tests.unit.parking.test_documents import tampered
+from tests.unit.parking.test_parking import World, parked, place
+from tests.unit.parking.test_scopes import old
 from tests.unit.relay.factories import batch, event
-from tests.unit.relay.test_parked import tampered
-from tests.unit.relay.test_parking import Counted, World, parked, place
-from tests.unit.relay.test_scopes import old
 
 # Keys and names
 
@@ -209,30 +208,6 @@ async def test_a_parked_store_that_hangs_costs_a_page_a_second_and_few_pages_at_
     assert 50 + 10 > loop.time() - started
 
 
-async def test_a_drop_does_not_break_into_a_release_that_began_while_it_looked() -> None:
-    world = await parked(later=3)
-    world.reject()
-    world.broker.latency_seconds = 1.0
-
-    class Slow(Counted):
-        """
-        A store whose first answer takes a second to arrive.
-        """
-
-        async def call(self, operation: str, partition_key: str, request: Any) -> Any:
-            answer = await super().call(operation, partition_key, request)
-            if self.requests == 1:
-                await asyncio.sleep(1.0)
-            return answer
-
-    dropping = asyncio.create_task(ParkedKeys(Slow(world.store)).drop("b", "b/4", reason="of no use"))
-    await asyncio.sleep(0.2)
-    assert 4 == (await world.operator.release("b")).sent
-    with pytest.raises((ReleaseInProgress, KeyNotParked)):
-        await dropping
-    assert () == await world.operator.records("b")
-
-
 async def test_an_event_that_was_parked_as_a_reference_is_not_deleted_after_it_was_sent_on() -> None:
     clock = asyncio.get_running_loop().time
     container, store = MemoryContainer(now=clock), MemoryParked()
@@ -246,12 +221,12 @@ async def test_an_event_that_was_parked_as_a_reference_is_not_deleted_after_it_w
     async def alone() -> tuple[str, ...]:
         return ()
 
-    async with Retention(relay, container, delete={"*"}, others=alone) as retention:
+    async with Retention(relay.handle, container, delete={"*"}, others=alone) as retention:
         await retention(batch(large, event("a", 1)))
         retention.hear(LeaseCheckpointed(lease="0", pages=1))
         await asyncio.sleep(600)
     broker.rejects = lambda message: False
-    keys = ParkedKeys(store, broker.publisher(), events=container)
+    keys = ParkedKeys(store, resending(broker.publisher(), events=container))
     assert [True] == [held.referenced for held in (await keys.show("b")).held]
     assert (await keys.release("b")).handed_back
 

@@ -17,6 +17,7 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import KeyParked, PublishHalted, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
@@ -38,7 +39,7 @@ class World:
             backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
             notify=self.told.append,
         )
-        self.operator = ParkedKeys(self.store, self.broker.publisher(lanes=1))
+        self.operator = ParkedKeys(self.store, resending(self.broker.publisher(lanes=1)))
 
     @property
     def ids(self) -> set[str]:

@@ -5,25 +5,26 @@ The plan of a page.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, share_out, streams_of
-from tests.unit.relay.factories import entity, event
+from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, assign_lanes, event_page, group_by_key
+from tests.unit.relay.factories import batch, entity, event
 
 
 def plan(
-    documents: Iterable[Document],
+    documents: Sequence[Document],
     *,
     lanes: int,
     lane_bytes: int = LANE_BYTES,
     accepted: AbstractSet[EventKey] = frozenset(),
 ) -> list[list[Delivery]]:
-    return share_out(streams_of(documents, accepted=accepted).values(), lanes=lanes, lane_bytes=lane_bytes)
+    streams = group_by_key(event_page(batch(*documents)).events, accepted=accepted)
+    return assign_lanes(streams.values(), lanes=lanes, lane_bytes=lane_bytes)
 
 
 def ids(deliveries: list[Delivery]) -> list[str]:

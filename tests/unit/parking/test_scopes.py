@@ -19,9 +19,10 @@ from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import KeyResumed
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
+from tests.unit.parking.stores import Passing
+from tests.unit.parking.test_parking import World, parked
 from tests.unit.relay.factories import batch, event
-from tests.unit.relay.stores import Passing
-from tests.unit.relay.test_parking import World, parked
 
 names = st.text(max_size=40)
 scopes = st.builds(Scope, processor=names, container=names)
@@ -50,7 +51,7 @@ async def test_two_processors_that_share_a_store_hold_and_release_each_its_own_e
             documents = [event("b", number) for number in (start, start + 1)]
             await relay(batch(*documents, processor=name, notes=pages[name], tenure=start))
     keys = {
-        name: ParkedKeys(store, broker.publisher(), scope=Scope(processor=name))
+        name: ParkedKeys(store, resending(broker.publisher()), scope=Scope(processor=name))
         for name, broker in brokers.items()
     }
     assert (1, 0) == (len(await keys["billing"].list()), len(await keys["audit"].list()))
@@ -235,7 +236,7 @@ async def test_an_event_too_large_to_be_copied_is_parked_as_a_reference_and_sent
 
     world.broker._max_bytes = 10_000_000
     events = Events()
-    operator = ParkedKeys(world.store, world.broker.publisher(), events=events)  # type: ignore[arg-type]
+    operator = ParkedKeys(world.store, resending(world.broker.publisher(), events=events))  # type: ignore[arg-type]
     assert 2 == (await operator.release("b")).sent
     direct = MemoryBroker(max_message_bytes=10_000_000)
     await Relay(direct.publisher())(batch(large))
@@ -248,7 +249,7 @@ async def test_a_reference_to_an_event_that_is_gone_ends_a_release_by_its_name_a
     world.reject("b/2")
     await world.relay(world.page(event("b", 1), event("b", 2, size=2_050_000), event("b", 3)))
     world.reject()
-    operator = ParkedKeys(world.store, world.broker.publisher(), events=Nothing())  # type: ignore[arg-type]
+    operator = ParkedKeys(world.store, resending(world.broker.publisher(), events=Nothing()))  # type: ignore[arg-type]
     released = await operator.release("b")
     assert "no longer has it" in str(released.failure and released.failure.error)
     assert ["b/1"] == world.ids

@@ -12,10 +12,11 @@ import pytest
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
-from cosmos_outbox.parking.documents import KEY_ID, held_id, key_in
+from cosmos_outbox.parking.documents import KEY_ID, held_id
+from cosmos_outbox.parking.queue import key_in
 from cosmos_outbox.ports import Write, WriteKind
+from tests.unit.parking.test_parking import parked, place
 from tests.unit.relay.factories import event
-from tests.unit.relay.test_parking import parked, place
 
 _KEY = ["epoch", "state", "claim", "first", "next", "held", "parkedAt", "failure"]
 _EVENT = ["event", "epoch", "position", "status", "parkedAt", "closedAt", "note", "failure", "original"]
@@ -63,10 +64,12 @@ async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name
 async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> None:
     world = await parked()
     await tampered(world.store, held_id("b/2"), place("b"), lambda document: document.pop(field))
+    (unreadable,) = (await world.operator.show("b")).unreadable
+    assert held_id("b/2") == unreadable.document_id
     with pytest.raises(
         ParkingError, match=f"'{held_id('b/2')}' of partition key .* cannot be read .*{field}"
     ):
-        await world.operator.show("b")
+        raise unreadable.error
 
 
 async def test_a_key_that_cannot_be_read_stands_still_while_others_go_on() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
@@ -18,20 +17,20 @@ from cosmos_outbox.errors import (
     BrokerUnavailable,
     ParkingError,
     ParkingFull,
-    ReleaseInProgress,
+    ReleaseTakenOver,
     StoreUnavailable,
 )
-from cosmos_outbox.parking import ParkedKeys, Parking, Scope
-from cosmos_outbox.parking.claim import Claim
-from cosmos_outbox.parking.documents import KeyState, held_id, key_in
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.parking.documents import NO_ETAG, KeyState, held_id
+from cosmos_outbox.parking.queue import key_in
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.records import EventsHeld, KeyParked
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
-from cosmos_outbox.retries import Backoff, RetryOptions
+from tests.unit.parking.test_documents import tampered
+from tests.unit.parking.test_parking import Counted, World, parked, place
 from tests.unit.relay.factories import batch, event
-from tests.unit.relay.test_parked import tampered
-from tests.unit.relay.test_parking import Counted, World, parked, place
 
 # A release
 
@@ -43,7 +42,7 @@ async def test_a_release_names_the_event_that_is_rejected_however_much_of_its_ca
 ) -> None:
     world = await parked(later=5)
     world.reject(rejected)
-    operator = ParkedKeys(world.store, world.broker.publisher(lanes=1, batch_size=batch_size))
+    operator = ParkedKeys(world.store, resending(world.broker.publisher(lanes=1, batch_size=batch_size)))
     released = await operator.release("b")
     sent = [f"b/{number}" for number in range(2, int(rejected[2:]))]
     assert (len(sent), rejected) == (released.sent, released.failure and released.failure.event_id)
@@ -69,7 +68,7 @@ async def test_a_release_that_makes_progress_is_not_given_up() -> None:
     world = await parked(later=4)
     world.reject()
     world.broker.faults.extend([*4 * (Fault.LOST,), None] * 5)
-    operator = ParkedKeys(world.store, world.broker.publisher(lanes=1, batch_size=1), backoff=Backoff())
+    operator = ParkedKeys(world.store, resending(world.broker.publisher(lanes=1, batch_size=1)))
     assert 5 == (await operator.release("b")).sent
     world = await parked(later=4)
     world.reject("b/6")  # from here on they are sent one by one
@@ -125,7 +124,7 @@ async def test_a_list_that_is_behind_is_read_again_although_a_record_of_earlier_
     await tampered(world.store, held_id("b/2"), place("b"), lambda document: document.pop("status"))
     store = Behind(world.store)
     store.lacking, store.times = held_id("b/4"), 3
-    released = await ParkedKeys(store, world.broker.publisher(lanes=1)).release("b")
+    released = await ParkedKeys(store, resending(world.broker.publisher(lanes=1))).release("b")
     assert (2, ["b/1", "b/3", "b/4"]) == (released.sent, world.ids)
     assert 0 > store.times
 
@@ -162,22 +161,25 @@ async def test_a_key_whose_failing_event_was_dropped_has_no_failure_any_more() -
 
 
 async def test_a_release_that_was_taken_over_hands_nothing_back() -> None:
-    world = await parked()
-    first, second = (
-        Claim(
-            world.store, Scope(), "b", retry=RetryOptions(), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)
-        )
-        for _ in range(2)
-    )
-    await first.take(None, void=None)
-    await first.take_off(await first.due(), KeyState.RELEASING)
-    with pytest.raises(ReleaseInProgress):
-        await second.take(None, void="that of another")
-    await second.take(None, void=first._id)
-    with pytest.raises(ReleaseInProgress):
-        await first.hand_back()
-    assert ["b"] == [key.partition_key for key in await world.operator.list()]
-    assert await second.hand_back()
+    world = await parked(later=0)
+    world.reject()
+
+    class TakenOver(Counted):
+        """
+        A store in which another release begins, and dies, just before the first one hands the key back.
+        """
+
+        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+            if writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG:
+                key = await key_in(world.store, place("b"))
+                assert key is not None
+                await world.store.commit(place("b"), [replace(key, claim="another").write()])
+            return await super().commit(partition_key, writes)
+
+    with pytest.raises(ReleaseTakenOver):
+        await ParkedKeys(TakenOver(world.store), resending(world.broker.publisher(lanes=1))).release("b")
+    assert ["another"] == [key.claim for key in await world.operator.list()]
+    assert (await world.operator.release("b")).handed_back
 
 
 async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lost_was_handed_back() -> None:
@@ -197,7 +199,7 @@ async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lo
 
     store = AnswerLost()
     store._container = world.store._container
-    released = await ParkedKeys(store, world.broker.publisher(lanes=1)).release("b")
+    released = await ParkedKeys(store, resending(world.broker.publisher(lanes=1))).release("b")
     assert released.handed_back
     assert ["b/3"] == await world.held("b")
 
@@ -306,7 +308,7 @@ async def test_events_behind_a_rejected_one_may_be_in_another_topic_although_the
     documents = [event("k", number) for number in (1, 2, 3)]
     documents[1]["data"]["action"] = "Moved"
     await Relay(publisher, parking=Parking(store), notify=lambda record: None)(batch(*documents))
-    keys = ParkedKeys(store, publisher)
+    keys = ParkedKeys(store, resending(publisher))
     assert ["k/2", "k/3"] == [held.event_id for held in (await keys.show("k")).held]
     assert ["k/1", "k/3"] == [message.message_id for message in brokers["a"].accepted]
     brokers["b"].rejects = lambda message: False

@@ -1,0 +1,280 @@
+"""
+Keys: what an operator does with parked keys: list them, release one, drop an event for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
+from cosmos_outbox.parking.documents import (
+    BY_HAND,
+    EventStatus,
+    Failure,
+    KeyState,
+    ParkedEvent,
+    ParkedKey,
+    Scope,
+    Unreadable,
+    event_of,
+    held_id,
+    new_key,
+    readable_events,
+    readable_keys,
+    utcnow,
+)
+from cosmos_outbox.parking.queue import find_key, first_held, parked_key
+from cosmos_outbox.parking.release import Release, Released, Send
+from cosmos_outbox.ports import Document, ParkedStore, Write, WriteKind
+from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict, retry_reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """
+    A parked key, its queue in order, and the records of events that were dropped or sent edited, oldest first.
+    """
+
+    key: ParkedKey
+    held: tuple[ParkedEvent, ...]
+    records: tuple[ParkedEvent, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
+class ParkedKeys:
+    """
+    The parked keys of one processor of one container; any number of operators may use it at once.
+
+    Args:
+        store: the parked store.
+        send: sends held events; only `release` needs it. For events of an outbox, `relay.resend.resending(publisher)`.
+        scope: which processor, and which container of events. Defaults to the one of batches that name none, as in tests.
+        retry: for how long one operation on the store is tried. Defaults to 10 s.
+        utcnow: the clock of the records.
+    """
+
+    def __init__(
+        self,
+        store: ParkedStore,
+        send: Send | None = None,
+        *,
+        scope: Scope = Scope(),  # noqa: B008 - a frozen value
+        retry: RetryOptions | None = None,
+        utcnow: Callable[[], datetime] = utcnow,
+    ) -> None:
+        self._store, self._send, self._scope = store, send, scope
+        self._retry, self._utcnow = retry or RetryOptions(), utcnow
+
+    async def list(self) -> tuple[ParkedKey | Unreadable, ...]:
+        """
+        Return all parked keys, oldest first, then those that cannot be read. A key parked a moment ago may be missing.
+        """
+        found = readable_keys(
+            await retry_reads(
+                lambda: self._store.keys(processor=self._scope.processor, container=self._scope.container),
+                self._retry,
+            )
+        )
+        keys = [key for key in found if isinstance(key, ParkedKey)]
+        unreadable = [key for key in found if isinstance(key, Unreadable)]
+        return (
+            *sorted(keys, key=lambda key: key.parked_at),
+            *sorted(unreadable, key=lambda key: key.partition_key),
+        )
+
+    async def show(self, partition_key: str) -> Parked:
+        """
+        Return a parked key with its events.
+
+        Raises:
+            KeyNotParked: it is not parked; `records` returns what is kept of earlier times.
+            ParkingError: the document of the key cannot be read.
+        """
+        key = await self.find(partition_key)
+        events = await self._events(key.partition)
+        readable = [event for event in events if isinstance(event, ParkedEvent)]
+        return Parked(
+            key=key,
+            held=_by_age([event for event in readable if event.status is EventStatus.HELD]),
+            records=_by_age([event for event in readable if event.status is not EventStatus.HELD]),
+            unreadable=tuple(event for event in events if isinstance(event, Unreadable)),
+        )
+
+    async def find(self, partition_key: str) -> ParkedKey:
+        """
+        Return a parked key.
+
+        Raises:
+            KeyNotParked: it is not parked.
+            ParkingError: its document cannot be read.
+        """
+        return await retry_on_conflict(lambda deadline: self._key(partition_key, deadline), self._retry)
+
+    async def first_held(self, partition_key: str) -> ParkedEvent | None:
+        """
+        Return the event that a release would send first, or None if the key holds none.
+
+        Raises:
+            KeyNotParked: it is not parked.
+            ParkingError: a document cannot be read.
+        """
+
+        async def step(deadline: Deadline) -> ParkedEvent | None:
+            return await first_held(self._store, await self._key(partition_key, deadline), deadline)
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def records(self, partition_key: str) -> tuple[ParkedEvent | Unreadable, ...]:
+        """
+        Return the records of a key's events that were dropped or sent edited, oldest first, then those that cannot be read.
+
+        They stay when the key is handed back.
+        """
+        events = [event for part in self._partitions(partition_key) for event in await self._events(part)]
+        readable = [event for event in events if isinstance(event, ParkedEvent)]
+        return (
+            *_by_age([event for event in readable if event.status is not EventStatus.HELD]),
+            *(event for event in events if isinstance(event, Unreadable)),
+        )
+
+    async def known(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
+        """
+        Return those of some events that are held, or that have a record, by their ids.
+
+        Raises:
+            ParkingError: a document cannot be read.
+        """
+        document_ids = [held_id(event_id) for event_id in event_ids]
+        found: dict[str, ParkedEvent] = {}
+        for partition in self._partitions(partition_key):
+
+            async def present(partition: str = partition) -> frozenset[str]:
+                return await self._store.present(partition, document_ids)
+
+            for document_id in await retry_reads(present, self._retry):
+
+                async def read(document_id: str = document_id, partition: str = partition) -> Document:
+                    return await self._store.read(document_id, partition)
+
+                with suppress(NotFound):
+                    event = event_of(await retry_reads(read, self._retry))
+                    found[event.event_id] = event
+        return found
+
+    async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
+        """
+        Park a key by hand: the relays hold its events as soon as they poll, within 15 seconds.
+
+        Returns:
+            The key as it is parked now; one that was parked already stays as it is.
+        """
+        failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
+
+        async def step(deadline: Deadline) -> ParkedKey:
+            found = await deadline.attempt(find_key, self._store, self._scope, partition_key)
+            if found is not None:
+                return found
+            key = new_key(partition_key, self._scope, failure, now=self._utcnow())
+            await self._commit(key, deadline, key.write(WriteKind.CREATE))
+            return key
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def release(self, partition_key: str, *, edited: Mapping[str, Any] | None = None) -> Released:
+        """
+        Send the held events of a key in order, and those that arrive meanwhile; then hand the key back to the relays.
+
+        A release takes the key over from an earlier one that still runs or was killed, and goes on where that one stopped.
+
+        Args:
+            partition_key: the key.
+            edited: the payload (`data`) to send in place of that of the first held event. The event keeps its id; what
+                was committed stays in the parked store beside it.
+
+        Returns:
+            What was sent. If the key's next event is refused too, the key stays parked, with the new failure.
+
+        Raises:
+            KeyNotParked: it is not parked, or holds no event to edit.
+            ParkingError: the document of the key or of a held event cannot be read.
+            ReleaseTakenOver: a later release or drop of the key began.
+            PublishError: the topic did not answer; what was not sent is still held.
+        """
+        if self._send is None:
+            raise UsageError(
+                "A release has to send events: give ParkedKeys a `send`, as `resending(publisher)` returns it."
+            )
+        release = Release(
+            self._store, self._scope, partition_key, self._send, retry=self._retry, utcnow=self._utcnow
+        )
+        return await release.run(edited)
+
+    async def drop(self, partition_key: str, event_id: str, *, reason: str) -> ParkedEvent:
+        """
+        Give up one held event for good; return its record, which stays in the parked store.
+
+        The key stays parked until it is released; a release that is under way ends. Two things cannot be undone. A worker
+        that read the event before it was parked, or a release that was about to send it, may still send it, if the broker
+        accepts it by now. And where events are routed to several topics, one behind the event that parked the key may be in
+        another topic already.
+
+        Raises:
+            KeyNotParked: the key is not parked, or does not hold the event.
+            ParkingError: the document of the key or of the event cannot be read.
+        """
+
+        async def step(deadline: Deadline) -> ParkedEvent:
+            key = await self._key(partition_key, deadline)
+            event: ParkedEvent | None = None
+            with suppress(NotFound):
+                event = event_of(await deadline.attempt(self._store.read, held_id(event_id), key.partition))
+            if (
+                event is not None and event.status is EventStatus.DROPPED
+            ):  # the answer to the first attempt was lost
+                return event
+            if event is None or event.status is not EventStatus.HELD:
+                raise KeyNotParked(f"Event {event_id!r} of partition key {partition_key!r} is not held.")
+            dropped = replace(
+                event, status=EventStatus.DROPPED, note=reason, closed_at=self._utcnow().isoformat()
+            )
+            failed = key.failure is not None and key.failure.event_id == event_id
+            changed = replace(
+                key,
+                state=KeyState.PARKED,
+                claim=None,
+                held=key.held - 1,
+                failure=None if failed else key.failure,
+            )
+            await self._commit(key, deadline, changed.write(), dropped.write())
+            return dropped
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def _key(self, partition_key: str, deadline: Deadline) -> ParkedKey:
+        return await parked_key(self._store, self._scope, partition_key, deadline)
+
+    async def _commit(self, key: ParkedKey, deadline: Deadline, *writes: Write) -> None:
+        await deadline.attempt(lambda: self._store.commit(key.partition, writes))
+
+    async def _events(self, partition: str) -> Sequence[ParkedEvent | Unreadable]:
+        found: list[ParkedEvent | Unreadable] = []
+        after = ""
+
+        async def page() -> tuple[Document, ...]:
+            return await self._store.page(partition, after=after)
+
+        while documents := await retry_reads(page, self._retry):
+            after = str(documents[-1]["id"])
+            found += readable_events(documents)
+        return found
+
+    def _partitions(self, partition_key: str) -> tuple[str, str]:
+        return self._scope.partition_of(partition_key), partition_key  # the second: parked before 0.1.0
+
+
+def _by_age(events: Sequence[ParkedEvent]) -> tuple[ParkedEvent, ...]:
+    return tuple(sorted(events, key=lambda event: (event.parked_at, event.position)))

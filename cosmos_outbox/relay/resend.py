@@ -1,0 +1,112 @@
+"""
+Resend: the held events of a parked key leave as the messages that the relay would have sent, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
+from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.parking.documents import ParkedEvent
+from cosmos_outbox.parking.release import Send, Sent
+from cosmos_outbox.ports import Document, Publisher, Store
+from cosmos_outbox.retries import Backoff, RetryOptions, retry_reads
+
+_ATTEMPTS = 5
+_LANE = 0
+
+
+def resending(
+    publisher: Publisher,
+    *,
+    events: Store | None = None,
+    message_of: Callable[[StoredEvent], OutboundMessage] = message_of,
+    retry: RetryOptions | None = None,
+    backoff: Backoff | None = None,
+) -> Send:
+    """
+    Return what sends the held events of a release to the topic.
+
+    Args:
+        publisher: the topic.
+        events: the container of the events; only needed for an event that was parked as a reference.
+        message_of: the message of an event; must be the one that the relays use.
+        retry: for how long an event is read from its container. Defaults to 10 s.
+        backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
+    """
+
+    async def send(held: Sequence[ParkedEvent]) -> Sent:
+        messages: list[OutboundMessage] = []
+        missing: MessageRejected | None = None
+        for parked in held:
+            try:
+                document = await _whole(parked, events, retry or RetryOptions())
+            except MessageRejected as error:
+                missing = error
+                break
+            event = stored_event(document)
+            if event is None:
+                raise UsageError(
+                    f"Event {parked.event_id!r} in the parked store is no longer an event; drop it."
+                )
+            messages.append(message_of(event))
+        sent = await _send_in_order(publisher, messages, backoff or Backoff())
+        return sent if sent.refusal else replace(sent, refusal=missing)
+
+    return send
+
+
+async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
+    """
+    Return the document of a held event; that of a reference comes from its own container.
+    """
+    if not parked.referenced:
+        return parked.event
+    if events is None:
+        raise UsageError(
+            f"Event {parked.event_id!r} was too large to be copied; give `resending` its container."
+        )
+    partition_key = str(parked.event["partitionKey"])
+    try:
+        document = await retry_reads(lambda: events.read(parked.event_id, partition_key), retry)
+    except NotFound:
+        raise MessageRejected(
+            f"Event {parked.event_id!r} was too large to be copied, and its container no longer has it: it was "
+            "deleted, or its time to live is over. Drop it, or release it with a payload of your own."
+        ) from None
+    return {**document, "_lsn": parked.event.get("_lsn", 0)}
+
+
+async def _send_in_order(publisher: Publisher, messages: Sequence[OutboundMessage], backoff: Backoff) -> Sent:
+    """
+    Send messages until one is rejected; after a rejection, one at a time.
+
+    Raises:
+        PublishError: the topic did not answer, several times.
+    """
+    sent, attempt, size = 0, 0, len(messages)
+    while sent < len(messages):
+        chunk = messages[sent : sent + size]
+        try:
+            await publisher.publish(_LANE, chunk)
+        except PublishError as error:
+            sent += error.accepted
+            attempt = 1 if error.accepted else attempt + 1
+            rejection = error if isinstance(error, MessageRejected) else None
+            if rejection is None and error.retriable and attempt < _ATTEMPTS:
+                await asyncio.sleep(backoff.delay(attempt, at_least=getattr(error, "retry_after", None)))
+                continue
+            condition = getattr(error, "condition", None)
+            if rejection is None and condition is None:
+                raise
+            if len(chunk) == 1:
+                said = f"The broker failed {attempt} times with {condition} on this message: {error}"
+                return Sent(events=sent, refusal=rejection or MessageRejected(said))
+            size, attempt = 1, 0  # only messages sent alone show which of them is refused
+        else:
+            sent, attempt = sent + len(chunk), 0
+    return Sent(events=sent)
