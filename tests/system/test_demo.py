@@ -72,7 +72,12 @@ async def all_started(process: asyncio.subprocess.Process) -> dict[str, int]:
     async with asyncio.timeout(HUNG_SECONDS):
         while True:
             pids = children_of(process.pid)
-            if {"emulators", "worker", "examples.contacts api", "examples.contacts subscriber"} <= set(pids):
+            if {
+                "cosmos_outbox_emulators",
+                "worker",
+                "examples.contacts api",
+                "examples.contacts subscriber",
+            } <= set(pids):
                 return pids
             await asyncio.sleep(0.05)
 
