@@ -214,5 +214,5 @@ _GAUGES: tuple[tuple[str, str, str, Callable[[Snapshot], Iterable[Observation]]]
     ("outbox.leases.owned", "{lease}", "Leases of this worker.", lambda snapshot: _gauge(len(snapshot.mine))),
     ("outbox.leases.stalled", "{lease}", "Leases of this worker that are stalled.",
      lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine))),
-    ("outbox.worker.ready", "1", "1 if the worker is ready, else 0.", lambda snapshot: _gauge(not snapshot.unready)),
+    ("outbox.worker.ready", "1", "1 if the worker is ready, else 0.", lambda snapshot: _gauge(int(not snapshot.unready))),
 )  # fmt: skip
