@@ -298,7 +298,7 @@ async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
         assert lease["stalled"]
         assert lease["lease"].rpartition("..")[2] in body["reasons"][0]
         page = await eventually(url, lambda status, page: "PublishFailed" in page and "Not ready" in page)
-        assert "stands still" in page
+        assert "stalled for" in page
         await eventually(
             url + "/metrics",
             lambda _, text: "outbox_leases_stalled 1.0" in _plain(text) and "outbox_send_failures" in text
