@@ -40,8 +40,12 @@ test: check ## everything CI runs
 	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; \
 	test "$$codes" != "5 5 5"
 
-test-unit: $(STAMP) ## the unit tests with few examples of each property: 20 seconds
-	OUTBOX_TEST_QUICK=1 $(PY) -m pytest tests/unit -q $(PYTEST_ARGS)
+test-unit: $(STAMP) ## the unit tests with few examples of each property, in two processes; meant for 20 seconds
+	@export OUTBOX_TEST_QUICK=1; log=$$(mktemp); \
+	$(PY) -m pytest tests/unit/changefeed -q $(PYTEST_ARGS) > $$log 2>&1 & half=$$!; \
+	$(PY) -m pytest tests/unit --ignore=tests/unit/changefeed -q $(PYTEST_ARGS); codes=$$?; \
+	wait $$half; codes="$$codes $$?"; cat $$log; rm -f $$log; \
+	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; test "$$codes" != "5 5"
 
 coverage: $(STAMP) ## lines and branches of the library that tests reach; fails below the floor in pyproject.toml
 	$(PY) -m coverage run -m pytest tests/unit tests/contracts tests/service tests/cli -q $(PYTEST_ARGS)
