@@ -18,15 +18,9 @@ class FeedRange:
     max: str
 
     def overlaps(self, other: FeedRange) -> bool:
-        """
-        Say whether some effective partition key lies in both ranges.
-        """
         return self.min < other.max and other.min < self.max
 
     def contains(self, other: FeedRange) -> bool:
-        """
-        Say whether every effective partition key of the other range lies in this one.
-        """
         return self.min <= other.min and other.max <= self.max
 
     def intersection(self, other: FeedRange) -> FeedRange:

@@ -2,11 +2,11 @@
 Balancing: which leases a worker takes, asks for or robs; a pure function of the leases as they were listed.
 
 Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed fleets converge: every worker aims at
-`ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come wishes: a worker that wants
-a lease of a live owner writes `handover.wanted-by` into the lease's properties and the owner releases it for that
-worker. A wish renews the lease, so an owner that is late to renew is not asked: its lease had better expire. Only
-owners that sign with `handover.owner` understand wishes; any other (a .NET processor) is robbed as .NET robs: one lease
-a pass. A lease that waits for a worker that asked for more than its share is anybody's.
+`ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come handover requests: a worker
+that wants a lease of a live owner writes `handover.wanted-by` into the lease's properties, and the owner releases it for
+that worker. A request renews the lease, so an owner that is late to renew is not asked: its lease had better expire. Only
+owners that sign with `handover.owner` understand requests; any other (a .NET processor) is robbed as .NET robs: one lease
+a pass. Any worker may take a lease that waits for a worker that asked for more than its share.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cosmos_outbox.changefeed.leases import Lease
-
-SIGNATURE = "handover.owner"
-WANTED_BY = "handover.wanted-by"
+from cosmos_outbox.changefeed.leases import SIGNATURE, Lease, handover_requested_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,29 +33,6 @@ class Plan:
     ask: tuple[Lease, ...] = ()
     hand_over: tuple[Lease, ...] = ()
     waiting: bool = False
-
-
-def signed(properties: Mapping[str, str], owner: str) -> dict[str, str]:
-    """
-    Return the properties of a lease that this owner takes: signed, and without the wish that it fulfils.
-    """
-    return {**{name: value for name, value in properties.items() if name != WANTED_BY}, SIGNATURE: owner}
-
-
-def wished(properties: Mapping[str, str], worker: str) -> dict[str, str]:
-    """
-    Return the properties of a lease that a worker asks for.
-    """
-    return {**properties, WANTED_BY: worker}
-
-
-def wish_for(lease: Lease) -> str | None:
-    """
-    Return the worker that asks for the lease, or is promised it; a wish that the owner cannot read does not count.
-    """
-    wish = lease.properties.get(WANTED_BY)
-    heard = not lease.owned or lease.properties.get(SIGNATURE) == lease.owner
-    return wish if heard and wish != lease.owner else None
 
 
 def plan(
@@ -83,12 +57,20 @@ def plan(
         expiration: a lease not written for so long is free.
         reservation: a released lease is kept for the worker that asked for it for so long.
     """
-    holders = {
-        lease.id: _holder(
-            lease, me=me, running=running, now=now, expiration=expiration, reservation=reservation
-        )
-        for lease in leases
-    }
+
+    def holder_of(lease: Lease) -> str | None:
+        """
+        Return the worker a lease counts for: its owner, or the one it is promised to; None where it is free.
+        """
+        requested_by = handover_requested_by(lease)
+        if lease.id in running and lease.owner == me:
+            return requested_by or me
+        if not lease.expired(now, expiration):
+            return requested_by or lease.owner
+        reserved = not lease.owned and lease.written_at() + reservation >= now
+        return requested_by if reserved else None
+
+    holders = {lease.id: holder_of(lease) for lease in leases}
     counts: Counter[str] = Counter({me: 0})
     counts.update(holder for holder in holders.values() if holder is not None)
     target = math.ceil(len(leases) / len(counts)) if len(leases) > len(counts) else 1
@@ -102,20 +84,20 @@ def plan(
         and (lease.owner == me or lease.expired(now, expiration))
     ]
     working_on = sum(1 for lease in leases if lease.id in running and holders[lease.id] == me)
-    needed = target - counts[me]
     free = [lease for lease in preferred if holders[lease.id] is None]
-    taken = free[: max(0, needed)]
+    taken = free[: max(0, target - counts[me])]
     others = [lease for lease in preferred if not _late(lease, now, alive)]
-    from_others, asked = ([], []) if free else _from_the_rich(others, holders, counts, me=me, target=target)
+    robbed, asked = ([], []) if free else _from_overloaded(others, holders, counts, me=me, target=target)
     return Plan(
-        take=(*mine_but_idle[: max(0, target - working_on)], *taken, *from_others),
+        take=(*mine_but_idle[: max(0, target - working_on)], *taken, *robbed),
         ask=tuple(asked),
-        hand_over=tuple(lease for lease in leases if lease.id in running and wish_for(lease)),
-        waiting=bool(asked) or any(wish_for(lease) == me and lease not in mine_but_idle for lease in leases),
+        hand_over=tuple(lease for lease in leases if lease.id in running and handover_requested_by(lease)),
+        waiting=bool(asked)
+        or any(handover_requested_by(lease) == me and lease not in mine_but_idle for lease in leases),
     )
 
 
-def _from_the_rich(
+def _from_overloaded(
     leases: Sequence[Lease], holders: Mapping[str, str | None], counts: Counter[str], *, me: str, target: int
 ) -> tuple[list[Lease], list[Lease]]:
     """
@@ -124,20 +106,25 @@ def _from_the_rich(
     counts = Counter(counts)
     taken: list[Lease] = []
     asked: list[Lease] = []
-    # Those that nobody works on first: workers that joined at once have each asked for the share of fewer workers.
-    untouched = sorted(
-        (lease for lease in leases if holders[lease.id] not in (None, me) and not _wanted(lease)),
+    # Leases without a working owner first: workers that joined at once each asked for the share of fewer workers.
+    available = sorted(
+        (
+            lease
+            for lease in leases
+            if holders[lease.id] not in (None, me)
+            and not (lease.owned and handover_requested_by(lease) is not None)
+        ),
         key=lambda lease: lease.owned,
     )
     while (needed := target - counts[me]) > 0:
-        available = {holder for lease in untouched if (holder := holders[lease.id]) is not None}
-        if not available:
+        having = {holder for lease in available if (holder := holders[lease.id]) is not None}
+        if not having:
             break
-        richest = max(sorted(available), key=lambda worker: counts[worker])
-        if counts[richest] <= target - (1 if needed > 1 else 0):
+        busiest = max(sorted(having), key=lambda worker: counts[worker])
+        if counts[busiest] <= target - (1 if needed > 1 else 0):
             break
-        lease = next(lease for lease in untouched if holders[lease.id] == richest)
-        untouched.remove(lease)
+        lease = next(lease for lease in available if holders[lease.id] == busiest)
+        available.remove(lease)
         if not lease.owned:
             taken.append(lease)
         elif lease.properties.get(SIGNATURE) == lease.owner:
@@ -146,7 +133,7 @@ def _from_the_rich(
             taken.append(lease)
         else:
             continue
-        counts[richest] -= 1
+        counts[busiest] -= 1
         counts[me] += 1
     return taken, asked
 
@@ -155,32 +142,6 @@ def _late(lease: Lease, now: datetime, alive: timedelta) -> bool:
     return lease.owned and lease.properties.get(SIGNATURE) == lease.owner and lease.written_at() + alive < now
 
 
-def _wanted(lease: Lease) -> bool:
-    return lease.owned and wish_for(lease) is not None
-
-
-def _holder(
-    lease: Lease,
-    *,
-    me: str,
-    running: Collection[str],
-    now: datetime,
-    expiration: timedelta,
-    reservation: timedelta,
-) -> str | None:
-    """
-    Return the worker a lease counts for: its owner, or the one it is promised to; None where it is free.
-    """
-    wish = wish_for(lease)
-    if lease.id in running and lease.owner == me:
-        return wish or me
-    if not lease.expired(now, expiration):
-        return wish or lease.owner
-    if wish is not None and not lease.owned and lease.written_at() + reservation >= now:
-        return wish
-    return None
-
-
 def _preference(worker: str, lease_id: str) -> bytes:
-    # Workers that join at once look at the leases in different orders, so they seldom reach for the same one.
+    # Workers that join at once try the leases in different orders, so they seldom compete for the same one.
     return hashlib.blake2b(f"{worker}\0{lease_id}".encode(), digest_size=8).digest()

@@ -1,32 +1,31 @@
 """
-Estimator: how many changes wait, for each lease, whoever owns it; as .NET's ChangeFeedEstimator counts.
+Estimator: how many changes wait, for each lease of all workers; as .NET's ChangeFeedEstimator counts.
 
-The count is of transactions (LSNs), not documents: the service tells the newest LSN of a partition, the first waiting
-change tells its own. Beyond .NET it tells how old that change is, and sees through a split that no worker noticed yet
-instead of reporting phantom lag for it.
+The count is of transactions (LSNs), not documents: from the LSN of the first waiting change to the newest of the partition.
+Beyond .NET it returns how old that change is, and follows a split that no worker noticed yet instead of reporting phantom
+lag for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
-from cosmos_outbox.changefeed.bootstrap import start_of
-from cosmos_outbox.changefeed.leases import Lease, lease_prefix, readable
+from cosmos_outbox.changefeed.coverage import located
+from cosmos_outbox.changefeed.leases import Lease, is_child_of, lease_prefix, readable, start_of
 from cosmos_outbox.changefeed.naming import hosts_of_leases
-from cosmos_outbox.changefeed.partitions import located
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
-from cosmos_outbox.changefeed.splits import descends
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
 _AT_ONCE = 8  # pages of one change each are in memory
-_LONGEST_LOOK = 300  # pages without a document, some seconds; a worker saves how far it came behind them
+_MOST_EMPTY_PAGES = 300  # some seconds; a worker saves how far it came behind them
+
+_Read = Callable[..., Awaitable[ChangePage]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class LeaseLag:
     """
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
 
-    unseen: why the range, or a part of it, could not be looked at; what may wait there counts as one transaction.
+    unseen: why the range, or a part of it, could not be read; what may wait there counts as one transaction.
     ahead: where the lease lies ahead of its range, as after a restore, that it does so, and the fix; what may be skipped
         counts as one transaction.
     """
@@ -49,9 +48,6 @@ class LeaseLag:
 
     @property
     def age_known(self) -> bool:
-        """
-        Say whether the age is known: not where something waits, or may wait, that was not seen.
-        """
         return self.oldest_age is not None or not self.transactions
 
 
@@ -76,23 +72,14 @@ class Lag:
 
     @property
     def age_known(self) -> bool:
-        """
-        Say whether the age of anything that waits is known, or nothing does.
-        """
         return self.oldest_age is not None or not self.transactions
 
     @property
     def ahead(self) -> Mapping[str, str]:
-        """
-        Return which leases lie ahead of their ranges, by id, each with the fix.
-        """
         return {lease.lease: lease.ahead for lease in self.leases if lease.ahead is not None}
 
     @property
     def unseen(self) -> Mapping[str, str]:
-        """
-        Return why leases could not be looked at, by id: more may wait there, and longer.
-        """
         return {lease.lease: lease.unseen for lease in self.leases if lease.unseen is not None}
 
 
@@ -100,60 +87,48 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     """
     Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
 
-    A lease whose range is throttled, or does not answer, is told of as not seen. Ages are told on the service's clock. A processor that never ran has no leases, hence no lag to tell.
+    A lease whose range is throttled, or does not answer, is reported as unseen. Ages are measured on the service's clock. A
+    processor that never ran has no leases, hence no lag.
     """
     container = await feed.describe()
-    prefix = lease_prefix(
-        processor_name, container.account_host, container.database_rid, container.container_rid
+    prefix = partial(
+        lease_prefix,
+        processor_name,
+        database_rid=container.database_rid,
+        container_rid=container.container_rid,
     )
-    listing = await leases.list(f"{prefix}..")
+    listing = await leases.list(f"{prefix(account_host=container.account_host)}..")
     if not listing.documents:
         for host in await hosts_of_leases(container, processor_name=processor_name, leases=leases):
-            named = lease_prefix(processor_name, host, container.database_rid, container.container_rid)
-            listing = await leases.list(f"{named}..")
+            listing = await leases.list(f"{prefix(account_host=host)}..")
     readable_ones, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
     found, _ = await located(readable_ones, physical, feed)
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(lease: Lease) -> LeaseLag:
+    async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
-            return await _lag_of(lease, found, physical, read, listing.read_at)
+            return await _lag_of(lease, _parts(lease, found, physical), read, listing.read_at)
 
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(lag_of(lease)) for lease in found]
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
     return Lag(
-        leases=await _all_of([look(lease) for lease in found]),
+        leases=tuple(task.result() for task in tasks),
         damaged={lease_id: str(error) for lease_id, error in damaged.items()},
     )
 
 
-async def _all_of(looks: Sequence[Coroutine[Any, Any, LeaseLag]]) -> tuple[LeaseLag, ...]:
-    """
-    Look at several leases at once, so that one whose range is silent costs no more than its own time.
-
-    Raises:
-        OutboxError: the first that came out of a look.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(look) for look in looks]
-    except BaseExceptionGroup as several:
-        raise several.exceptions[0] from None
-    return tuple(task.result() for task in tasks)
-
-
-async def _lag_of(
-    lease: Lease,
-    leases: Sequence[Lease],
-    physical: Sequence[FeedRange],
-    read: Callable[..., Awaitable[ChangePage]],
-    now: datetime,
-) -> LeaseLag:
-    transactions, ages, unseen = 0, [], None
-    ahead = _marked_ahead(lease)
+async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: datetime) -> LeaseLag:
+    transactions, ages, unseen, ahead = 0, [], None, None
+    if AHEAD in lease.properties:
+        ahead = ahead_of(lease.id, lease.continuation, lsn_of(lease.properties[AHEAD]))
     if lease.range is None:
         transactions, unseen = 1, f"The partition {lease.token!r} is gone, or does not answer."
-    for part in _parts(lease, leases, physical):
+    for part in parts:
         try:
             page = await _first_change(read, part, lease)
         except RangeGone:  # split this very moment
@@ -162,7 +137,7 @@ async def _lag_of(
             if not error.retriable:
                 raise
             page, unseen = None, str(error)
-        if page is None:  # there may be work, how much nobody knows
+        if page is None:  # there may be work, an unknown amount
             transactions += 1
         elif page.documents:
             first = page.documents[0]
@@ -170,36 +145,26 @@ async def _lag_of(
             transactions += max(1, latest - first["_lsn"] + 1)
             ages.append(max(timedelta(0), now - datetime.fromtimestamp(first["_ts"], UTC)))
         elif (newest := newest_below(lease.continuation, page)) is not None:
-            ahead = str(ahead_of(lease.id, lease.continuation, newest))
-    if ahead is not None:
-        transactions = max(1, transactions)
+            ahead = ahead_of(lease.id, lease.continuation, newest)
     return LeaseLag(
         lease=lease.id,
         token=lease.token,
         owner=lease.owner,
-        transactions=transactions,
+        transactions=max(1, transactions) if ahead else transactions,
         oldest_age=max(ages, default=None),
         unseen=unseen,
-        ahead=ahead,
+        ahead=str(ahead) if ahead else None,
     )
 
 
-def _marked_ahead(lease: Lease) -> str | None:
-    if AHEAD not in lease.properties:
-        return None
-    return str(ahead_of(lease.id, lease.continuation, lsn_of(lease.properties[AHEAD])))
-
-
-async def _first_change(
-    read: Callable[..., Awaitable[ChangePage]], part: FeedRange, lease: Lease
-) -> ChangePage | None:
+async def _first_change(read: _Read, part: FeedRange, lease: Lease) -> ChangePage | None:
     """
     Return the page with the first change that waits, or the empty one at the end; None where both are far away.
     """
     continuation = lease.continuation
-    for _ in range(_LONGEST_LOOK):
+    for _ in range(_MOST_EMPTY_PAGES):
         page = await read(part, continuation=continuation, start=start_of(lease))
-        if not page.passed_over:
+        if not page.skipped:
             return page
         continuation = page.continuation
     return None
@@ -212,10 +177,6 @@ def _parts(lease: Lease, leases: Sequence[Lease], physical: Sequence[FeedRange])
     own = lease.range
     if own is None:
         return []
-    descendants = [other.range for other in leases if other.range and descends(other, lease, own)]
-    cut = [
-        FeedRange(min=max(own.min, candidate.min), max=min(own.max, candidate.max))
-        for candidate in physical
-        if candidate.overlaps(own)
-    ]
-    return [left for part in cut for left in part.without(descendants)]
+    children = [other.range for other in leases if other.range and is_child_of(other, lease)]
+    cut = [candidate.intersection(own) for candidate in physical if candidate.overlaps(own)]
+    return [left for part in cut for left in part.without(children)]

@@ -1,5 +1,5 @@
 """
-Grace: what is asked to end has so many seconds left to do so by itself.
+Grace: work that is asked to end has some seconds left to do so by itself.
 """
 
 from __future__ import annotations

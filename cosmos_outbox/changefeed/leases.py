@@ -9,7 +9,7 @@ processor wrote survives our writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,9 +19,14 @@ from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
 
 INCREMENTAL_FEED = "Incremental Feed"
-START = "start"  # the property that says where a lease without continuation begins: a timestamp, or
 BEGINNING = "beginning"
-NOTES = "notes"  # the property with what a handler leaves for the next owner, see `ports.Notes`
+
+# Properties of a lease:
+START = "start"  # where a lease without continuation begins: a timestamp, or BEGINNING
+NOTES = "notes"  # what a handler leaves for the next owner, see `ports.Notes`
+SIGNATURE = "handover.owner"  # the owner, where it is a worker of this library
+WANTED_BY = "handover.wanted-by"  # the worker that asks for the lease
+
 _SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
 
@@ -49,6 +54,10 @@ class Lease:
         """
         return str(self.raw.get("partitionKey", self.id))
 
+    @property
+    def owned(self) -> bool:
+        return bool(self.owner and self.owner.strip())
+
     def written_at(self) -> datetime:
         """
         Return when the lease was last written, on the service's clock (`_ts`, whole seconds).
@@ -62,16 +71,9 @@ class Lease:
 
     def expired(self, now: datetime, expiration: timedelta) -> bool:
         """
-        Say whether nobody can count on this lease any more, `now` being on the service's clock.
+        Return whether any worker may take the lease; `now` is on the service's clock.
         """
         return not self.owned or self.written_at() + expiration < now
-
-    @property
-    def owned(self) -> bool:
-        """
-        Say whether the document names an owner.
-        """
-        return bool(self.owner and self.owner.strip())
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
         """
@@ -79,6 +81,17 @@ class Lease:
         """
         changed = replace(self, timestamp=now, **changes)
         return replace(changed, raw=to_document(changed))
+
+
+def lease_prefix(processor_name: str, account_host: str, database_rid: str, container_rid: str) -> str:
+    """
+    Return what every lease id of one processor on one container starts with, as .NET builds it.
+    """
+    return f"{processor_name}{account_host.lower()}_{database_rid}_{container_rid}"
+
+
+def token_of(lease_id: str) -> str:
+    return lease_id.rpartition("..")[2]
 
 
 def new_lease(
@@ -92,12 +105,9 @@ def new_lease(
     partitioned_by_id: bool = True,
 ) -> Lease:
     """
-    Return a lease that nobody owns yet, with every field that .NET writes.
+    Return a lease without an owner, with every field that .NET writes.
     """
     lease_id = f"{prefix}..{token}"
-    raw: dict[str, Any] = (
-        {"id": lease_id} if partitioned_by_id else {"id": lease_id, "partitionKey": lease_id}
-    )
     lease = Lease(
         id=lease_id,
         token=token,
@@ -108,7 +118,7 @@ def new_lease(
         properties=dict(properties or {}),
         version=version,
         etag=None,
-        raw=raw,
+        raw={"id": lease_id} | ({} if partitioned_by_id else {"partitionKey": lease_id}),
     )
     return replace(lease, raw=to_document(lease))
 
@@ -117,18 +127,15 @@ def to_document(lease: Lease) -> dict[str, Any]:
     """
     Return the JSON to store; unknown fields of the document that was read are kept.
     """
-    document = dict(lease.raw)
-    document.update(
-        {
-            "id": lease.id,
-            "version": lease.version,
-            "LeaseToken": lease.token,
-            "Owner": lease.owner,
-            "ContinuationToken": lease.continuation,
-            "properties": dict(lease.properties),
-            "timestamp": format_timestamp(lease.timestamp) if lease.timestamp else None,
-        }
-    )
+    document = dict(lease.raw) | {
+        "id": lease.id,
+        "version": lease.version,
+        "LeaseToken": lease.token,
+        "Owner": lease.owner,
+        "ContinuationToken": lease.continuation,
+        "properties": dict(lease.properties),
+        "timestamp": format_timestamp(lease.timestamp) if lease.timestamp else None,
+    }
     if lease.range is not None:
         document["FeedRange"] = {"Range": {"min": lease.range.min, "max": lease.range.max}}
     document.setdefault("Mode", INCREMENTAL_FEED)
@@ -137,7 +144,7 @@ def to_document(lease: Lease) -> dict[str, Any]:
 
 def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
     """
-    Return the JSON to store when somebody who does not own the lease changes its properties, and nothing else.
+    Return the JSON to store when a worker that does not own the lease changes its properties, and nothing else.
     """
     return without_system_fields({**lease.raw, "properties": dict(properties)})
 
@@ -151,12 +158,14 @@ def from_document(document: Mapping[str, Any]) -> Lease:
     Read a lease as .NET (or we) wrote it.
 
     Raises:
-        ConfigurationError: the document is no lease, or one of a Java processor or of another feed mode.
+        ConfigurationError: the document is not a lease, or belongs to a Java processor or to another feed mode.
     """
-    lease_id = document.get("id")
+    lease_id, owner = document.get("id"), document.get("Owner")
     token = document.get("LeaseToken") or document.get("PartitionId")
     if not isinstance(lease_id, str) or not isinstance(token, str):
-        raise ConfigurationError(f"The lease container holds a document that is no lease: id {lease_id!r}.")
+        raise ConfigurationError(
+            f"The lease container holds a document that is not a lease: id {lease_id!r}."
+        )
     mode = document.get("Mode") or INCREMENTAL_FEED
     if str(mode).casefold() != INCREMENTAL_FEED.casefold():
         raise ConfigurationError(
@@ -168,18 +177,19 @@ def from_document(document: Mapping[str, Any]) -> Lease:
             f"Lease {lease_id!r} holds a continuation token that only a Java processor can read; "
             "never share a processor name between Java and this library."
         )
+    timestamp = document.get("timestamp")
     try:
-        timestamp, properties = _timestamp_of(document), _properties_of(document)
+        properties = _properties_of(document)
+        written = parse_timestamp(timestamp) if isinstance(timestamp, str) else None
     except ConfigurationError as error:
         raise ConfigurationError(f"Lease {lease_id!r} is damaged: {error}") from None
-    owner = document.get("Owner")
     return Lease(
         id=lease_id,
         token=token,
         range=range_of(document),
         owner=owner if isinstance(owner, str) else None,
         continuation=continuation,
-        timestamp=timestamp,
+        timestamp=written,
         properties=properties,
         version=1 if document.get("version") == 1 else 0,
         etag=document.get("_etag"),
@@ -204,30 +214,22 @@ def readable(
 
 def range_of(document: Mapping[str, Any]) -> FeedRange | None:
     """
-    Return the range of a lease, whether the rest of the document can be read or not; None where it names none.
+    Return the range that a lease document names, also where the rest of it is damaged; None where it names none.
     """
     feed_range = document.get("FeedRange")
     inner = feed_range.get("Range") if isinstance(feed_range, Mapping) else None
-    if (
-        not isinstance(inner, Mapping)
-        or not isinstance(inner.get("min"), str)
-        or not isinstance(inner.get("max"), str)
-    ):
+    if not isinstance(inner, Mapping):
         return None
-    return FeedRange(min=inner["min"], max=inner["max"])
-
-
-def _timestamp_of(document: Mapping[str, Any]) -> datetime | None:
-    timestamp = document.get("timestamp")
-    return parse_timestamp(timestamp) if isinstance(timestamp, str) else None
+    low, high = inner.get("min"), inner.get("max")
+    return FeedRange(min=low, max=high) if isinstance(low, str) and isinstance(high, str) else None
 
 
 def _properties_of(document: Mapping[str, Any]) -> dict[str, str]:
     properties = document.get("properties") or {}
     if not isinstance(properties, Mapping) or not all(isinstance(text, str) for text in properties.values()):
-        raise ConfigurationError(f"its properties are no object of strings: {properties!r}.")
+        raise ConfigurationError(f"its properties are not an object of strings: {properties!r}.")
     if properties.get(START, BEGINNING) != BEGINNING:
-        parse_timestamp(properties[START])  # here, where the lease is read and known by its id
+        parse_timestamp(properties[START])  # here, where the error can name the lease
     return dict(properties)
 
 
@@ -246,32 +248,18 @@ def parse_timestamp(text: str) -> datetime:
     Read a timestamp with 0 to 9 fractional digits, as .NET (7), Java (3 to 9) and we (6) write it.
 
     Raises:
-        ConfigurationError: the text is no such timestamp.
+        ConfigurationError: the text is not such a timestamp.
     """
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise ConfigurationError(f"{text!r} is no timestamp.")
+        raise ConfigurationError(f"{text!r} is not a valid timestamp.")
     seconds, fraction, zone = match.groups()
     offset = "+00:00" if zone is None or zone.startswith("Z") else zone
     try:
         moment = datetime.fromisoformat(seconds + offset).astimezone(UTC)
     except (ValueError, OverflowError):  # a thirteenth month; the year 0 in UTC
-        raise ConfigurationError(f"{text!r} is no timestamp.") from None
+        raise ConfigurationError(f"{text!r} is not a valid timestamp.") from None
     return moment.replace(microsecond=int((fraction or "0").ljust(6, "0")[:6]))
-
-
-def lease_prefix(processor_name: str, account_host: str, database_rid: str, container_rid: str) -> str:
-    """
-    Return what every lease id of one processor on one container starts with, as .NET builds it.
-    """
-    return f"{processor_name}{account_host.lower()}_{database_rid}_{container_rid}"
-
-
-def token_of(lease_id: str) -> str:
-    """
-    Return the token at the end of a lease's id.
-    """
-    return lease_id.rpartition("..")[2]
 
 
 def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
@@ -282,3 +270,63 @@ def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
         return BEGINNING
     # One second earlier, as .NET.
     return format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
+
+
+def start_of(lease: Lease) -> StartFrom | datetime:
+    """
+    Return where a lease without continuation begins: what was chosen when it was created or first taken.
+    """
+    chosen = lease.properties.get(START, BEGINNING)
+    return StartFrom.BEGINNING if chosen == BEGINNING else parse_timestamp(chosen)
+
+
+def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lease:
+    """
+    Return the lease with a fixed start, where another program created it and no position was saved yet.
+
+    If each owner chose anew, "now" would skip what the owner before read and could not handle. It counts from
+    `since`, when this worker first saw the leases; or from the last write of the lease where that is earlier.
+    """
+    if lease.continuation is not None or START in lease.properties:
+        return lease
+    chosen = start_property(start, now=min(since, lease.written_at()))
+    return replace(lease, properties={**lease.properties, START: chosen})
+
+
+def signed(properties: Mapping[str, str], owner: str) -> dict[str, str]:
+    """
+    Return the properties of a lease that this owner takes: signed, and without the request that it fulfils.
+    """
+    return {**{name: value for name, value in properties.items() if name != WANTED_BY}, SIGNATURE: owner}
+
+
+def with_handover_request(properties: Mapping[str, str], worker: str) -> dict[str, str]:
+    return {**properties, WANTED_BY: worker}
+
+
+def handover_requested_by(lease: Lease) -> str | None:
+    """
+    Return the worker that asks for the lease, or is promised it; a request that its owner cannot read does not count.
+    """
+    worker = lease.properties.get(WANTED_BY)
+    understood = not lease.owned or lease.properties.get(SIGNATURE) == lease.owner
+    return worker if understood and worker != lease.owner else None
+
+
+def is_child_of(other: Lease, parent: Lease) -> bool:
+    """
+    Return whether a lease was created to take over the range of another, or a part of it.
+    """
+    if other.id == parent.id or other.range is None or parent.range is None:
+        return False
+    if not parent.range.contains(other.range):
+        return False
+    return other.range != parent.range or (parent.version, other.version) == (0, 1)
+
+
+def has_unfinished_split(lease: Lease, others: Sequence[Lease]) -> bool:
+    """
+    Return whether a worker began to create children of a lease and did not finish: they come first, even if the lease's
+    range can still be read.
+    """
+    return any(is_child_of(other, lease) for other in others)

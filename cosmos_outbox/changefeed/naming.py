@@ -2,7 +2,7 @@
 Naming: under which host of its account the leases of a processor lie, and whose other leases lie beside them.
 
 Lease ids begin with the processor's name and a host, with nothing in between, as .NET builds them. The host is that of the
-account's global endpoint; workers before us, and .NET's, took whatever host their setting named. Two hosts are two
+account's global endpoint; older workers, and .NET's, took whatever host their setting named. Two hosts are two
 sets of leases, and each event is handled for each of them.
 """
 
@@ -28,7 +28,7 @@ async def in_use(
     container: MonitoredContainer, *, processor_name: str, leases: LeaseStore
 ) -> MonitoredContainer:
     """
-    Return what names the container in the ids of the leases that are there; its own name where there are none yet.
+    Return what names the container in the ids of its leases; its own name where there are none yet.
 
     Raises:
         ConfigurationError: there are leases under several hosts of the account, so that each event would be handled for
@@ -59,12 +59,9 @@ async def hosts_of_leases(
     """
     Return the hosts of the account under which the processor has leases of the container.
     """
-    await leases.partitioned_by_id()  # a listing of a container that is missing would name no container
-    listing = await leases.list(processor_name)
-    heads = heads_of((str(document["id"]) for document in listing.documents), container)
-    hosts = (
-        host_in(head, processor_name=processor_name, account_host=container.account_host) for head in heads
-    )
+    heads = await _heads(container, processor_name, leases)
+    account = container.account_host
+    hosts = (host_in(head, processor_name=processor_name, account_host=account) for head in heads)
     return tuple(sorted(host for host in hosts if host is not None))
 
 
@@ -74,24 +71,28 @@ async def others_on(
     """
     Return the names of the other processors that have leases of the container in this lease container.
     """
-    await leases.partitioned_by_id()
-    heads = heads_of((str(document["id"]) for document in (await leases.list("")).documents), container)
     account = container.account_host
-    strange = [
-        head for head in heads if host_in(head, processor_name=processor_name, account_host=account) is None
-    ]
-    return tuple(sorted({processor_in(head, account_host=account) for head in strange}))
+    heads = await _heads(container, "", leases)
+    others = {
+        processor_in(head, account_host=account)
+        for head in heads
+        if host_in(head, processor_name=processor_name, account_host=account) is None
+    }
+    return tuple(sorted(others))
+
+
+async def _heads(container: MonitoredContainer, prefix: str, leases: LeaseStore) -> frozenset[str]:
+    await leases.partitioned_by_id()  # raises where the lease container is missing; a listing would be empty
+    return heads_of((str(document["id"]) for document in (await leases.list(prefix)).documents), container)
 
 
 def heads_of(document_ids: Iterable[str], container: MonitoredContainer) -> frozenset[str]:
     """
     Return what stands in the ids of leases of a container before its resource ids: a processor's name and a host.
     """
-    split = (
-        document_id.partition(f"_{container.database_rid}_{container.container_rid}..")
-        for document_id in document_ids
-    )
-    return frozenset(head for head, found, _ in split if found)
+    rids = f"_{container.database_rid}_{container.container_rid}.."
+    parts = (document_id.partition(rids) for document_id in document_ids)
+    return frozenset(head for head, found, _ in parts if found)
 
 
 def host_in(head: str, *, processor_name: str, account_host: str) -> str | None:
@@ -124,7 +125,7 @@ def _is_old_name(host: str, account_host: str) -> bool:
 
 def processor_in(head: str, *, account_host: str) -> str:
     """
-    Return the processor's name in a head, as far as the host behind it can be told; else all of the head.
+    Return the processor's name in a head, without the host behind it if that is recognised; else all of the head.
     """
     account, _, suffix = account_host.partition(".")
     end = re.escape(f".{suffix}" if suffix else "")

@@ -11,35 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.retries import Backoff
+
+_ZERO = timedelta(0)
 
 
 class OnPositionAhead(StrEnum):
     """
-    What becomes of a lease that lies ahead of its range, as after a restore.
+    What the worker does with a lease that lies ahead of its range, as after a restore.
     """
 
-    HALT = "halt"  # it stands still, with an alarm, until an operator resets it
-    RESTART = "restart"  # it begins again, at the beginning or `restart_horizon` ago: much is handled twice
-
-
-class FailureHandler(Protocol):
-    """
-    What to do with a page that the handler could not handle in `halt_after_attempts` attempts.
-    """
-
-    async def __call__(self, batch: ChangeBatch, error: Exception, attempts: int) -> None:
-        """
-        Take the page over, for example into a dead-letter store: returning means that it is done.
-
-        Raising means that it is not: the handler gets it again, and after as many more failures this is called again.
-        """
-        ...
+    HALT = "halt"  # handle nothing more, with an alarm, until an operator resets the lease
+    RESTART = "restart"  # begin again at the beginning: much is handled twice
 
 
 def default_instance_name() -> str:
@@ -59,8 +46,8 @@ class ProcessorOptions:
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
         max_items: page size asked for; a page may be longer, and is shorter where memory asks for it. Defaults to 100.
-        memory_bytes: of memory that the pages of all leases may take, about; see `budget`. Defaults to 256 MiB.
-        wanted: says which changes the handler gets; the others are dropped as soon as they are read, and count as done.
+        memory_bytes: of memory that the pages of all leases may take, about; see `reader`. Defaults to 256 MiB.
+        wanted: returns whether the handler gets a change; others are dropped as soon as they are read, and count as done.
             It must not raise. Defaults to all.
         acquire_interval: between balancing passes. Defaults to 13 s.
         renew_interval: between renewals of an owned lease. Defaults to 17 s.
@@ -71,10 +58,8 @@ class ProcessorOptions:
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
-        on_failure: called then instead; see `FailureHandler`. Defaults to None: halt.
         on_position_ahead: what becomes of a lease that lies ahead of its range. Defaults to halt, with the alarm `PositionAhead`.
         position_ahead_after: for how long a range may seem to be behind its lease, as a replica that lags does. Defaults to 30 s.
-        restart_horizon: how long ago a restart begins, which leaves out what is older. Defaults to None: at the beginning.
         slow_handler_after: a handler this slow is reported. Defaults to 60 s.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 
@@ -97,56 +82,32 @@ class ProcessorOptions:
     grace_period: timedelta = timedelta(seconds=20)
     backoff: Backoff = field(default_factory=Backoff)
     halt_after_attempts: int = 10
-    on_failure: FailureHandler | None = None
     on_position_ahead: OnPositionAhead = OnPositionAhead.HALT
     position_ahead_after: timedelta = timedelta(seconds=30)
-    restart_horizon: timedelta | None = None
     slow_handler_after: timedelta = timedelta(seconds=60)
     blocked_loop_after: timedelta = timedelta(seconds=5)
 
     def __post_init__(self) -> None:
-        mistakes = [
-            message
-            for wrong, message in (
-                (not self.processor_name.strip(), "processor_name must not be empty"),
-                (not self.instance_name.strip(), "instance_name must not be empty"),
-                (any(c in self.processor_name for c in "/\\?#"), "processor_name must not contain / \\ ? #"),
-                (self.max_items < 1, "max_items must be at least 1"),
-                (self.memory_bytes < 1, "memory_bytes must be at least 1"),
-                (self.acquire_interval <= timedelta(0), "acquire_interval must be positive"),
-                (self.renew_interval <= timedelta(0), "renew_interval must be positive"),
-                (
-                    self.expiration < timedelta(seconds=2),
-                    "expiration must be at least 2 s (the service counts seconds)",
-                ),
-                (
-                    self.renew_interval * 2 > self.expiration,
-                    "renew_interval must be at most half of expiration",
-                ),
-                (
-                    isinstance(self.start, datetime) and self.start.tzinfo is None,
-                    "start must have a time zone (a time without one would mean another on each machine)",
-                ),
-                (self.checkpoint_interval < timedelta(0), "checkpoint_interval must not be negative"),
-                (self.min_poll_interval <= timedelta(0), "min_poll_interval must be positive"),
-                (
-                    self.min_poll_interval > self.max_poll_interval,
-                    "min_poll_interval must not exceed max_poll_interval",
-                ),
-                (self.halt_after_attempts < 1, "halt_after_attempts must be at least 1"),
-                (self.position_ahead_after < timedelta(0), "position_ahead_after must not be negative"),
-                (
-                    self.restart_horizon is not None and self.restart_horizon <= timedelta(0),
-                    "restart_horizon must be positive",
-                ),
-                (self.slow_handler_after <= timedelta(0), "slow_handler_after must be positive"),
-                (self.blocked_loop_after <= timedelta(0), "blocked_loop_after must be positive"),
-                (self.grace_period < timedelta(0), "grace_period must not be negative"),
-            )
-            if wrong
-        ]
-        if mistakes:
-            raise ConfigurationError("; ".join(mistakes) + ".")
+        local = isinstance(self.start, datetime) and self.start.tzinfo is None
+        shortest, two_seconds = self.min_poll_interval, timedelta(seconds=2)
+        checks: dict[str, object] = {
+            "processor_name must not be empty": self.processor_name.strip(),
+            "instance_name must not be empty": self.instance_name.strip(),
+            "processor_name must not contain / \\ ? #": not set(self.processor_name) & set("/\\?#"),
+            "expiration must be at least 2 s (the service counts seconds)": self.expiration >= two_seconds,
+            "renew_interval must be at most half of expiration": self.renew_interval * 2 <= self.expiration,
+            "start must have a time zone (a time without one would mean another on each machine)": not local,
+            "min_poll_interval must not exceed max_poll_interval": shortest <= self.max_poll_interval,
+        }
+        for name in ("max_items", "memory_bytes", "halt_after_attempts"):
+            checks[f"{name} must be at least 1"] = getattr(self, name) >= 1
+        positive = "acquire_interval renew_interval min_poll_interval slow_handler_after blocked_loop_after"
+        for name in positive.split():
+            checks[f"{name} must be positive"] = getattr(self, name) > _ZERO
+        for name in ("checkpoint_interval", "position_ahead_after", "grace_period"):
+            checks[f"{name} must not be negative"] = getattr(self, name) >= _ZERO
+        if errors := [message for message, holds in checks.items() if not holds]:
+            raise ConfigurationError("; ".join(errors) + ".")
 
     @property
     def trust_seconds(self) -> float:

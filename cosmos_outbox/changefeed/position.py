@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.changefeed.leases import BEGINNING, format_timestamp
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ChangePage
 
-# Properties of a lease, each with the lowest LSN that was seen of its range: one that was found ahead of it, which halts; and
-# one of which it is not known yet, for the range may only have been read from a replica that lags.
+# Properties of a lease, both with the lowest LSN that was seen of its range. AHEAD: the lease is halted. BEHIND: not decided
+# yet, for the range may have been read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +37,14 @@ def lsn_of(continuation: str | None) -> int | None:
 
 
 def position_at(lsn: int) -> str:
-    """
-    Return the position of an LSN, as the service writes it.
-    """
     return f'"{lsn}"'
 
 
 def behind_in(properties: Mapping[str, str], position: str | None) -> int | None:
     """
-    Return the lowest LSN that an owner before saw of a range that was behind; None where the position is not above it.
+    Return the lowest LSN that an earlier owner saw of a range that was behind; None where the position is not above it.
 
-    Who edited the position since has decided where to go on, and the mark must not move it forward.
+    An operator that edited the position since has decided where to go on, and the mark must not move it forward.
     """
     lowest, reached = lsn_of(properties.get(BEHIND)), lsn_of(position)
     return lowest if lowest is not None and reached is not None and reached > lowest else None
@@ -61,16 +54,10 @@ def newest_below(position: str | None, page: ChangePage) -> int | None:
     """
     Return the newest LSN of a range where it is below the position that an empty page was read from.
     """
-    reached = lsn_of(position)
-    if (
-        page.documents
-        or page.dropped
-        or reached is None
-        or page.latest_lsn is None
-        or page.latest_lsn >= reached
-    ):
+    reached, newest = lsn_of(position), page.latest_lsn
+    if page.documents or page.dropped or reached is None or newest is None:
         return None
-    return page.latest_lsn
+    return newest if newest < reached else None
 
 
 def regressed(
@@ -85,15 +72,6 @@ def regressed(
     if before is None:
         return Regression(lowest=newest, since=now)
     return replace(before, lowest=min(before.lowest, newest))
-
-
-def restart_at(now: datetime, horizon: timedelta | None) -> str:
-    """
-    Return, as a lease's property, where to begin again: so long before now, or at the beginning.
-    """
-    if horizon is None or horizon >= now - _EPOCH:  # the service knows no earlier time
-        return BEGINNING
-    return format_timestamp(now - horizon)
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:

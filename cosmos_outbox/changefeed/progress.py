@@ -1,5 +1,5 @@
 """
-Progress: how far the work on one lease is, and whether it stands still although there is something to do.
+Progress: how far the work on one lease is, and whether it is stalled.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class LeaseStatus:
     """
     A snapshot of the work on one lease that a worker owns, or fails to work on, for health checks and status pages.
 
-    stalled is True where nothing moved for longer than the caller's limit: the handler or the service fails, or hangs; and
-    at once where nothing will move before an operator acts.
+    stalled: nothing moved for longer than the caller's limit, because the handler or the service fails or hangs; or nothing
+        will move before an operator acts.
     """
 
     lease: str
@@ -35,8 +35,8 @@ class Progress:
 
     lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
     moved_at: when a page was last read empty or handled.
-    halted: whether it will not move before an operator acts.
-    rest: seconds from then until the feed is looked at again, where nothing is known to wait.
+    halted: nothing moves before an operator acts.
+    rest: seconds from `moved_at` until the feed is polled again, where nothing is known to wait.
     """
 
     moved_at: float
@@ -47,26 +47,17 @@ class Progress:
     halted: bool = False
 
     def moved(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
-        """
-        Note that everything known up to here is done.
-        """
         self.moved_at, self.rest, self.lag, self.failed_attempts, self.error = now, rest, lag, 0, None
 
     def failed(self, error: BaseException) -> None:
-        """
-        Note that an attempt to read or handle failed.
-        """
         self.failed_attempts += 1
         self.error = error
 
     def halt(self, error: BaseException) -> None:
-        """
-        Note that nothing will move before an operator acts.
-        """
         self.error, self.halted = error, True
 
-    def stands_still(self, now: float, limit: timedelta) -> bool:
+    def stalled(self, now: float, limit: timedelta) -> bool:
         """
-        Say whether nothing moved for so long; an idle range moves with every empty page and may rest after it.
+        Return whether nothing moved for so long; an idle range moves with every empty page and may rest after it.
         """
         return self.halted or now - self.moved_at - self.rest > limit.total_seconds()

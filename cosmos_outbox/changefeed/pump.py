@@ -5,15 +5,14 @@ Pump: read a page of one range, have it handled, note how far we are, and again;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
-from cosmos_outbox.changefeed.bootstrap import start_of
-from cosmos_outbox.changefeed.budget import Budget
-from cosmos_outbox.changefeed.handling import done, handle
-from cosmos_outbox.changefeed.leases import START
-from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
+from cosmos_outbox.changefeed.coverage import asked_to_wait
+from cosmos_outbox.changefeed.leases import BEGINNING, START, start_of
+from cosmos_outbox.changefeed.options import OnPositionAhead
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.changefeed.position import (
     AHEAD,
     BEHIND,
@@ -23,21 +22,22 @@ from cosmos_outbox.changefeed.position import (
     lsn_of,
     position_at,
     regressed,
-    restart_at,
 )
-from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.reader import Reader
-from cosmos_outbox.changefeed.tenure import Tenure
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, ChangePage
-from cosmos_outbox.records import Hook, PageFailed, PositionAhead, PositionRewound
-
-_RESTS_AFTER = (
-    300  # pages without a document; a service that never comes to an end of them is not asked in a hot loop
+from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom
+from cosmos_outbox.records import (
+    HandlerSlow,
+    LeaseHalted,
+    PageFailed,
+    PageHandled,
+    PositionAhead,
+    PositionRewound,
 )
 
-_TOLD_AGAIN_SECONDS = 60.0
+# Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
+_PAUSE_AFTER_EMPTY_PAGES = 300
+_ALARM_AGAIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,104 +57,90 @@ class Pump:
     The work on one lease; the next page is read while the handler works on this one, if the budget has room for it.
     """
 
-    def __init__(
-        self,
-        tenure: Tenure,
-        feed_range: FeedRange,
-        *,
-        container_rid: str,
-        feed: ChangeFeed,
-        handler: ChangeHandler,
-        options: ProcessorOptions,
-        progress: Progress,
-        budget: Budget,
-        notify: Hook,
-    ) -> None:
-        self._tenure, self._range, self._progress = tenure, feed_range, progress
-        self._container_rid = container_rid
+    def __init__(self, owned: OwnedLease) -> None:
+        worker, options = owned.worker, owned.worker.options
+        self._owned, self._progress, self._id = owned, owned.progress, owned.lease.id
+        self._options, self._notify, self._handler = options, worker.notify, worker.handler
         self._reader = Reader(
-            feed,
-            feed_range,
-            container_rid=container_rid,
+            worker.feed,
+            owned.range,
+            container_rid=owned.container_rid,
             max_items=options.max_items,
-            budget=budget,
+            budget=worker.budget,
             wanted=options.wanted,
         )
-        self._handler, self._options, self._notify = handler, options, notify
-        self._start = start_of(tenure.lease)
+        self._start = start_of(owned.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
         self._longest = options.max_poll_interval.total_seconds()
-        self._passed_over = 0
+        self._empty_pages = 0
         self._regression: Regression | None = None
 
     async def run(self) -> None:
         """
-        Work until `tenure.drain` is set; then finish the page at hand, unless it fails.
+        Work until `drain` of the lease is set; then finish the page at hand, unless it fails.
 
         Raises:
-            RangeGone: the range was split or merged; all changes up to `tenure.continuation` are done.
-            ContainerRecreated: the container is another one now.
-            LeaseLost, asyncio.CancelledError: as `Tenure.ensure_active`.
+            RangeGone: the range was split or merged; all changes up to the lease's continuation are done.
+            ContainerRecreated: the container was recreated.
+            LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`.
         """
-        properties = self._tenure.lease.properties
-        if (lowest := behind_in(properties, self._tenure.continuation)) is not None:
+        owned, properties = self._owned, self._owned.lease.properties
+        if (lowest := behind_in(properties, owned.continuation)) is not None:
             # The owner before had to leave it open.
             self._regression = Regression(lowest=lowest, since=asyncio.get_running_loop().time())
         elif BEHIND in properties:
-            self._tenure.mark({BEHIND: None})
+            owned.mark({BEHIND: None})
         try:
+            following: _Following = _From(owned.continuation)
             if AHEAD in properties:
                 following = await self._ahead(lsn_of(properties[AHEAD]))
-            else:
-                following = _From(self._tenure.continuation)
             while following is not None:
                 page = await self._read(following.continuation) if isinstance(following, _From) else following
-                if page is None or self._tenure.drain.is_set():
+                if page is None or owned.drain.is_set():
                     return
                 following = await self._next(page)
                 del page  # gives its memory back before more is read
         finally:
-            if (
-                self._regression is not None
-            ):  # the range may grow past the position before the next owner looks
-                self._tenure.mark({BEHIND: str(self._regression.lowest)})
+            # The range may grow past the position before the next owner reads it.
+            if self._regression is not None:
+                owned.mark({BEHIND: str(self._regression.lowest)})
 
     async def _next(self, page: ChangePage) -> _Following:
         """
         Do what a page asks for, and return what comes after it; None where the work is to end.
 
-        A page was read from where the tenure's continuation stands.
+        The page was read from the lease's continuation.
         """
-        now = asyncio.get_running_loop().time()
+        owned, now = self._owned, asyncio.get_running_loop().time()
         before = self._regression
-        self._regression = regressed(before, self._tenure.continuation, page, now=now)
+        self._regression = regressed(before, owned.continuation, page, now=now)
         if self._regression is not None:
             return await self._wait_for(self._regression, now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
-            lease, position = self._tenure.lease.id, self._tenure.continuation
-            self._notify(PositionRewound(lease=lease, position=position, lowest_lsn=before.lowest))
-            self._tenure.advance(position_at(before.lowest))
-            self._tenure.mark({BEHIND: None})
-            return _From(self._tenure.continuation)
+            self._notify(
+                PositionRewound(lease=self._id, position=owned.continuation, lowest_lsn=before.lowest)
+            )
+            owned.advance(position_at(before.lowest))
+            owned.mark({BEHIND: None})
+            return _From(owned.continuation)
         if page.documents:
             return await self._work_on(page)
         if page.dropped:
-            done(page, lease=self._tenure.lease.id, seconds=0, progress=self._progress, notify=self._notify)
-            self._tenure.advance(page.continuation)
+            self._done(page, seconds=0)
+            owned.advance(page.continuation)
             self._poll = self._shortest
-            return _From(page.continuation)
-        if page.passed_over:
+        elif page.skipped:
             self._progress.moved(now, lag=None)
-            self._tenure.advance(page.continuation)
-            self._passed_over += 1
-            if self._passed_over % _RESTS_AFTER == 0:
+            owned.advance(page.continuation)
+            self._empty_pages += 1
+            if self._empty_pages % _PAUSE_AFTER_EMPTY_PAGES == 0:
                 await self._pause(self._longest)
-            return _From(page.continuation)
-        self._progress.moved(now, lag=0, rest=self._poll)
-        # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
-        self._tenure.advance(page.continuation, soon=self._tenure.continuation is None)
-        await self._pause(self._poll)
-        self._poll = min(self._poll * 2, self._longest)
+        else:
+            self._progress.moved(now, lag=0, rest=self._poll)
+            # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
+            owned.advance(page.continuation, soon=owned.continuation is None)
+            await self._pause(self._poll)
+            self._poll = min(self._poll * 2, self._longest)
         return _From(page.continuation)
 
     async def _work_on(self, page: ChangePage) -> _Following:
@@ -162,42 +148,102 @@ class Pump:
             handled = await self._handle(page)
             if handled is None or not handled.documents:
                 return handled
-            self._tenure.advance(handled.continuation, handled=True)
+            self._owned.advance(handled.continuation, handled=True)
             self._poll = self._shortest
             if handled is page and ahead is not None:
                 return await ahead
         return _From(handled.continuation)
 
+    async def _handle(self, page: ChangePage) -> ChangePage | None:
+        """
+        Have a page handled, again and again until it is done.
+
+        After every `halt_after_attempts` failures it is read again: what was deleted meanwhile no longer blocks what follows.
+
+        Returns:
+            The page that is done, perhaps as it was read again; one without documents where nothing is left to handle; None
+            where the work is to end before.
+
+        Raises:
+            LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`; the page does not count as done.
+        """
+        owned, options, attempt = self._owned, self._options, 0
+        started = asyncio.get_running_loop().time()
+        batch = ChangeBatch(
+            lease=self._id,
+            documents=page.documents,
+            tenure=owned.number,
+            page=owned.pages + 1,
+            processor=options.processor_name,
+            container_rid=owned.container_rid,
+            notes=owned.notes,
+        )
+        with self._reporting_slowness():
+            while True:
+                attempt += 1
+                owned.ensure_active()
+                try:
+                    await self._handler(batch)
+                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
+                    owned.ensure_active()
+                    delay = self._failed(error, attempt)
+                    halted = attempt % options.halt_after_attempts == 0
+                    if halted:
+                        self._notify(LeaseHalted(lease=self._id, attempts=attempt, error=error))
+                else:
+                    break
+                if not await self._pause(delay):
+                    return None
+                if halted:
+                    again = await self._read(owned.continuation)
+                    if again is None or not again.documents:
+                        return again
+                    page, batch = again, replace(batch, documents=again.documents)
+        owned.ensure_active()
+        self._done(page, seconds=asyncio.get_running_loop().time() - started)
+        return page
+
+    def _done(self, page: ChangePage, *, seconds: float) -> None:
+        """
+        Note that all changes of a page are done, the dropped ones included.
+        """
+        last = page.last_lsn
+        lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
+        self._progress.moved(asyncio.get_running_loop().time(), lag=lag)
+        changes = len(page.documents) + page.dropped
+        self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
+
+    def _failed(self, error: Exception, attempt: int, *, at_least: float | None = None) -> float:
+        """
+        Report an attempt to read or handle that failed, and return how long to wait before the next.
+        """
+        self._progress.failed(error)
+        delay = self._options.backoff.delay(attempt, at_least=at_least)
+        self._notify(PageFailed(lease=self._id, attempt=attempt, delay_seconds=delay, error=error))
+        return delay
+
     async def _wait_for(self, regression: Regression, now: float) -> _Following:
-        """
-        Look again at a range that is behind its lease, until that has lasted for too long.
-        """
         if now - regression.since <= self._options.position_ahead_after.total_seconds():
-            if now > regression.since:  # seen twice: so much is saved, should this worker be killed
-                self._tenure.mark({BEHIND: str(regression.lowest)})
+            if now > regression.since:  # seen twice: saved, should this worker be killed
+                self._owned.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest)
-            return _From(self._tenure.continuation)
+            return _From(self._owned.continuation)
         self._regression = None
         return await self._ahead(regression.lowest)
 
     async def _ahead(self, lowest: int | None) -> _Following:
-        """
-        Halt a lease that lies ahead of its range, or begin again, as the options say.
-        """
-        lease, position = self._tenure.lease, self._tenure.continuation
-        alarm = PositionAhead(lease=lease.id, position=position, latest_lsn=lowest)
+        position = self._owned.continuation
+        alarm = PositionAhead(lease=self._id, position=position, latest_lsn=lowest)
         if self._options.on_position_ahead is OnPositionAhead.RESTART:
-            # The last write of the lease is the service's clock, and not later than now.
-            start = restart_at(lease.written_at(), self._options.restart_horizon)
-            self._tenure.restart({AHEAD: None, BEHIND: None, START: start})
-            self._start = start_of(replace(lease, properties={START: start}))
-            self._notify(replace(alarm, restarted_from=start))
+            self._owned.restart({AHEAD: None, BEHIND: None, START: BEGINNING})
+            self._start = StartFrom.BEGINNING
+            self._notify(replace(alarm, restarted_from=BEGINNING))
             return _From(None)
-        # Else a later owner would go on in silence, once the range has grown past the position.
-        self._tenure.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
-        self._progress.halt(ahead_of(lease.id, position, lowest))
+        # Without the mark a later owner would go on in silence, once the range has grown past the position.
+        self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
+        self._progress.halt(ahead_of(self._id, position, lowest))
         self._notify(alarm)
-        while await self._pause(_TOLD_AGAIN_SECONDS):
+        while await self._pause(_ALARM_AGAIN_SECONDS):
             self._notify(alarm)
         return None
 
@@ -216,7 +262,7 @@ class Pump:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
             elif not ahead.cancelled():
-                ahead.exception()  # seen, although the handler failed before anybody waited for it
+                ahead.exception()  # retrieved, although the handler failed before the page was awaited
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
         """
@@ -227,33 +273,39 @@ class Pump:
             try:
                 page = await self._reader.read(continuation, start=self._start)
             except StoreError as error:
-                self._tenure.ensure_active()
+                self._owned.ensure_active()
                 attempt += 1
-                self._progress.failed(error)
-                delay = self._options.backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
-                lease = self._tenure.lease.id
-                self._notify(PageFailed(lease=lease, attempt=attempt, delay_seconds=delay, error=error))
-                if not await self._pause(delay):
+                if not await self._pause(self._failed(error, attempt, at_least=asked_to_wait([error]))):
                     return None
                 continue
-            lease_names_partition = self._tenure.lease.version == 0 and page.range_id is not None
-            if lease_names_partition and page.range_id != self._tenure.lease.token:
+            lease_names_partition = self._owned.lease.version == 0 and page.range_id is not None
+            if lease_names_partition and page.range_id != self._owned.lease.token:
                 # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.
                 raise RangeGone
             return page
 
-    async def _handle(self, page: ChangePage) -> ChangePage | None:
-        return await handle(
-            page,
-            again=lambda: self._read(self._tenure.continuation),
-            tenure=self._tenure,
-            container_rid=self._container_rid,
-            handler=self._handler,
-            options=self._options,
-            progress=self._progress,
-            notify=self._notify,
-            pause=self._pause,
-        )
+    @contextmanager
+    def _reporting_slowness(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        started, limit = loop.time(), self._options.slow_handler_after.total_seconds()
+        reported = False
+        timer: asyncio.TimerHandle
+
+        def report() -> None:
+            nonlocal timer, reported
+            reported = True
+            self._notify(HandlerSlow(lease=self._id, seconds=loop.time() - started))
+            timer = loop.call_later(limit, report)
+
+        timer = loop.call_later(limit, report)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if (
+                not reported and loop.time() - started >= limit
+            ):  # it blocked the loop, so the timer had no chance
+                self._notify(HandlerSlow(lease=self._id, seconds=loop.time() - started))
 
     async def _pause(self, seconds: float) -> bool:
         """
@@ -261,7 +313,7 @@ class Pump:
         """
         try:
             async with asyncio.timeout(seconds):
-                await self._tenure.drain.wait()
+                await self._owned.drain.wait()
         except TimeoutError:
             return True
         return False

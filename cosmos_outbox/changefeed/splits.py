@@ -1,5 +1,5 @@
 """
-Splits and merges: replace the lease of a range that is gone by leases of the ranges that took its place.
+Splits and merges: create leases of the ranges that took the place of a range that is gone, then delete its lease.
 
 The table is .NET's (PartitionSynchronizerCore). All children exist before the parent goes, and each starts where the
 parent's work was done, so a crash between the steps repeats work and skips none.
@@ -7,18 +7,23 @@ parent's work was done, so a crash between the steps repeats work and skips none
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from cosmos_outbox.changefeed.leases import Lease, new_lease
-from cosmos_outbox.errors import Conflict, NotFound
+from cosmos_outbox.changefeed.coverage import ASK_AGAIN, asked_to_wait, identified
+from cosmos_outbox.changefeed.leases import Lease, from_document, is_child_of, new_lease, range_of
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, StoreError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import LeaseStore
+
+_TO_RELEASE_SECONDS = 5  # left of the trust, to release a lease that cannot be split now
 
 
 def children_of(
     lease: Lease,
-    parent_range: FeedRange,
+    feed_range: FeedRange,
     physical: Sequence[FeedRange],
     *,
     ids: Mapping[FeedRange, str],
@@ -26,9 +31,9 @@ def children_of(
     partitioned_by_id: bool,
 ) -> tuple[Lease, ...] | None:
     """
-    Return the leases that are missing to replace a lease; None where it still fits one physical range.
+    Return the children of a lease that are still to be created; None where the lease still fits one physical range.
 
-    One whose id is not among `ids` is left out; `to_identify` tells which are needed.
+    A child whose id is not among `ids` is left out; `to_identify` returns which are needed.
 
     | lease     | overlaps     | children                                                        |
     | version 0 | several      | one version 0 lease for each physical range                     |
@@ -37,66 +42,63 @@ def children_of(
     | version 1 | one          | None: the lease goes on                                         |
 
     No child is wider than the parent: where a merge was followed by a split at another key, a physical range reaches
-    into the neighbour's lease, and its part in ours becomes a version 1 lease. What `others` hold of the parent's range
-    already, because somebody crashed between the steps and the ranges changed again, gets no second lease.
+    into the neighbour's lease, and its part in ours becomes a version 1 lease. What `others` cover of the parent's range
+    already, because a worker crashed between the steps and the ranges changed again, gets no second lease.
     """
-    overlapping = [candidate for candidate in physical if candidate.overlaps(parent_range)]
+    overlapping = [candidate for candidate in physical if candidate.overlaps(feed_range)]
+    covered = _covered(lease, others)
     fits = len(overlapping) == 1 and (lease.version == 1 or ids.get(overlapping[0]) == lease.token)
-    descendants = _descendants(lease, parent_range, others)
-    if fits and not descendants:
+    if fits and not covered:
         return None
-    prefix = lease.id.removesuffix(f"..{lease.token}")
     parts: list[tuple[str, FeedRange, int]] = []
-    for part in _missing(parent_range, overlapping, descendants):
+    for part in _missing(feed_range, overlapping, covered):
         if not _is_whole(lease, part, overlapping):
             parts.append((f"{part.min}-{part.max}", part, 1))
         elif part in ids:
             parts.append((ids[part], part, 0))
     return tuple(
         new_lease(
-            prefix,
+            lease.id.removesuffix(f"..{lease.token}"),
             token,
-            feed_range,
+            part,
             version=version,
             continuation=lease.continuation,
             properties=lease.properties,
             partitioned_by_id=partitioned_by_id,
         )
-        for token, feed_range, version in parts
+        for token, part, version in parts
     )
 
 
 def to_identify(
-    lease: Lease, parent_range: FeedRange, physical: Sequence[FeedRange], others: Sequence[Lease]
+    lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Sequence[Lease]
 ) -> tuple[FeedRange, ...]:
     """
-    Return the ranges whose ids `children_of` needs: of version 0 children, and where the id alone tells of a merge.
+    Return the ranges whose ids `children_of` needs: of version 0 children, and where only the id reveals a merge.
     """
-    overlapping = [candidate for candidate in physical if candidate.overlaps(parent_range)]
-    descendants = _descendants(lease, parent_range, others)
-    if lease.version == 0 and overlapping == [parent_range]:
-        return () if descendants else (parent_range,)
-    missing = _missing(parent_range, overlapping, descendants)
+    overlapping = [candidate for candidate in physical if candidate.overlaps(feed_range)]
+    covered = _covered(lease, others)
+    if lease.version == 0 and overlapping == [feed_range]:
+        return () if covered else (feed_range,)
+    missing = _missing(feed_range, overlapping, covered)
     return tuple(part for part in missing if _is_whole(lease, part, overlapping))
 
 
-def half_replaced(lease: Lease, parent_range: FeedRange, others: Sequence[Lease]) -> bool:
-    """
-    Say whether somebody began to replace a lease and did not finish: it must be replaced now, even if it can be read.
-    """
-    return bool(_descendants(lease, parent_range, others))
+def _covered(lease: Lease, others: Sequence[Lease]) -> list[FeedRange]:
+    return [other.range for other in others if other.range and is_child_of(other, lease)]
 
 
-def descends(other: Lease, lease: Lease, parent_range: FeedRange) -> bool:
-    """
-    Say whether another lease took the place of a part of this one, or of all of it.
-    """
-    if other.id == lease.id or other.range is None or not parent_range.contains(other.range):
-        return False
-    return other.range != parent_range or (lease.version, other.version) == (0, 1)
+def _missing(
+    feed_range: FeedRange, overlapping: Sequence[FeedRange], covered: Sequence[FeedRange]
+) -> list[FeedRange]:
+    return [part for one in overlapping for part in one.intersection(feed_range).without(covered)]
 
 
-async def replace_lease(
+def _is_whole(lease: Lease, part: FeedRange, overlapping: Sequence[FeedRange]) -> bool:
+    return lease.version == 0 and len(overlapping) > 1 and part in overlapping
+
+
+async def write_children(
     parent: Lease,
     children: Sequence[Lease],
     store: LeaseStore,
@@ -108,12 +110,9 @@ async def replace_lease(
     Create the children, then delete the parent; what another worker did already is left as it is.
 
     Args:
-        parent: the lease to replace.
-        children: leases to create.
-        store: where leases are.
-        complete: whether no other child is to come; else the parent stays.
+        complete: no other child is to come; else the parent stays.
         ensure_trusted: raises where the parent's owner may not write any more; called before each write. A child that
-            is created late, when others have replaced it already, would be processed beside its own children for ever.
+            is created late, when others have split it already, would be processed beside its own children.
     """
     for child in children:
         ensure_trusted()
@@ -126,21 +125,51 @@ async def replace_lease(
         await store.delete(parent.id, parent.partition_key, etag=parent.etag)
 
 
-def _descendants(lease: Lease, parent_range: FeedRange, others: Sequence[Lease]) -> list[FeedRange]:
-    return [other.range for other in others if other.range and descends(other, lease, parent_range)]
+async def split(owned: OwnedLease) -> None:
+    """
+    Create all children and delete the parent; retried, as soon as the service allows, while there is time for it.
+
+    Raises:
+        LeaseLost, ConfigurationError: as the writing of leases.
+        OutboxError: partitions did not return their ids, or the store failed, until trust had nearly run out.
+    """
+    loop, attempt = asyncio.get_running_loop(), 0
+    await owned.save()
+    while True:
+        try:
+            failed = await _split_what_answers(owned)
+        except StoreError as error:
+            if not error.retriable:
+                raise
+            failed = [error]
+        if not failed:
+            return
+        attempt += 1
+        delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(failed))
+        if loop.time() + delay > owned.trusted_until - _TO_RELEASE_SECONDS:
+            raise failed[0]
+        await asyncio.sleep(delay)
 
 
-def _missing(
-    parent_range: FeedRange, overlapping: Sequence[FeedRange], descendants: Sequence[FeedRange]
-) -> list[FeedRange]:
-    return [
-        part for candidate in overlapping for part in _common(parent_range, candidate).without(descendants)
+async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
+    """
+    Create the children whose partitions return their ids, and delete the parent when that is all; return the others' errors.
+    """
+    lease, store, feed = owned.lease, owned.worker.store, owned.worker.feed
+    physical = await feed.physical_ranges()
+    by_id = await store.partitioned_by_id()
+    listing = await store.list(lease.id.removesuffix(lease.token))
+    # Only those of this range: a damaged lease of another must not block this one.
+    others = [
+        from_document(document)
+        for document in listing.documents
+        if (found := range_of(document)) and found.overlaps(owned.range)
     ]
-
-
-def _is_whole(lease: Lease, part: FeedRange, overlapping: Sequence[FeedRange]) -> bool:
-    return lease.version == 0 and len(overlapping) > 1 and part in overlapping
-
-
-def _common(first: FeedRange, second: FeedRange) -> FeedRange:
-    return FeedRange(min=max(first.min, second.min), max=min(first.max, second.max))
+    ids, silent = await identified(to_identify(lease, owned.range, physical, others), feed)
+    children = children_of(lease, owned.range, physical, ids=ids, others=others, partitioned_by_id=by_id)
+    if children is None:
+        raise RangeGone(f"The range of {lease.id} cannot be read, but one partition serves it.")
+    if [owned.range] == list(silent):
+        return list(silent.values())  # whether the lease has to be split at all is not known yet
+    await write_children(lease, children, store, ensure_trusted=owned.ensure_trusted, complete=not silent)
+    return list(silent.values())

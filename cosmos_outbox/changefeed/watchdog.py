@@ -1,7 +1,7 @@
 """
-Watchdog: a thread that tells when something blocks the event loop, and what; the loop itself no longer could.
+Watchdog: a thread that reports what blocks the event loop, because the loop itself cannot.
 
-While the loop stands still no lease is renewed and all are lost in the end, so this is worth more than a slow handler.
+A blocked loop renews no lease, and in the end all are lost: this is worth more than the report of a slow handler.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def watched(notify: Hook, *, after_seconds: float) -> Iterator[None]:
         alive_at = time.monotonic()
         beat = loop.call_later(after_seconds / 4, show_life)
 
-    def look() -> None:
-        told = 0
+    def watch() -> None:
+        reported = 0
         while not ended.wait(after_seconds / 4):
             seconds = time.monotonic() - alive_at
             times = int(seconds / after_seconds)
-            if times > told:
+            if times > reported:
                 notify(_blocked(loop, loop_thread, seconds))
-            told = times
+            reported = times
 
     show_life()
-    thread = threading.Thread(target=look, name="cosmos-outbox-watchdog", daemon=True)
+    thread = threading.Thread(target=watch, name="cosmos-outbox-watchdog", daemon=True)
     thread.start()
     try:
         yield

@@ -38,21 +38,22 @@ class ChangePage:
     """
     One page of the change feed of one range.
 
-    `documents` is empty when there was nothing new, or where only changes of other ranges, or of before the start, were
-    passed over: then `passed_over` says that this is not the end, and that to rest, or to stop, would leave changes waiting.
-    `continuation` is valid and newer all the same, and worth saving. Every document has its `_lsn`; documents of one transactional batch share it and are
-    never cut over two pages, so a page may be longer than was asked for. `latest_lsn` is the newest LSN of the physical
-    partition when the page was read, and `range_id` the id of that partition, where the service told. `size` is how many
-    bytes of JSON the page was, where that is known.
-
-    `dropped` and `last_lsn` are the processor's: how many changes it dropped because its handler does not want them, and the
-    LSN of the last change that was read, dropped or not.
+    documents: may be empty. Each has its `_lsn`; documents of one transactional batch share it and are never cut over two
+        pages, so a page may be longer than was asked for.
+    continuation: always valid; save it even if `documents` is empty.
+    latest_lsn: the newest LSN of the physical partition when the page was read, if the service returned it.
+    skipped: the page is empty only because all its changes were filtered out (other ranges, or before `start`); read on at
+        once, more may follow.
+    range_id: the id of the physical partition, if the service returned it.
+    size: bytes of JSON, if known.
+    dropped, last_lsn: set by the processor: how many changes it dropped because its handler does not want them, and the LSN
+        of the last change that was read, dropped or not.
     """
 
     documents: tuple[Document, ...]
     continuation: str
     latest_lsn: int | None
-    passed_over: bool = False
+    skipped: bool = False
     range_id: str | None = None
     request_charge: float = 0.0
     size: int | None = None
@@ -81,11 +82,11 @@ class ChangeFeed(Protocol):
         """
         Return the id of the physical partition that serves a range: the `LeaseToken` of a version 0 lease.
 
-        To be asked anew each time: after a split and a merge the same bounds have another id.
+        Never cached: after a split and a merge the same bounds have another id.
 
         Raises:
             RangeGone: the range is not served by one physical partition.
-            StoreError: the partition refused or failed, the others may do well.
+            StoreError: the request to this partition was refused or failed.
         """
         ...
 
@@ -104,7 +105,7 @@ class ChangeFeed(Protocol):
         Changes of one partition key come in the order they were committed.
 
         Args:
-            container_rid: of the container to read, as `describe` told it when the continuation's story began.
+            container_rid: of the container to read, as `describe` returned it when the continuation was first read.
             start: a time stands for its whole second: all changes whose `_ts` is not before it.
 
         Raises:
@@ -118,11 +119,11 @@ class ChangeFeed(Protocol):
 @dataclass(slots=True)
 class Notes:
     """
-    What a handler leaves in the lease for the lease's next owner: one text, None where none ever was left.
+    What a handler leaves in the lease for the lease's next owner: one text, or None.
 
-    It is written by the write that saves the checkpoint, and read by the write that acquires the lease, so an owner knows
-    the notes of every page behind its start. They may be newer than the checkpoint: what they say of a page that is not
-    saved yet, the next owner finds there as well. A lease is one document of 2 MB and is written several times a second.
+    The write that saves the checkpoint saves it, and the write that acquires the lease reads it, so an owner knows
+    the notes of every page before its start. They may be newer than the checkpoint: the next owner may also find notes about
+    a page that is not saved yet. Keep them short: a lease is one document of at most 2 MB, written several times a second.
     """
 
     text: str | None = None
@@ -133,10 +134,12 @@ class ChangeBatch:
     """
     One page of changes of one lease, as a handler gets it: never empty, in feed order.
 
-    `tenure` differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may
-    be out of date, because another worker had the lease in between. `page` counts the batches of a tenure from 1; a
-    `LeaseCheckpointed` with that number or a higher one tells that the batch will not come again, to anyone. `notes` are
-    the same for all batches of a tenure. `processor` and `container_rid` tell whose changes these are, and of what.
+    tenure: differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may be out
+        of date, because another worker may have had the lease in between.
+    page: counts the batches of a tenure from 1; after a `LeaseCheckpointed` with that number or a higher one, no worker gets
+        the batch again.
+    notes: the same object for all batches of a tenure.
+    processor, container_rid: the name of the processor, and the container that was read.
     """
 
     lease: str
@@ -150,7 +153,7 @@ class ChangeBatch:
 
 class ChangeHandler(Protocol):
     """
-    What is done with the changes; returning means that all of the batch is done and may be checkpointed.
+    Handles the changes; returning means that all of the batch is done and may be checkpointed.
     """
 
     async def __call__(self, batch: ChangeBatch) -> None:

@@ -24,17 +24,17 @@ class Listing:
 
 class LeaseStore(Protocol):
     """
-    A container of small documents with compare-and-set: leases, the marker and the lock of their creation.
+    A container of small documents with compare-and-set: leases, and the marker and the lock of their creation.
 
     Every write returns the document with its new `_etag`.
     """
 
     async def partitioned_by_id(self) -> bool:
         """
-        Say whether the container is partitioned on `/id` (True) or `/partitionKey` (False).
+        Return whether the container is partitioned on `/id` (True) or `/partitionKey` (False).
 
         Raises:
-            ConfigurationError: on neither, or the container is missing or deletes leases by itself.
+            ConfigurationError: on neither; or the container is missing, or has a TTL that deletes leases.
         """
         ...
 
@@ -61,8 +61,8 @@ class LeaseStore(Protocol):
         Replace a document that still has the etag.
 
         Raises:
-            PreconditionFailed: somebody else wrote since; nothing changed.
-            NotFound: it is gone.
+            PreconditionFailed: another program wrote it since; nothing changed.
+            NotFound: it was deleted.
         """
         ...
 

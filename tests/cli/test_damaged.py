@@ -18,7 +18,7 @@ from tests.cli.test_parked import PARKED, park
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
-MISTAKE = "no object of strings: {'a': 1}"
+MISTAKE = "not an object of strings: {'a': 1}"
 
 
 def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:

@@ -81,7 +81,6 @@ def test_the_processors_options_are_what_the_settings_ask_for():
         memory_bytes=400 * 1024 * 1024,
         wanted=claims_to_be_an_event,
         on_position_ahead=OnPositionAhead.RESTART,
-        restart_horizon=processor_options(settings_of()).restart_horizon,
     ) == processor_options(settings_of(**values))
     begun = processor_options(settings_of(start="2026-01-01T00:00:00Z")).start
     assert "2026-01-01T00:00:00+00:00" == getattr(begun, "isoformat", lambda: begun)()

@@ -1,5 +1,5 @@
 """
-A fleet of change feed processors in memory, and a script of faults; `Witness` holds the invariants that no fault may break.
+A fleet of change feed processors in memory, and a script of faults; `Invariants` holds the invariants that no fault may break.
 
 The handler stands for a relay to a broker with duplicate detection: it takes a moment for each change, and the first
 copy of a change counts.
@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
-from cosmos_outbox.changefeed.bootstrap import EVERY_KEY
+from cosmos_outbox.changefeed.coverage import EVERY_KEY
 from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.changefeed.position import AHEAD, lsn_of
 from cosmos_outbox.cli.leases.actions import reset_leases
@@ -26,10 +26,10 @@ from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind
 from cosmos_outbox.records import PositionAhead, Record
+from tests.simulation.attributed_leases import AttributedLeases
 from tests.simulation.dotnet import DotNetNeighbour
-from tests.simulation.ice import freezable
-from tests.simulation.seat import Seat
-from tests.simulation.witness import Witness
+from tests.simulation.freeze import freezable
+from tests.simulation.invariants import Invariants
 from tests.simulation.worker import Worker
 
 EPOCH = 1_800_000_000.0
@@ -74,14 +74,14 @@ class Simulation:
         self.container = self._created(ranges)
         self.prefix = f"{PREFIX}AAAAAIAAAAA="
         self._created_times = 0
-        self.witness = Witness(
+        self.invariants = Invariants(
             ProcessorOptions(processor_name="p"),
             container=lambda: self.container,
             prefix=lambda: self.prefix,
             now=self.now,
         )
         self._store = MemoryLeases(now=self.now)
-        self._operator = Seat("operator", self._store, self.witness)
+        self._operator = AttributedLeases("operator", self._store, self.invariants)
         self.workers: dict[str, Worker] = {}
         self._neighbour: tuple[DotNetNeighbour, asyncio.Task[None]] | None = None
         self._splits_again = 0
@@ -167,7 +167,7 @@ class Simulation:
             case "race" if worker:
                 worker.leases.raced = 1 + step.b % 3
             case "freeze" if worker:
-                worker.ice.frozen = True
+                worker.freeze.frozen = True
             case "thaw" if worker and not worker.dead:
                 worker.thaw()
             case "touch":
@@ -243,7 +243,7 @@ class Simulation:
 
     async def _touch(self, number: int) -> None:
         """
-        Write a lease without changing it, as a .NET processor that looks at it or an operator's tool might.
+        Write a lease without changing it, as a .NET processor or an operator's tool might.
         """
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
@@ -256,7 +256,7 @@ class Simulation:
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
             lease = from_document(found[number % len(found)])
-            self.witness.goes_astray(lease.range or EVERY_KEY)
+            self.invariants.goes_astray(lease.range or EVERY_KEY)
             ahead = lease.with_changes(now=lease.written_at(), continuation=f'"{10 * LEAP}"')
             with suppress(NotFound, PreconditionFailed):
                 await self._operator.replace(ahead.raw, etag=lease.etag or "")
@@ -266,7 +266,7 @@ class Simulation:
         Have the account fail over to a region that knows nothing of what came since the leap.
         """
         self._lost = True
-        self.witness.goes_astray(EVERY_KEY)
+        self.invariants.goes_astray(EVERY_KEY)
         for partition in self.container._partitions:
             self.container.lose(partition.id, partition.lsn - self._before_leap)
         self._written.clear()
@@ -298,8 +298,8 @@ class Simulation:
         instance = f"{name}-{self._names}" if renamed else name
         self.workers[name] = Worker(
             self.container,
-            Seat(instance, self._store, self.witness, on_create=self._split_again),
-            self.witness,
+            AttributedLeases(instance, self._store, self.invariants, on_create=self._split_again),
+            self.invariants,
             arrives=self._arrives,
             looks=self._check_trust,
             race=self._rewrite,
@@ -316,7 +316,7 @@ class Simulation:
     async def _kill(self, name: str) -> None:
         worker = self.workers.pop(name)
         worker.die()
-        worker.ice.thaw()  # only to end its tasks: nothing leaves a dead process, nor does its handler do anything
+        worker.freeze.thaw()  # only to end its tasks: nothing leaves a dead process, nor does its handler do anything
         await _cancelled(worker.task)
 
     def _start_neighbour(self, *, skew: float) -> None:
@@ -324,7 +324,7 @@ class Simulation:
             "dotnet",
             self.prefix,
             self.container,
-            Seat("dotnet", self._store, self.witness),
+            AttributedLeases("dotnet", self._store, self.invariants),
             handle=self._handled_by_neighbour,
             utcnow=lambda: datetime.fromtimestamp(self.now() + skew, UTC),
         )
@@ -344,19 +344,19 @@ class Simulation:
 
     def _arrives(self, document: Document) -> None:
         if document["partitionKey"].endswith(f".{self._created_times}"):  # else of a container that is gone
-            self.witness.change_arrives(document)
+            self.invariants.change_arrives(document)
 
     # the checks
 
     def _check_trust(self) -> None:
-        self.witness.check_trust(
+        self.invariants.check_trust(
             [trusted for worker in self.workers.values() for trusted in worker.trusted()]
         )
 
     def _check(self) -> None:
         self._check_trust()
-        if self.witness.violations:
-            raise Violation(self.witness.violations[0])
+        if self.invariants.violations:
+            raise Violation(self.invariants.violations[0])
 
     async def _bury(self) -> None:
         """
@@ -385,7 +385,7 @@ class Simulation:
             self._start("w0", skew=0)
         await self._until_none_is(self._missing_beside_the_hot)
         self._hot = None
-        if self.witness.is_astray(EVERY_KEY):
+        if self.invariants.is_astray(EVERY_KEY):
             await self._until_none_is(self._ahead_in_silence)
             await self._reset()
         await self._until_none_is(self._missing)
@@ -410,14 +410,14 @@ class Simulation:
         return [
             key
             for key, count in self._written.items()
-            if self.witness.arrived[key] < count
+            if self.invariants.arrived[key] < count
             and not self._hot.min <= (place := effective_partition_key(key)) < self._hot.max
-            and not self.witness.is_astray(FeedRange(min=place, max=place + "0"))
+            and not self.invariants.is_astray(FeedRange(min=place, max=place + "0"))
         ]
 
     async def _ahead_in_silence(self) -> list[str]:
         """
-        Return the leases that lie ahead of their ranges and are not halted, or of which no worker told.
+        Return the leases that lie ahead of their ranges and are not halted, or that no worker reported.
         """
         await self._stop_neighbour(clean=True)  # it knows nothing of such leases
         newest = {partition.range: partition.lsn for partition in self.container._partitions}
@@ -440,7 +440,7 @@ class Simulation:
             await asyncio.wait({worker.task}, timeout=40)
             await self._kill(name)
         await asyncio.sleep(70)
-        self.witness.goes_astray(EVERY_KEY)
+        self.invariants.goes_astray(EVERY_KEY)
         if (await self._operator.list(f"{self.prefix}..")).documents:
             await reset_leases(
                 StartFrom.BEGINNING,
@@ -454,9 +454,9 @@ class Simulation:
         """
         Return what is not yet as it has to be: changes that did not arrive, leases that overlap or name what is gone.
         """
-        late = [key for key, count in self._written.items() if self.witness.arrived[key] < count]
+        late = [key for key, count in self._written.items() if self.invariants.arrived[key] < count]
         partitions = set(self._partitions())
-        return [*late, *self.witness.overlapping(), *self.witness.misnamed(partitions)]
+        return [*late, *self.invariants.overlapping(), *self.invariants.misnamed(partitions)]
 
     async def _end(self) -> None:
         await self._stop_neighbour(clean=False)

@@ -1,5 +1,5 @@
 """
-A neighbour that behaves as the .NET change feed processor does: robs live leases at once, renews, knows no wishes.
+A neighbour that behaves as the .NET change feed processor does: robs live leases at once, renews, ignores handover requests.
 
 It judges expiry by the owner's `timestamp` and its own clock, so where clocks differ it takes leases that are renewed in
 time, or leaves dead ones for longer. That costs duplicates, never changes.

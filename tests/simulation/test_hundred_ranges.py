@@ -27,17 +27,19 @@ class Fleet(Simulation):
         """
         seconds = within_intervals * ACQUIRE_SECONDS * 1.1  # an interval is up to a tenth longer
         async with asyncio.timeout(seconds):
-            while not self._is_balanced():  # noqa: ASYNC110 - nothing tells when it is; the time is virtual
+            while not self._is_balanced():  # noqa: ASYNC110 - no event signals it; the time is virtual
                 await asyncio.sleep(0.1)
 
     def _is_balanced(self) -> bool:
-        owned = Counter(lease.owner for lease in self.witness.leases.values())
+        owned = Counter(lease.owner for lease in self.invariants.leases.values())
         share = math.ceil(owned.total() / len(self.workers))
         return set(owned) == {w.instance for w in self.workers.values()} and max(owned.values()) <= share
 
     async def _heal_and_finish(self) -> None:
         await super()._heal_and_finish()
-        await self.balanced(within_intervals=6)  # what the dead held expires first, a stranger's wish later
+        await self.balanced(
+            within_intervals=6
+        )  # what the dead held expires first, a foreign program's handover request later
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5] if LONG else [2])

@@ -17,12 +17,11 @@ import pytest
 from cosmos_outbox.changefeed import (
     balancing,
     bootstrap,
-    holdings,
+    owned_lease,
+    ownership,
     processor,
     pump,
     splits,
-    supervisor,
-    tenure,
 )
 from tests.simulation.changefeed import Simulation, Step, Violation
 
@@ -78,38 +77,38 @@ MISTAKES = {
     "a position is saved before its changes are handled": Mistake(
         owner=pump.Pump, name="_work_on",
         right="handled = await self._handle(page)",
-        wrong="handled = self._tenure.advance(page.continuation) or await self._handle(page)",
+        wrong="handled = self._owned.advance(page.continuation) or await self._handle(page)",
         story="start 0 0, wait 0 2, hang 0 1, write 0 5, wait 0 3", said="was not handled",
     ),
     "trust counts from the answer": Mistake(
-        owner=tenure.Tenure, name="_write",
+        owner=owned_lease.OwnedLease, name="_write",
         right="document), sent_at, pages)", wrong="document), loop.time(), pages)",
         story="start 0 0, wait 0 2, start 1 0, start 2 0, start 3 0, wait 0 4, late 0 2, wait 0 4, " + CUT_OFF,
         ranges=4, said="both trust",
     ),
     "trust never ends": Mistake(
-        owner=tenure.Tenure, name="_written",
-        right="sent_at + self._options.trust_seconds", wrong="sent_at + 3600",
+        owner=owned_lease.OwnedLease, name="_written",
+        right="sent_at + options.trust_seconds", wrong="sent_at + 3600",
         story=TWO + CUT_OFF, said="both trust",
     ),
-    "the work is not told that the lease is lost": Mistake(
-        owner=supervisor, name="_share_fate",
-        right="group.create_task(tenure.keep())",
-        wrong="asyncio.gather(tenure.keep(), return_exceptions=True)",
+    "the work goes on after the lease is lost": Mistake(
+        owner=ownership, name="_keep_and_pump",
+        right="group.create_task(owned.keep())",
+        wrong="asyncio.gather(owned.keep(), return_exceptions=True)",
         story="start 0 0, wait 0 2, hang 0 2, write 0 5, cut-leases 0 0, wait 0 4, wait 0 3", said="still handles",
     ),
-    "a process that wakes does not look at the time": Mistake(
-        owner=tenure.Tenure, name="ensure_trusted",
-        right="asyncio.get_running_loop().time() >= self._trusted_until", wrong="False",
+    "a process that wakes does not check the time": Mistake(
+        owner=owned_lease.OwnedLease, name="ensure_trusted",
+        right="asyncio.get_running_loop().time() >= self.trusted_until", wrong="False",
         story="start 0 0, wait 0 2, freeze 0 0, wait 0 4, thaw 0 0, wait 0 0", said="not trusting it any more",
     ),
     "a cancellation that the handler keeps to itself is none": Mistake(
-        owner=tenure.Tenure, name="ensure_active", right="if self._ended:", wrong="if True:\n        return\n    if self._ended:",
+        owner=owned_lease.OwnedLease, name="ensure_active", right="if self._ended:", wrong="if True:\n        return\n    if self._ended:",
         story="start 0 0, wait 0 2, swallow 0 0, hang 0 2, write 0 20, write 1 20, cut-leases 0 0, wait 0 4, wait 0 2",
         ranges=1, said="begins a page",
     ),
     "a live lease of ours is taken": Mistake(
-        owner=balancing, name="_from_the_rich", right="asked.append(lease)", wrong="taken.append(lease)",
+        owner=balancing, name="_from_overloaded", right="asked.append(lease)", wrong="taken.append(lease)",
         story=TWO, said="which is alive",
     ),
     "the worker's own clock decides what is expired": Mistake(
@@ -119,49 +118,49 @@ MISTAKES = {
         said="which is alive",
     ),
     "a renewal brings a deleted lease back": Mistake(
-        owner=tenure.Tenure, name="_write",
+        owner=owned_lease.OwnedLease, name="_write",
         right='raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone',
-        wrong="document = await self._store.create(changed.raw)",
+        wrong="document = await worker.store.create(changed.raw)",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
     ),
-    "a lease that somebody deleted is missed for ever": Mistake(
-        owner=processor.ChangeFeedProcessor, name="_repair", right="await self._bootstrap(container)", wrong="pass",
+    "a lease that an operator deleted is missed for ever": Mistake(
+        owner=processor.ChangeFeedProcessor, name="_repair", right="await self._bootstrap()", wrong="pass",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3, " + LOAD, said="half an hour",
     ),
     "a lease is released without saving": Mistake(
-        owner=tenure.Tenure, name="release",
-        right="continuation=self._done, owner=None", wrong="owner=None",
+        owner=owned_lease.OwnedLease, name="release",
+        right="continuation=self.continuation, owner=None", wrong="owner=None",
         story="start 0 0, wait 0 2, cut-leases 0 0, " + LOAD + "wait 0 1, heal 0 0, stop 0 0", said="without saving",
     ),
     "a parent goes before its children are there": Mistake(
-        owner=supervisor, name="replace_lease",
+        owner=splits, name="write_children",
         right="for child in children:",
         wrong="await store.delete(parent.id, parent.partition_key, etag=parent.etag)\n    for child in children:",
         story="start 0 0, wait 0 2, split 0 0, wait 0 2", said="before all of its children",
     ),
     "children start from the beginning": Mistake(
-        owner=supervisor, name="children_of",
+        owner=splits, name="children_of",
         right="continuation=lease.continuation", wrong="continuation=None",
         story="start 0 0, " + LOAD + "wait 0 2, split 0 0, wait 0 2", said="its parent is at",
     ),
     "a child is as wide as its partition": Mistake(
         owner=splits, name="_missing",
-        right="_common(parent_range, candidate).without(descendants)", wrong="[candidate]",
+        right="one.intersection(feed_range).without(covered)", wrong="[one]",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 2, merge 0 0, wait 0 2, split 0 0, wait 0 2, wait 0 3",
         ranges=3, said="before all of its children",
     ),
-    "a replacement that a crash cut short is not noticed": Mistake(
-        owner=holdings, name="half_replaced",
-        right="bool(_descendants(lease, parent_range, others))", wrong="False",
+    "a split that a crash cut short is not noticed": Mistake(
+        owner=ownership, name="has_unfinished_split",
+        right="any(is_child_of(other, lease) for other in others)", wrong="False",
         story=CUT_SHORT, said="both trust",
     ),
-    "a replacement that a crash cut short is made anew": Mistake(
-        owner=supervisor, name="children_of",
-        right="_descendants(lease, parent_range, others)", wrong="[]",
+    "a split that a crash cut short is made anew": Mistake(
+        owner=splits, name="children_of",
+        right="_covered(lease, others)", wrong="[]",
         story=CUT_SHORT, said="half an hour",
     ),
     "a merged partition is read on under its old name": Mistake(
-        owner=pump.Pump, name="_read", right="page.range_id != self._tenure.lease.token", wrong="False",
+        owner=pump.Pump, name="_read", right="page.range_id != self._owned.lease.token", wrong="False",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
     ),
     "a hot range fails the whole list": Mistake(
@@ -169,27 +168,27 @@ MISTAKES = {
         story="hot 0 0, start 0 0, " + LOAD + "wait 0 3", said="half an hour",
     ),
     "a child waits until the other one cools": Mistake(
-        owner=supervisor, name="_put_those_that_answer",
-        right="if asked.silent and [feed_range] == list(asked.silent):", wrong="if asked.silent:",
+        owner=splits, name="_split_what_answers",
+        right="if [owned.range] == list(silent):", wrong="if silent:",
         story="start 0 0, wait 0 2, split 0 0, hot 0 0, " + LOAD + "wait 0 3", ranges=1, said="half an hour",
     ),
     "a position ahead is believed": Mistake(
-        owner=pump.Pump, name="_next", right="regressed(before, self._tenure.continuation, page, now=now)", wrong="None",
+        owner=pump.Pump, name="_next", right="regressed(before, owned.continuation, page, now=now)", wrong="None",
         story=ASTRAY, said="half an hour",
     ),
     "a lease that halts is not marked": Mistake(
-        owner=pump.Pump, name="_ahead", right="self._tenure.mark({AHEAD:", wrong="({AHEAD:",
+        owner=pump.Pump, name="_ahead", right="self._owned.mark({AHEAD:", wrong="({AHEAD:",
         story=ASTRAY, said="half an hour",
     ),
     "a lease that is handed over goes on from the lowest that was seen": Mistake(
         owner=pump.Pump, name="run",
-        right="self._tenure.mark({BEHIND: str(self._regression.lowest)})",
-        wrong="self._tenure.advance(position_at(self._regression.lowest))",
+        right="owned.mark({BEHIND: str(self._regression.lowest)})",
+        wrong="owned.advance(position_at(self._regression.lowest))",
         story="start 0 0, wait 0 2, stop 0 0, " + LOAD + "ahead 0 0, ahead 0 1, start 0 0, wait 0 2, stop 0 0, " + LOAD + "start 1 0, wait 0 3",
         said="arrived before",
     ),
-    "a page that failed is passed over": Mistake(
-        owner=pump, name="handle", right="progress.failed(error)", wrong="break",
+    "a page that failed is skipped": Mistake(
+        owner=pump.Pump, name="_handle", right="delay = self._failed(error, attempt)", wrong="break",
         story="start 0 0, wait 0 2, fail 0 3, " + LOAD + "wait 0 3", said="was not handled",
     ),
 }  # fmt: skip

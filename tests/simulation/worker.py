@@ -1,5 +1,5 @@
 """
-One worker of the fleet: a processor with its own links and ice, and a handler that fails, hangs and watches as it is told.
+One worker of the fleet: a processor with a faulty network and a freeze of its own, and a handler that fails, hangs and checks leases on demand.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
 from cosmos_outbox.records import Record
-from tests.simulation.ice import ICE, Ice
-from tests.simulation.links import Link
-from tests.simulation.seat import Seat
-from tests.simulation.witness import Witness
+from tests.simulation.attributed_leases import AttributedLeases
+from tests.simulation.faulty_network import Link
+from tests.simulation.freeze import FREEZE, Freeze
+from tests.simulation.invariants import Invariants
 
 
 class Worker:
@@ -27,9 +27,9 @@ class Worker:
     A process that runs from its creation on.
 
     Args:
-        seat: its access to the leases.
+        attributed: its access to the leases.
         arrives: called with each change that its handler has handled.
-        looks: called when its handler begins a page: a good moment to look at everybody's leases.
+        looks: called when its handler begins a page: a good moment to check all leases.
         race: writes a lease a moment before this worker does.
         now: the time on its own clock.
         hot: says which ranges of the feed are throttled.
@@ -40,8 +40,8 @@ class Worker:
     def __init__(
         self,
         container: MemoryContainer,
-        seat: Seat,
-        witness: Witness,
+        attributed: AttributedLeases,
+        invariants: Invariants,
         *,
         arrives: Callable[[Document], None],
         looks: Callable[[], None],
@@ -51,12 +51,12 @@ class Worker:
         hears: Callable[[Record], None],
         restarts: bool,
     ) -> None:
-        self.instance = seat.actor
-        self._witness, self._arrives, self._looks = witness, arrives, looks
+        self.instance = attributed.actor
+        self._invariants, self._arrives, self._looks = invariants, arrives, looks
         self.failures, self.hang, self.swallows = 0, 0.0, False
-        self.ice, self._thawed_at = Ice(), 0.0
+        self.freeze, self._thawed_at = Freeze(), 0.0
         self.feed = Link(lambda: container, hot=hot)
-        self.leases = Link(lambda: seat, sending=self._check_sent, race=race, die=self.die)
+        self.leases = Link(lambda: attributed, sending=self._check_sent, race=race, die=self.die)
         self.processor = ChangeFeedProcessor(
             self.feed,  # type: ignore[arg-type] # it passes every operation on
             self.leases,  # type: ignore[arg-type] # as well
@@ -71,7 +71,7 @@ class Worker:
             utcnow=lambda: datetime.fromtimestamp(now(), UTC),
         )
         context = contextvars.copy_context()
-        context.run(ICE.set, self.ice)
+        context.run(FREEZE.set, self.freeze)
         self.task = asyncio.get_running_loop().create_task(self.processor.run(), context=context)
 
     @property
@@ -79,11 +79,11 @@ class Worker:
         return self.leases.dead
 
     def die(self) -> None:
-        self.feed.dead = self.leases.dead = self.ice.frozen = True
+        self.feed.dead = self.leases.dead = self.freeze.frozen = True
 
     def thaw(self) -> None:
         self._thawed_at = asyncio.get_running_loop().time()
-        self.ice.thaw()
+        self.freeze.thaw()
 
     def heal(self) -> None:
         self.feed.heal()
@@ -97,9 +97,9 @@ class Worker:
         """
         now = asyncio.get_running_loop().time()
         return [
-            (self.instance, tenure.lease, tenure.trusted_until)
-            for tenure, _ in self.processor._holdings._held.values()
-            if not self.dead and not tenure.replacing and tenure.trusted_until > now
+            (self.instance, owned.lease, owned.trusted_until)
+            for owned in self.processor._owned._owned.values()
+            if not self.dead and not owned.splitting and owned.trusted_until > now
         ]
 
     # its handler
@@ -111,7 +111,7 @@ class Worker:
         assert task
         if task.cancelling() or not self._may_handle(batch):
             self._violated(f"begins a page of {batch.lease}, which it does not own any more")
-        self._witness.page_begins(self.instance, batch)
+        self._invariants.page_begins(self.instance, batch)
         try:
             if self.hang:
                 hang, self.hang = self.hang, 0.0
@@ -129,13 +129,13 @@ class Worker:
             if not self.swallows or self.dead:
                 raise
         if not task.cancelling():
-            self._witness.page_is_done(self.instance, batch)
+            self._invariants.page_is_done(self.instance, batch)
 
     def _may_handle(self, batch: ChangeBatch) -> bool:
         """
-        Say whether a page may be worked on now; a process that wakes from ice may finish the step that it was in.
+        Return whether a page may be worked on now; a process that was frozen may finish the step that it was in.
         """
-        owned, _ = self.processor._holdings._held.get(batch.lease, (None, None))
+        owned = self.processor._owned._owned.get(batch.lease)
         now = asyncio.get_running_loop().time()
         trusted = owned is not None and owned.number == batch.tenure and now <= owned.trusted_until
         return trusted or now == self._thawed_at
@@ -156,7 +156,7 @@ class Worker:
             return
         document = args[0] if isinstance(args[0], dict) else {"id": args[0]}
         now = asyncio.get_running_loop().time()
-        for owned, _ in self.processor._holdings._held.values():
+        for owned in self.processor._owned._owned.values():
             lease = owned.lease
             own = document["id"] == lease.id and document.get("Owner") in (self.instance, None)
             creates_child = operation == "create" and _is_child(document, lease)
@@ -166,7 +166,7 @@ class Worker:
                 )
 
     def _violated(self, what: str) -> None:
-        self._witness.violated(f"{self.instance} {what}")
+        self._invariants.violated(f"{self.instance} {what}")
 
 
 def _is_child(document: Document, lease: Lease) -> bool:

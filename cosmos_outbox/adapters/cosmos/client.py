@@ -219,3 +219,12 @@ def is_url(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # unclosed brackets, or an invalid port
         return False
+
+
+def lsn_in(session_token: str) -> int | None:
+    """
+    Return the newest LSN in a session token of one range: `<range>:<version>#<lsn>#…`, or `<range>:<lsn>` in the old form.
+    """
+    segments = session_token.partition(":")[2].split("#")
+    text = segments[1] if len(segments) > 1 else segments[0]
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -17,7 +17,7 @@ from typing import Any
 from azure.core.pipeline import PipelineResponse
 from azure.cosmos.aio import ContainerProxy
 
-from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
+from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
@@ -126,9 +126,9 @@ class CosmosChangeFeed:
         return ChangePage(
             documents=documents,
             continuation=response.etag,
-            latest_lsn=_global_lsn(response.session_token),
+            latest_lsn=lsn_in(response.session_token),
             # Azure answers 304 at the end of the feed. An emulator that answers 200 there does not advance the etag.
-            passed_over=not documents and response.status == _OK and response.etag != continuation,
+            skipped=not documents and response.status == _OK and response.etag != continuation,
             range_id=response.range_id(),
             request_charge=response.charge,
             size=response.size,
@@ -250,12 +250,3 @@ def _from_start(feed_range: FeedRange, start: StartFrom | datetime) -> dict[str,
         # The service takes whole seconds and returns what came after them, so this second begins after the previous one.
         sdk_start = start.replace(microsecond=0) - timedelta(seconds=1)
     return {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": sdk_start}
-
-
-def _global_lsn(session_token: str) -> int | None:
-    """
-    Return the newest LSN of the range, from `<range>:<version>#<lsn>#…` or `<range>:<lsn>`.
-    """
-    segments = session_token.partition(":")[2].split("#")
-    text = segments[1] if len(segments) > 1 else segments[0]
-    return int(text) if text.lstrip("-").isdigit() else None

@@ -14,6 +14,7 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
+from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import open_container
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import (
@@ -155,7 +156,7 @@ class CosmosStore:
     def _remember(self, partition_key: str, session: str | None) -> None:
         if not session:
             return
-        known, progress = self._sessions.get(partition_key), _progress(session)
+        known, progress = self._sessions.get(partition_key), lsn_in(session) or 0
         if known is None or progress >= known[0]:  # answers may overtake each other
             self._sessions[partition_key] = progress, session
         self._sessions.move_to_end(partition_key)
@@ -226,10 +227,3 @@ def _after(continuation: str | None) -> tuple[str, str | None]:
         case [str(last_id), str(last_key)]:
             return last_id, last_key
     raise InvalidRequest("The continuation token is not one that this library gave out.")
-
-
-def _progress(session_token: str) -> int:
-    # "<range>:<version>#<lsn>#<region>=<lsn>…", or "<range>:<lsn>" in the old form
-    parts = session_token.rpartition(":")[2].split("#")
-    number = parts[1] if len(parts) > 1 else parts[0]
-    return int(number) if number.lstrip("-").isdigit() else 0

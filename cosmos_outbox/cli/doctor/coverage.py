@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from cosmos_outbox.changefeed.bootstrap import uncovered
-from cosmos_outbox.changefeed.leases import Lease
-from cosmos_outbox.changefeed.splits import descends
+from cosmos_outbox.changefeed.coverage import uncovered
+from cosmos_outbox.changefeed.leases import Lease, is_child_of
 from cosmos_outbox.cli.leases.actions import ListedLease
 from cosmos_outbox.feed_range import FeedRange
 
@@ -49,10 +48,9 @@ def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -
         first, second = one.range, other.range
         if first is None or second is None or not first.overlaps(second):
             continue
-        if descends(one, other, second):
+        if is_child_of(one, other):
             one, other = other, one  # noqa: PLW2901 - the parent first
-            first = second
-        replaced = descends(other, one, first)
+        replaced = is_child_of(other, one)
         if replaced and not one.expired(now, expiration):
             continue
         found.append(Overlap(tokens=(one.token, other.token), unfinished=replaced))

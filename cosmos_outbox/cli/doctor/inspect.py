@@ -21,8 +21,8 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
 from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
-from cosmos_outbox.changefeed.partitions import located
 from cosmos_outbox.cli.doctor.coverage import gaps, overlaps
 from cosmos_outbox.cli.doctor.permissions import (
     OF_APPLICATIONS,

@@ -101,7 +101,7 @@ async def read_events(
             yield Found(
                 documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut
             )
-            if (page.documents or page.passed_over) and not cut:
+            if (page.documents or page.skipped) and not cut:
                 due.appendleft(feed_range)
         if follow is None:
             return

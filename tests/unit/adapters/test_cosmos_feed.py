@@ -142,7 +142,7 @@ async def test_a_page_without_documents_is_the_end_only_where_the_service_says_s
         pages.append(await read(feed, pages[-1].continuation))
 
     assert [[], [], ["c"], ["d"], []] == [ids_of(page) for page in pages]
-    assert [True, True, False, False, False] == [page.passed_over for page in pages]
+    assert [True, True, False, False, False] == [page.skipped for page in pages]
 
 
 async def test_a_service_that_comes_no_further_is_at_the_end_whatever_status_it_tells(
@@ -151,7 +151,7 @@ async def test_a_service_that_comes_no_further_is_at_the_end_whatever_status_it_
     page = await read(feed, None)
     Gateway(server).ends_with_200 = True
 
-    assert not (await read(feed, page.continuation)).passed_over
+    assert not (await read(feed, page.continuation)).skipped
 
 
 async def test_a_start_at_a_time_is_not_told_again_beside_a_continuation(

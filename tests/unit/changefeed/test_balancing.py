@@ -12,8 +12,16 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.changefeed.balancing import SIGNATURE, WANTED_BY, Plan, plan, signed, wish_for, wished
-from cosmos_outbox.changefeed.leases import Lease, new_lease
+from cosmos_outbox.changefeed.balancing import Plan, plan
+from cosmos_outbox.changefeed.leases import (
+    SIGNATURE,
+    WANTED_BY,
+    Lease,
+    handover_requested_by,
+    new_lease,
+    signed,
+    with_handover_request,
+)
 from cosmos_outbox.feed_range import FeedRange
 from tests.support.effort import examples
 
@@ -24,12 +32,12 @@ ALIVE = timedelta(seconds=25)
 
 
 def a_lease(
-    number: int, *, owner: str | None = None, age: float = 1, ours: bool = True, wish: str | None = None
+    number: int, *, owner: str | None = None, age: float = 1, ours: bool = True, request: str | None = None
 ) -> Lease:
     lease = new_lease("p", str(number), FeedRange(min=f"{number:04X}", max=f"{number + 1:04X}"))
     properties = signed({}, owner) if owner and ours else {}
-    if wish:
-        properties = wished(properties, wish)
+    if request:
+        properties = with_handover_request(properties, request)
     written = int(NOW.timestamp() - age)
     return replace(lease, owner=owner, properties=properties, raw={**lease.raw, "_ts": written}, etag='"1"')
 
@@ -62,7 +70,7 @@ def test_leases_of_a_live_owner_of_ours_are_asked_for_and_never_robbed():
     assert (0, 5) == (len(decided.take), len(decided.ask))
 
 
-def test_an_owner_that_is_late_to_renew_is_not_asked_as_a_wish_would_renew_the_lease_of_a_dead_one():
+def test_an_owner_that_is_late_to_renew_is_not_asked_as_a_request_would_renew_the_lease_of_a_dead_one():
     late, fresh = a_lease(0, owner="b", age=30), a_lease(1, owner="b", age=20)
 
     assert (fresh,) == planned([late, fresh], "a").ask
@@ -83,21 +91,21 @@ def test_a_dotnet_owner_is_robbed_of_one_lease_a_pass():
     assert (1, 0) == (len(decided.take), len(decided.ask))
 
 
-def test_a_wish_that_a_dotnet_owner_cannot_read_does_not_count():
-    lease = a_lease(0, owner="dotnet", ours=False, wish="c")
+def test_a_request_that_a_dotnet_owner_cannot_read_does_not_count():
+    lease = a_lease(0, owner="dotnet", ours=False, request="c")
     inherited = replace(lease, properties={**lease.properties, SIGNATURE: "an earlier owner of ours"})
 
-    assert (None, None) == (wish_for(lease), wish_for(inherited))
+    assert (None, None) == (handover_requested_by(lease), handover_requested_by(inherited))
 
 
 def test_the_owner_hands_over_what_another_worker_asks_for():
-    leases = [a_lease(0, owner="a", wish="b"), a_lease(1, owner="a")]
+    leases = [a_lease(0, owner="a", request="b"), a_lease(1, owner="a")]
 
     assert ("p..0",) == tuple(lease.id for lease in planned(leases, "a").hand_over)
 
 
-def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_nobody():
-    fresh, stale = a_lease(0, wish="b", age=5), a_lease(0, wish="b", age=27)
+def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_no_worker():
+    fresh, stale = a_lease(0, request="b", age=5), a_lease(0, request="b", age=27)
 
     assert (1, 0, 1) == (
         len(planned([fresh], "b").take),
@@ -110,7 +118,7 @@ def test_what_waits_for_a_worker_that_asked_for_too_much_is_taken_before_anythin
     """
     Workers that join at once do not see each other yet: each asks for the share of fewer workers.
     """
-    leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, wish="b") for i in range(4)]
+    leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, request="b") for i in range(4)]
 
     decided = planned(leases, "a")
 
@@ -141,7 +149,9 @@ class Fleet:
         for lease in decided.hand_over:
             self.leases[lease.id] = self._written(lease, owner=None)
         for lease in decided.ask:
-            self.leases[lease.id] = self._written(lease, properties=wished(lease.properties, worker))
+            self.leases[lease.id] = self._written(
+                lease, properties=with_handover_request(lease.properties, worker)
+            )
         for lease in decided.take:
             taken = signed(lease.properties, worker)
             self.leases[lease.id] = self._written(lease, owner=worker, properties=taken)
@@ -159,15 +169,15 @@ owners = st.sampled_from(["a", "b", "c", "d", "gone", "dotnet", None])
 
 
 @st.composite
-def fleets(draw: st.DrawFn, *, wishes: bool = True) -> Fleet:
+def fleets(draw: st.DrawFn, *, requests: bool = True) -> Fleet:
     workers = draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=4, unique=True))
     leases = []
     for number in range(draw(st.integers(0, 25))):
         owner = draw(owners)
         # Whoever takes no part is long dead: its leases have expired.
         age = 1 if owner in workers else 100
-        wish = draw(st.sampled_from([None, None, *workers])) if wishes else None
-        leases.append(a_lease(number, owner=owner, age=age, ours=owner != "dotnet", wish=wish))
+        request = draw(st.sampled_from([None, None, *workers])) if requests else None
+        leases.append(a_lease(number, owner=owner, age=age, ours=owner != "dotnet", request=request))
     return Fleet(leases, workers)
 
 
@@ -186,14 +196,14 @@ def test_any_fleet_converges_to_even_shares_and_then_rests(fleet: Fleet, random)
     assert 0 == sum(fleet.turn(worker) for worker in fleet.workers), "balanced means nothing moves"
 
 
-@settings(max_examples=examples(20, many=100))
-@given(fleets(wishes=False), st.randoms(use_true_random=False))
+@settings(max_examples=60)
+@given(fleets(requests=False), st.randoms(use_true_random=False))
 def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random):
     for _ in range(12):
         for worker in random.sample(fleet.workers, len(fleet.workers)):
             held_before = fleet.counts()[worker]
             alive = {lease.owner for lease in fleet.leases.values() if not lease.expired(NOW, EXPIRATION)}
-            asking = {wish_for(lease) for lease in fleet.leases.values()}
+            asking = {handover_requested_by(lease) for lease in fleet.leases.values()}
             target = math.ceil(len(fleet.leases) / len((alive | asking | {worker}) - {None}))
             fleet.turn(worker)
             assert fleet.counts()[worker] <= max(held_before, target + 1)
@@ -239,5 +249,5 @@ def _dotnet_turn(fleet: Fleet, me: str) -> int:
     return len(taken)
 
 
-def test_signing_a_lease_fulfils_the_wish_that_was_on_it():
+def test_signing_a_lease_fulfils_the_request_that_was_on_it():
     assert {SIGNATURE: "b", "theirs": "kept"} == signed({WANTED_BY: "b", "theirs": "kept"}, "b")

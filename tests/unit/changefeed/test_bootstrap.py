@@ -1,5 +1,5 @@
 """
-Creating the leases: once, by whoever comes first, and again where some are missing.
+Creating the leases: once, by the first worker, and again where some are missing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap, gaps_between, start_of, uncovered
-from cosmos_outbox.changefeed.leases import new_lease
+from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap
+from cosmos_outbox.changefeed.coverage import gaps_between, uncovered
+from cosmos_outbox.changefeed.leases import new_lease, start_of
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
@@ -277,7 +278,7 @@ async def test_a_worker_that_outlived_its_lock_finds_the_marker_of_another_and_g
     assert ["..0", ".info"] == await ids(world)
 
 
-async def test_a_lock_that_cannot_be_taken_back_holds_nobody_up_for_long():
+async def test_a_lock_that_cannot_be_deleted_delays_no_worker_for_long():
     world = World()
     feed, store = Faulty(world.container), Faulty(world.leases)
     feed.hanging.add("physical_ranges")
@@ -327,7 +328,7 @@ async def test_a_running_fleet_creates_a_lease_again_once_its_owner_cannot_trust
     world.start("a")
     world.start("b")
     await world.write_many(30)
-    await asyncio.sleep(30)  # nobody is starting any more
+    await asyncio.sleep(30)  # no worker is starting any more
     deleted = (await world.all_leases())[1]
     await world.leases.delete(deleted.id, deleted.id)
     gone_at = asyncio.get_running_loop().time()

@@ -43,9 +43,9 @@ async def test_a_checkpoint_counts_the_pages_its_write_covers_not_those_handled_
     said: list[tuple[int, int]] = []
 
     def look() -> bool:
-        told = [record.pages for record in records if isinstance(record, LeaseCheckpointed)]
-        said.extend((count, leases.continuations[-1]) for count in told[len(said) :])
-        return len(pages) == 20 and told[-1:] == [20]
+        reported = [record.pages for record in records if isinstance(record, LeaseCheckpointed)]
+        said.extend((count, leases.continuations[-1]) for count in reported[len(said) :])
+        return len(pages) == 20 and reported[-1:] == [20]
 
     for _ in range(20):
         await world.write("k")

@@ -1,5 +1,5 @@
 """
-One partition that is throttled, or silent, holds up its own lease and nothing else: at a start, at a split, at a look.
+One partition that is throttled, or silent, delays its own lease and nothing else: at a start, at a split, in the estimator.
 """
 
 from __future__ import annotations

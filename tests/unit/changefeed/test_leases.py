@@ -88,7 +88,7 @@ def test_what_dotnet_wrote_survives_our_write_except_what_we_change():
     assert {**{k: v for k, v in WRITTEN_BY_DOTNET.items() if k not in system}, **changed} == written
 
 
-def test_a_wish_changes_the_properties_alone():
+def test_a_request_changes_the_properties_alone():
     lease = from_document(WRITTEN_BY_DOTNET)
 
     written = with_properties(lease, {"x": "y"})
@@ -122,7 +122,7 @@ def test_a_lease_of_the_dotnet_v2_library_names_its_token_partition_id():
         ({"ContinuationToken": "eyJWIjoxfQ=="}, "Java"),
         ({"ContinuationToken": 1519}, "Java"),
         ({"Mode": "Full-Fidelity Feed"}, "mode"),
-        ({"LeaseToken": None}, "no lease"),
+        ({"LeaseToken": None}, "not a lease"),
         ({"timestamp": "yesterday"}, "timestamp"),
         ({"timestamp": "2026-13-45T99:00:00Z"}, "timestamp"),
         ({"timestamp": "0001-01-01T00:00:00+01:00"}, "timestamp"),
@@ -130,7 +130,7 @@ def test_a_lease_of_the_dotnet_v2_library_names_its_token_partition_id():
         ({"properties": ["x"]}, "properties"),
         ({"properties": {"handover.wanted-by": 7}}, "properties"),
         ({"properties": {"start": None}}, "properties"),
-        ({"properties": {"start": "soon"}}, "'soon' is no timestamp"),
+        ({"properties": {"start": "soon"}}, "'soon' is not a valid timestamp"),
     ],
 )
 def test_a_lease_that_is_not_for_us_is_refused_by_its_id_with_the_reason(

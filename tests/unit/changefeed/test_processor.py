@@ -51,7 +51,7 @@ async def test_a_clean_stop_saves_what_is_done_and_releases_every_lease():
     await world.until(world.all_handled)
     await world.stop("a")
 
-    assert {"nobody": 3} == await world.owners()
+    assert {"free": 3} == await world.owners()
 
     world.start("b")
     await asyncio.sleep(30)

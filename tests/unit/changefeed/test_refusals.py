@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from cosmos_outbox.changefeed.balancing import wish_for
+from cosmos_outbox.changefeed.leases import handover_requested_by
 from cosmos_outbox.errors import InvalidRequest, TooManyRequests
 from tests.unit.changefeed.world import Faulty, World
 
@@ -28,7 +28,7 @@ async def test_a_lease_that_cannot_be_written_costs_no_other_lease_its_owner():
     await world.stop_all()
 
 
-async def test_a_wish_that_cannot_be_written_holds_up_no_other_wish():
+async def test_a_request_that_cannot_be_written_delays_no_other_request():
     world = World(ranges=10)
     world.start("a")
     await asyncio.sleep(20)
@@ -43,7 +43,7 @@ async def test_a_wish_that_cannot_be_written_holds_up_no_other_wish():
     world.start("b", leases=Refusing(world.leases))  # type: ignore[arg-type] - it has every method
     await asyncio.sleep(1)
 
-    assert 4 == sum(wish_for(lease) == "b" for lease in await world.all_leases())
+    assert 4 == sum(handover_requested_by(lease) == "b" for lease in await world.all_leases())
     await world.stop_all()
 
 

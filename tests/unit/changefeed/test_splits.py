@@ -1,5 +1,5 @@
 """
-What takes the place of a lease whose range is gone: the table of .NET, and crashes between its steps.
+The children of a lease whose range is gone: the table of .NET, and crashes between its steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
-from cosmos_outbox.changefeed.splits import children_of, replace_lease, to_identify
+from cosmos_outbox.changefeed.splits import children_of, to_identify, write_children
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.records import BalancingFailed, LeaseClosed, Record
@@ -30,8 +30,8 @@ def children(
     lease: Lease, ids: dict[FeedRange, str], *, others: Sequence[Lease] = ()
 ) -> tuple[Lease, ...] | None:
     needed = to_identify(lease, lease.range, list(ids), others)
-    told = {feed_range: ids[feed_range] for feed_range in needed}
-    return children_of(lease, lease.range, list(ids), ids=told, others=others, partitioned_by_id=True)
+    reported = {feed_range: ids[feed_range] for feed_range in needed}
+    return children_of(lease, lease.range, list(ids), ids=reported, others=others, partitioned_by_id=True)
 
 
 def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
@@ -96,7 +96,7 @@ def test_children(lease: Lease, ranges: dict[FeedRange, str], expected: list[tup
         pytest.param([parent("1", "80", "FF")], [("3", 0), ("4", 0)], id="a neighbour does not count"),
     ],
 )
-def test_what_others_hold_of_a_half_replaced_lease_gets_no_second_child(
+def test_what_others_cover_of_a_half_split_lease_gets_no_second_child(
     others: list[Lease], expected: list[tuple[str, int]]
 ):
     lease = parent("0", "", "80")
@@ -107,7 +107,7 @@ def test_what_others_hold_of_a_half_replaced_lease_gets_no_second_child(
     assert expected == [(child.token, child.version) for child in made]
 
 
-async def test_the_next_owner_finishes_a_replacement_that_a_crash_interrupted_although_the_range_can_be_read():
+async def test_the_next_owner_finishes_a_split_that_a_crash_interrupted_although_the_range_can_be_read():
     world = World(ranges=2)
     world.start("a")
     await asyncio.sleep(5)
@@ -165,11 +165,11 @@ async def test_a_crash_between_the_steps_never_leaves_a_range_without_a_lease(wr
     assert made
 
     with suppress(asyncio.CancelledError):
-        await replace_lease(lease, made, Crashing(store, writes), ensure_trusted=lambda: None)
+        await write_children(lease, made, Crashing(store, writes), ensure_trusted=lambda: None)
     found = {d["LeaseToken"] for d in (await store.list("p")).documents}
     assert "0" in found or {"1", "2"} == found
 
-    await replace_lease(lease, made, store, ensure_trusted=lambda: None)  # the next owner does it again
+    await write_children(lease, made, store, ensure_trusted=lambda: None)  # the next owner does it again
     assert {"1", "2"} == {d["LeaseToken"] for d in (await store.list("p")).documents}
 
 
@@ -238,9 +238,9 @@ async def test_a_split_that_cannot_be_finished_is_tried_again_at_the_pace_of_bal
 
     assert 8 <= store.calls[refused] <= 12
     assert store.calls.total() < 10 * 12
-    told = [record for record in records if isinstance(record, BalancingFailed)]
-    assert 8 <= len(told) <= 14
-    assert all(isinstance(record.error, AccessDenied) for record in told)
+    reported = [record for record in records if isinstance(record, BalancingFailed)]
+    assert 8 <= len(reported) <= 14
+    assert all(isinstance(record.error, AccessDenied) for record in reported)
 
     store.failing.clear()
     await world.write_many(20)
@@ -294,7 +294,7 @@ async def test_nothing_is_written_by_a_parent_that_is_not_trusted_any_more(write
             raise LeaseLost
 
     with suppress(LeaseLost):
-        await replace_lease(lease, made, store, ensure_trusted=trusted_for_a_while)
+        await write_children(lease, made, store, ensure_trusted=trusted_for_a_while)
 
     assert left == {d["LeaseToken"] for d in (await store.list("p")).documents}
 
@@ -312,7 +312,7 @@ async def test_a_stop_does_not_wait_for_a_split_that_hangs():
     await world.stop("a")
 
     assert asyncio.get_running_loop().time() - started <= 6
-    assert {"nobody": 1} == await world.owners()
+    assert {"free": 1} == await world.owners()
 
 
 async def test_a_split_that_hangs_is_given_up_when_trust_runs_out():
@@ -362,7 +362,7 @@ async def test_children_start_behind_what_is_done_though_it_was_not_saved_yet():
     assert all(numbers == sorted(set(numbers)) for numbers in world.handled.values())
 
 
-async def test_a_lease_that_is_held_gives_way_to_those_that_a_stranger_created_inside_it():
+async def test_an_owned_lease_gives_way_to_children_that_another_program_created():
     world, records = World(ranges=2), list[Record]()
     world.start("a", hooks=[records.append])
     await world.write_many(20)
@@ -397,7 +397,7 @@ async def test_a_lease_that_is_held_gives_way_to_those_that_a_stranger_created_i
     ]
 
 
-async def test_a_parent_that_somebody_took_since_stays_although_its_children_are_there():
+async def test_a_parent_that_another_worker_took_since_stays_although_its_children_are_there():
     store = MemoryLeases()
     lease = from_document(await store.create(parent("0", "", "FF").raw))
     thief = lease.with_changes(now=datetime.now(UTC), owner="dotnet", continuation='"9"')
@@ -406,5 +406,5 @@ async def test_a_parent_that_somebody_took_since_stays_although_its_children_are
     assert made
 
     with pytest.raises(PreconditionFailed):
-        await replace_lease(lease, made, store, ensure_trusted=lambda: None)
+        await write_children(lease, made, store, ensure_trusted=lambda: None)
     assert theirs == await store.read(lease.id, lease.id)

@@ -53,7 +53,7 @@ async def test_a_feed_whose_read_hangs():
     await asyncio.sleep(5)
 
     assert await stopped(world) <= GRACE.total_seconds() + 1
-    assert {"nobody": 1} == await world.owners()
+    assert {"free": 1} == await world.owners()
 
 
 async def test_a_balancing_pass_that_hangs():
@@ -65,7 +65,7 @@ async def test_a_balancing_pass_that_hangs():
     await asyncio.sleep(20)
 
     assert await stopped(world) <= GRACE.total_seconds() + 1
-    assert {"nobody": 1} == await world.owners()
+    assert {"free": 1} == await world.owners()
 
 
 async def test_a_start_that_hangs():
@@ -84,7 +84,7 @@ async def test_a_range_that_is_polled_rarely():
     await asyncio.sleep(300)
 
     assert await stopped(world) <= 1
-    assert {"nobody": 1} == await world.owners()
+    assert {"free": 1} == await world.owners()
 
 
 async def test_a_page_that_fails_while_the_next_one_hangs():
@@ -113,4 +113,4 @@ async def test_a_page_that_fails_while_the_next_one_hangs():
     await asyncio.sleep(1)
 
     assert await stopped(world) <= 1
-    assert {"nobody": 1} == await world.owners()
+    assert {"free": 1} == await world.owners()

@@ -1,5 +1,5 @@
 """
-Code that blocks the event loop is told of by name, while it blocks.
+Code that blocks the event loop is reported by name, while it blocks.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ async def processed(handler, **options: timedelta) -> list[Record]:
 
 
 async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
-    told = threading.Event()
+    reported = threading.Event()
 
     def block(records: list[Record]) -> None:
         until = time.monotonic() + HUNG_SECONDS
-        # Nothing written in Python is called here: the line that is told could lie inside of it.
+        # Nothing written in Python is called here: the reported line could lie inside of it.
         while time.monotonic() < until:
             if any(isinstance(record, LoopBlocked) for record in records):
-                told.set()
+                reported.set()
                 return
 
     records = await processed(block, blocked_loop_after=timedelta(seconds=0.1))
 
-    assert told.is_set()
+    assert reported.is_set()
     blocked = next(record for record in records if isinstance(record, LoopBlocked))
     assert "lease pmemory_AAAAAA==_AAAAAIAAAAA=..0" == blocked.task
     assert f"{__file__}:" in blocked.where

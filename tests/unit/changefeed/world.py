@@ -132,7 +132,7 @@ class World:
     async def owners(self) -> dict[str, int]:
         counts: dict[str, int] = defaultdict(int)
         for lease in await self.all_leases():
-            counts[lease.owner or "nobody"] += 1
+            counts[lease.owner or "free"] += 1
         return dict(counts)
 
     async def until(self, fact: Callable[[], bool], *, within: timedelta = timedelta(minutes=10)) -> float:

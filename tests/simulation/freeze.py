@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 
-class Ice:
+class Freeze:
     """
     What one worker's callbacks check before they run; those held back run, in order, after `thaw`.
     """
@@ -31,7 +31,7 @@ class Ice:
             run()
 
 
-ICE: ContextVar[Ice | None] = ContextVar("ICE", default=None)
+FREEZE: ContextVar[Freeze | None] = ContextVar("FREEZE", default=None)
 
 
 @contextmanager
@@ -42,15 +42,15 @@ def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     call_soon, call_at = loop.call_soon, loop.call_at
 
     def guarded(schedule: Callable[..., asyncio.Handle], callback: Any, args: Any, context: Any) -> Any:
-        ice = ICE.get() if context is None else context.get(ICE)
-        if ice is None:
+        freeze = FREEZE.get() if context is None else context.get(FREEZE)
+        if freeze is None:
             return schedule(callback, *args, context=context)
 
         def run() -> None:
             if handle.cancelled():
                 return
-            if ice.frozen:
-                ice.hold(lambda: call_soon(run, context=context))
+            if freeze.frozen:
+                freeze.hold(lambda: call_soon(run, context=context))
             else:
                 callback(*args)
 

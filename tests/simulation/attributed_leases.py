@@ -1,5 +1,5 @@
 """
-Seat: the lease container as one actor uses it, so that the witness knows whose each write is.
+AttributedLeases: the lease container as one actor uses it, so that each write is known by its writer.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Any
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.ports import Document, Listing
-from tests.simulation.witness import Witness
+from tests.simulation.invariants import Invariants
 
 
-class Seat:
+class AttributedLeases:
     """
-    The lease container as one actor uses it, with the witness looking on.
+    The lease container as one actor uses it, with the invariants checked at each write.
     """
 
     def __init__(
         self,
         actor: str,
         store: MemoryLeases,
-        witness: Witness,
+        invariants: Invariants,
         *,
         on_create: Callable[[Lease], Awaitable[None]] | None = None,
     ) -> None:
-        self.actor, self._store, self._witness, self._on_create = actor, store, witness, on_create
+        self.actor, self._store, self._invariants, self._on_create = actor, store, invariants, on_create
 
     async def partitioned_by_id(self) -> bool:
         return await self._store.partitioned_by_id()
@@ -37,12 +37,12 @@ class Seat:
     async def read(self, document_id: str, partition_key: str) -> Document:
         return await self._store.read(document_id, partition_key)
 
-    # Nothing runs between the store's write and what follows it here: the witness sees each state as it was.
+    # Nothing runs between the store's write and what follows it here: the invariants see each state as it was.
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         created = await self._store.create(document)
         if _is_lease(created["id"]):
-            self._witness.is_written(self.actor, None, from_document(created))
+            self._invariants.is_written(self.actor, None, from_document(created))
             if self._on_create:
                 await self._on_create(from_document(created))
         return created
@@ -50,14 +50,14 @@ class Seat:
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         replaced = await self._store.replace(document, etag=etag)
         if _is_lease(replaced["id"]):
-            before = self._witness.leases[replaced["id"]]
-            self._witness.is_written(self.actor, before, from_document(replaced))
+            before = self._invariants.leases[replaced["id"]]
+            self._invariants.is_written(self.actor, before, from_document(replaced))
         return replaced
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
         await self._store.delete(document_id, partition_key, etag=etag)
         if _is_lease(document_id):
-            self._witness.is_written(self.actor, self._witness.leases[document_id], None)
+            self._invariants.is_written(self.actor, self._invariants.leases[document_id], None)
 
 
 def _is_lease(document_id: str) -> bool:

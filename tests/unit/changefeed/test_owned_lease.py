@@ -6,17 +6,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
-from cosmos_outbox.changefeed.suspension import asleep_since, suspended_seconds
-from cosmos_outbox.changefeed.tenure import Tenure, acquire
+from cosmos_outbox.changefeed.owned_lease import (
+    OwnedLease,
+    Worker,
+    acquire,
+    asleep_since,
+    suspended_seconds,
+)
+from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeBatch
 from tests.unit.changefeed.world import Faulty, virtual_seconds, virtual_utcnow
 
 OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")
@@ -39,64 +48,84 @@ class CountingLeases(MemoryLeases):
         )
 
 
-async def owned(suspended: Callable[[], float] = lambda: 0.0) -> tuple[CountingLeases, Tenure]:
+async def acquired(
+    lease: Lease, store: MemoryLeases, suspended: Callable[[], float] = suspended_seconds
+) -> OwnedLease:
+    async def handle(batch: ChangeBatch) -> None:
+        raise AssertionError
+
+    worker = Worker(
+        feed=MemoryContainer(),
+        store=store,
+        handler=handle,
+        options=OPTIONS,
+        budget=Budget(1, leases=lambda: 1),
+        notify=lambda record: None,
+        utcnow=virtual_utcnow,
+        suspended=suspended,
+    )
+    assert lease.range
+    return await acquire(lease, lease.range, worker, container_rid="rid")
+
+
+async def owned(suspended: Callable[[], float] = lambda: 0.0) -> tuple[CountingLeases, OwnedLease]:
     store = CountingLeases(now=virtual_seconds)
     lease = new_lease("p", "0", FeedRange(min="", max="FF"))
     stored = from_document(await store.create(lease.raw))
-    return store, await acquire(stored, store, OPTIONS, utcnow=virtual_utcnow, suspended=suspended)
+    return store, await acquired(stored, store, suspended)
 
 
 async def test_a_lease_that_another_took_is_lost_and_left_as_the_other_wrote_it():
-    store, tenure = await owned()
+    store, mine = await owned()
     theirs = await store.written_by_another(owner="dotnet", continuation='"5"')
-    tenure.advance('"9"')
+    mine.advance('"9"')
     with pytest.raises(LeaseLost, match="dotnet"):
-        await tenure.save()
-    await tenure.release()
+        await mine.save()
+    await mine.release()
 
     assert theirs == await store.stored()
 
 
 async def test_a_write_of_another_who_leaves_us_the_owner_is_no_loss_and_survives():
-    store, tenure = await owned()
-    await store.written_by_another(properties={**tenure.lease.properties, "theirs": "kept"})
-    tenure.advance('"9"')
-    await tenure.save()
+    store, mine = await owned()
+    await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
+    mine.advance('"9"')
+    await mine.save()
 
     found = await store.stored()
     assert ("me", '"9"', "kept") == (found.owner, found.continuation, found.properties["theirs"])
 
 
 async def test_a_range_that_an_old_program_dropped_from_our_lease_is_written_again():
-    store, tenure = await owned()
+    store, mine = await owned()
     found = await store.read("p..0", "p..0")
     document = {name: value for name, value in found.items() if name != "FeedRange"}
     await MemoryLeases.replace(store, document, etag=found["_etag"])
-    await tenure.save()
+    await mine.save()
 
     assert FeedRange(min="", max="FF") == (await store.stored()).range
 
 
 async def test_a_renewal_and_a_checkpoint_of_our_own_never_collide():
-    store, tenure = await owned()
-    keeping = asyncio.ensure_future(tenure.keep())
+    store, mine = await owned()
+    keeping = asyncio.ensure_future(mine.keep())
     for number in range(2000):
-        tenure.advance(f'"{number}"')
+        mine.advance(f'"{number}"')
         await asyncio.sleep(0.05)
     keeping.cancel()
 
     spared = store.writes
-    assert await store.stored() == tenure.lease
+    assert await store.stored() == mine.lease
     assert 100 / 0.2 - 30 <= spared <= 100 / 0.2 + 10, "one write each checkpoint interval, and no repetition"
 
 
 async def test_nothing_is_sent_once_trust_has_run_out_even_if_the_lease_is_still_ours():
-    store, tenure = await owned()
+    store, mine = await owned()
     before = store.writes
     await asyncio.sleep(OPTIONS.trust_seconds)
     with pytest.raises(LeaseLost):
-        await tenure.save()
-    await tenure.release()
+        await mine.save()
+    await mine.release()
 
     assert before == store.writes
 
@@ -116,11 +145,11 @@ class StaleLeases(CountingLeases):
 async def test_a_read_that_is_older_than_what_refused_us_is_repeated_at_leisure_until_it_shows_the_truth():
     store = StaleLeases(now=virtual_seconds)
     lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    mine = await acquired(lease, store)
     stale = await store.read("p..0", "p..0")
-    await store.written_by_another(properties={**tenure.lease.properties, "theirs": "kept"})
+    await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
     store.behind, store.writes = stale, 0
-    saving = asyncio.create_task(tenure.save())
+    saving = asyncio.create_task(mine.save())
     await asyncio.sleep(20)
     tries = store.writes
     store.behind = None
@@ -131,30 +160,30 @@ async def test_a_read_that_is_older_than_what_refused_us_is_repeated_at_leisure_
 
 
 async def test_a_lease_that_a_java_processor_overwrote_is_lost():
-    store, tenure = await owned()
+    store, mine = await owned()
     found = await store.read("p..0", "p..0")
     await MemoryLeases.replace(store, {**found, "ContinuationToken": "eyJWIjox"}, etag=found["_etag"])
     with pytest.raises(LeaseLost):
-        await tenure.save()
+        await mine.save()
 
 
 async def test_work_may_be_begun_until_it_is_ended_or_trust_runs_out():
-    _, tenure = await owned()
-    tenure.ensure_active()
+    _, mine = await owned()
+    mine.ensure_active()
     await asyncio.sleep(OPTIONS.trust_seconds - 0.01)
-    tenure.ensure_active()
+    mine.ensure_active()
     await asyncio.sleep(0.02)
     with pytest.raises(LeaseLost):
-        tenure.ensure_active()
+        mine.ensure_active()
 
-    _, tenure = await owned()
-    keeping = asyncio.create_task(tenure.keep())
+    _, mine = await owned()
+    keeping = asyncio.create_task(mine.keep())
     await asyncio.sleep(1)
     keeping.cancel()
     await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
-        tenure.ensure_active()
-    tenure.ensure_trusted()  # what was done may still be saved
+        mine.ensure_active()
+    mine.ensure_trusted()  # what was done may still be saved
 
 
 class SlowLeases(CountingLeases):
@@ -172,93 +201,93 @@ async def test_trust_counts_from_when_a_write_was_sent_not_from_its_answer():
     loop, store = asyncio.get_running_loop(), SlowLeases(now=virtual_seconds)
     lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
     sent_at = loop.time()
-    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
-    assert sent_at + OPTIONS.trust_seconds == tenure.trusted_until
+    mine = await acquired(lease, store)
+    assert sent_at + OPTIONS.trust_seconds == mine.trusted_until
 
     sent_at = loop.time()
-    await tenure.save()
-    assert sent_at + OPTIONS.trust_seconds == tenure.trusted_until
+    await mine.save()
+    assert sent_at + OPTIONS.trust_seconds == mine.trusted_until
 
 
 async def test_a_write_that_is_never_answered_is_a_loss_when_trust_runs_out():
-    _, tenure = await owned()
+    _, mine = await owned()
     store = Faulty(MemoryLeases())
     store.hanging.add("replace")
-    tenure._store = store
+    mine.worker = replace(mine.worker, store=store)
     with pytest.raises(LeaseLost):
-        await tenure.keep()
+        await mine.keep()
 
-    assert tenure.trusted_until == asyncio.get_running_loop().time()
+    assert mine.trusted_until == asyncio.get_running_loop().time()
 
 
 async def test_a_lease_that_is_deleted_is_lost_at_once():
-    store, tenure = await owned()
+    store, mine = await owned()
     await store.delete("p..0", "p..0")
     before = asyncio.get_running_loop().time()
     with pytest.raises(LeaseLost, match="gone"):
-        await tenure.save()
+        await mine.save()
 
     assert before == asyncio.get_running_loop().time()
 
 
-async def test_a_wish_is_heard_with_the_next_write():
-    store, tenure = await owned()
-    await store.written_by_another(properties={**tenure.lease.properties, "handover.wanted-by": "b"})
-    assert not tenure.drain.is_set()
-    await tenure.save()
+async def test_a_request_is_read_with_the_next_write():
+    store, mine = await owned()
+    await store.written_by_another(properties={**mine.lease.properties, "handover.wanted-by": "b"})
+    assert not mine.drain.is_set()
+    await mine.save()
 
-    assert (True, True) == (tenure.wanted, tenure.drain.is_set())
+    assert (True, True) == (mine.handover_requested, mine.drain.is_set())
 
 
 async def test_what_a_handler_notes_is_written_with_its_checkpoint_and_read_by_the_next_owner():
-    store, tenure = await owned()
-    assert tenure.notes.text is None
-    await tenure.save()
+    store, mine = await owned()
+    assert mine.notes.text is None
+    await mine.save()
     assert "notes" not in (await store.stored()).properties
-    tenure.notes.text = "b is parked"
-    tenure.advance('"9"')
-    await tenure.save()
+    mine.notes.text = "b is parked"
+    mine.advance('"9"')
+    await mine.save()
     stored = await store.stored()
     assert ('"9"', "b is parked") == (stored.continuation, stored.properties["notes"])
-    await tenure.release()
-    successor = await acquire(await store.stored(), store, OPTIONS, utcnow=virtual_utcnow)
+    await mine.release()
+    successor = await acquired(await store.stored(), store)
     assert "b is parked" == successor.notes.text
     assert 5 == store.writes
 
 
 async def test_a_note_survives_that_another_wrote_the_lease_meanwhile():
-    store, tenure = await owned()
-    tenure.notes.text = "b is parked"
-    await store.written_by_another(properties={**tenure.lease.properties, "theirs": "kept"})
-    await tenure.save()
+    store, mine = await owned()
+    mine.notes.text = "b is parked"
+    await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
+    await mine.save()
     assert {"notes": "b is parked", "theirs": "kept"}.items() <= (await store.stored()).properties.items()
 
 
 async def test_an_owner_that_lost_its_lease_leaves_no_note_in_it():
-    store, tenure = await owned()
+    store, mine = await owned()
     await store.written_by_another(owner="another", properties={"notes": "theirs"})
-    tenure.notes.text = "ours"
+    mine.notes.text = "ours"
     with pytest.raises(LeaseLost):
-        await tenure.save()
+        await mine.save()
     assert "theirs" == (await store.stored()).properties["notes"]
 
 
 async def test_time_asleep_counts_though_the_loops_clock_stood_still():
     asleep = 1000.0  # before it took the lease
-    store, tenure = await owned(lambda: asleep)
+    store, mine = await owned(lambda: asleep)
     await asyncio.sleep(20)
     asleep += OPTIONS.trust_seconds - 21
-    tenure.ensure_active()
-    await tenure.save()  # from here on trust counts anew, and sleep as well
+    mine.ensure_active()
+    await mine.save()  # from here on trust counts anew, and sleep as well
     asleep += OPTIONS.trust_seconds - 1
-    tenure.ensure_active()
+    mine.ensure_active()
     asleep += 2
     writes = store.writes
-    for forbidden in (tenure.ensure_active, tenure.ensure_trusted):
+    for forbidden in (mine.ensure_active, mine.ensure_trusted):
         with pytest.raises(LeaseLost):
             forbidden()
     with pytest.raises(LeaseLost):
-        await tenure.save()
+        await mine.save()
     assert writes == store.writes
 
 
@@ -274,9 +303,9 @@ async def test_sleep_while_a_write_waits_for_its_answer_counts():
 
     store = Sleeping(now=virtual_seconds)
     lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow, suspended=lambda: asleep)
+    mine = await acquired(lease, store, lambda: asleep)
     with pytest.raises(LeaseLost):
-        tenure.ensure_trusted()
+        mine.ensure_trusted()
 
 
 def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -291,7 +320,7 @@ def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.Mon
 
 class ThrottledLeases(CountingLeases):
     """
-    A store that refuses as many writes as it is told to; when each came, on the loop's clock.
+    A store that refuses so many writes; when each came, on the loop's clock.
     """
 
     def __init__(self) -> None:
@@ -312,9 +341,9 @@ class ThrottledLeases(CountingLeases):
 async def test_a_throttled_write_waits_for_as_long_as_the_service_asks():
     store = ThrottledLeases()
     lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    mine = await acquired(lease, store)
     store.refusals, store.written_at = 3, []
-    await tenure.save()
+    await mine.save()
     assert [5.0, 5.0, 5.0] == store.gaps()
 
 
@@ -329,13 +358,13 @@ async def test_positions_are_saved_half_as_often_after_each_throttled_write_unti
 
     store = Busy()
     lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    tenure = await acquire(lease, store, OPTIONS, utcnow=virtual_utcnow)
+    mine = await acquired(lease, store)
     usual, longest = OPTIONS.checkpoint_interval.total_seconds(), OPTIONS.renew_interval.total_seconds()
-    keeping = asyncio.create_task(tenure.keep())
+    keeping = asyncio.create_task(mine.keep())
 
     async def until_written(times: int) -> None:
         while len(store.written_at) < times:
-            tenure.advance('"9"')
+            mine.advance('"9"')
             await asyncio.sleep(0.1)
 
     store.busy, store.written_at = True, []

@@ -1,5 +1,5 @@
 """
-Changes far apart: a page without documents that passed over those of other ranges is not the end of the feed.
+Changes far apart: a page that skipped the changes of other ranges is not the end of the feed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.unit.changefeed.world import World
 
 class Sparse:
     """
-    A feed whose changes up to an LSN belong to others: each is passed over in a page of its own, without documents.
+    A feed whose changes up to an LSN belong to others: each is skipped in a page of its own, without documents.
     """
 
     def __init__(self, container: MemoryContainer, *, up_to: int) -> None:
@@ -39,7 +39,7 @@ class Sparse:
             await asyncio.Event().wait()
         page = await self._container.read_page(*args, **kwargs | {"max_items": 1})
         if page.documents and page.documents[0]["_lsn"] <= self._up_to:
-            return replace(page, documents=(), passed_over=True)
+            return replace(page, documents=(), skipped=True)
         return page
 
 
@@ -81,7 +81,7 @@ async def test_a_worker_does_not_rest_on_the_way():
 
 async def test_a_way_without_an_end_is_no_hot_loop():
     world = World()
-    page = ChangePage(documents=(), continuation='"1"', latest_lsn=1, passed_over=True)
+    page = ChangePage(documents=(), continuation='"1"', latest_lsn=1, skipped=True)
     reads = 0
 
     class Endless(Sparse):
@@ -118,7 +118,7 @@ async def test_a_worker_stops_in_the_middle_of_the_way():
     await world.until(lambda: feed.reads == 150)
     await world.stop("a")
 
-    assert {"nobody": 1} == await world.owners()
+    assert {"free": 1} == await world.owners()
 
 
 async def test_the_lag_is_that_of_the_first_change_behind_the_way():

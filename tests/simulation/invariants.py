@@ -1,7 +1,7 @@
 """
-The witness: sees every write of a lease as it is executed and every change as it arrives, and says what must not be.
+The invariants: sees every write of a lease as it is executed and every change as it arrives, and says what must not be.
 
-Who may do what with a lease, and what our own workers owe each other whatever a stranger does to them. A stranger is a
+Who may do what with a lease, and what our own workers owe each other whatever a foreign program does. A foreign program is a
 .NET processor or an operator: where one takes a lease from a worker of ours, that worker alone is excused, and only until
 the trust that it had at that moment ends.
 """
@@ -27,7 +27,7 @@ STRANGERS = ("dotnet", "operator")
 SIGNATURE, WISH = "handover.owner", "handover.wanted-by"  # the names of the format, not those of the code
 
 
-class Witness:
+class Invariants:
     """
     Args:
         container: the monitored container as it is now.
@@ -55,15 +55,15 @@ class Witness:
         self._pages: dict[tuple[str, str, int], tuple[int, int]] = {}
         # By its owner, which may not know it yet: the answer is on its way
         self._given_up: set[tuple[str, str]] = set()
-        # By a stranger, of one of ours: when
+        # By a foreign program, from one of ours: when
         self._robbed: dict[tuple[str, str], float] = {}
-        # By a stranger's doing there are two leases of it
+        # A foreign program made two leases of it
         self._doubled: list[FeedRange] = []
-        # By a creation that was so late that somebody else held its range: there are two leases of it for a while
+        # By a creation that was so late that another worker had its range: there are two leases of it for a while
         self._late: list[FeedRange] = []
         # Where a position was set ahead of the feed, or the feed fell back behind positions: it may go back from there
         self._astray: list[FeedRange] = []
-        # By a stranger
+        # By a foreign program
         self._removed: list[Lease] = []
 
     def violated(self, what: str) -> None:
@@ -128,7 +128,7 @@ class Witness:
 
     def overlapping(self) -> list[tuple[str, str]]:
         """
-        Return the pairs of leases of the container that hold the same keys, for which no stranger is to blame.
+        Return the pairs of leases of the container that hold the same keys, for which no foreign program is to blame.
         """
         leases = [lease for lease in self.leases.values() if self._current(lease)]
         return [
@@ -213,7 +213,7 @@ class Witness:
         if lease.owner is not None:
             self.violated(f"{actor} creates {lease.id} with an owner")
         if not own:
-            # It was missing when its creator looked, which may be long ago: where its range is held by others by now, its first
+            # It was missing when its creator listed the leases, which may be long ago: where its range is held by others by now, its first
             # owner replaces it by nothing, or by a lease of the part that replaces the others; `overlapping` waits for that.
             self._late += held
             return
@@ -230,9 +230,9 @@ class Witness:
 
     def _is_orphan(self, actor: str, lease: Lease) -> bool:
         """
-        Say whether a stranger deleted the lease that this one is a child of, while its creation was on its way.
+        Return whether a foreign program deleted the lease that this one is a child of, while its creation was on its way.
 
-        Others may have created leases of the range since. Nothing tells which of two that name a partition is ahead, so
+        Others may have created leases of the range since. It is unknown which of two that name a partition is ahead, so
         our processor keeps both, each read to its end: changes come twice, and none is lost.
         """
         robbed_of = [removed for removed in self._removed if (actor, removed.id) in self._robbed]
@@ -250,7 +250,7 @@ class Witness:
             for other in self.leases.values()
             if other.range and self._same_container(other, lease)
         ]
-        # Between the creation of a child and the deletion of its parent a stranger may delete the child.
+        # Between the creation of a child and the deletion of its parent a foreign program may delete the child.
         left += [
             child.range
             for child in self._removed
@@ -266,7 +266,7 @@ class Witness:
 
     def _left_to_another_lease(self, change: Document) -> bool:
         """
-        Say whether a stranger made two leases of one range, so that one skips what the other, which is behind, still has.
+        Return whether a foreign program made two leases of one range, so that one skips what the other, which is behind, still has.
         """
         hashed = effective_partition_key(change["partitionKey"])
         return any(_holds(common, hashed) for common in self._doubled) and any(

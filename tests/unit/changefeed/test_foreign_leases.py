@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed.bootstrap import bootstrap, pinned, start_of
-from cosmos_outbox.changefeed.leases import from_document, new_lease
+from cosmos_outbox.changefeed.bootstrap import bootstrap
+from cosmos_outbox.changefeed.leases import from_document, new_lease, start_of, with_start
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, StartFrom
@@ -36,7 +36,7 @@ async def test_a_hook_that_raises_is_logged_and_changes_nothing(caplog: pytest.L
         await world.until(world.all_handled)
         await world.stop("a")
 
-    assert {"nobody": 2} == await world.owners()
+    assert {"free": 2} == await world.owners()
     assert records
     assert len(records) == caplog.text.count("hook.failed")
     assert "hook.failed PageHandled" in caplog.text
@@ -44,16 +44,16 @@ async def test_a_hook_that_raises_is_logged_and_changes_nothing(caplog: pytest.L
 
 @pytest.mark.looptime(False)
 async def test_a_hook_that_raises_does_not_end_the_watchdog(caplog: pytest.LogCaptureFixture):
-    world, told = World(), 0
+    world, reported = World(), 0
 
     def broken(record: Record) -> None:
-        nonlocal told
-        told += isinstance(record, LoopBlocked)
+        nonlocal reported
+        reported += isinstance(record, LoopBlocked)
         raise ValueError("no metrics today")
 
     async def block(batch: ChangeBatch) -> None:
         until = time.monotonic() + HUNG_SECONDS
-        while told < 2 and time.monotonic() < until:
+        while reported < 2 and time.monotonic() < until:
             pass
         await world.handle(batch)
 
@@ -66,7 +66,7 @@ async def test_a_hook_that_raises_does_not_end_the_watchdog(caplog: pytest.LogCa
     processor.stop()
     await world.workers["a"][1]
 
-    assert told >= 2
+    assert reported >= 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_a_hook_that_raises_does_not_end_the_watchdog(caplog: pytest.LogCa
         pytest.param({"Mode": "Full-Fidelity Feed"}, id="another mode"),
         pytest.param({"properties": 5}, id="no properties"),
         pytest.param({"properties": {"start": "soon"}, "Owner": None}, id="a start that is no time"),
-        pytest.param({"properties": {"handover.wanted-by": 7}}, id="a wish of nobody"),
+        pytest.param({"properties": {"handover.wanted-by": 7}}, id="a request without a worker"),
     ],
 )
 async def test_one_lease_that_cannot_be_read_is_told_of_and_does_not_end_the_work_on_the_others(
@@ -193,15 +193,15 @@ async def test_now_counts_from_the_start_of_the_worker_where_the_lease_was_writt
     await dotnet_lease(world)
     (lease,) = await world.all_leases()
 
-    assert started - timedelta(seconds=1) == start_of(pinned(lease, StartFrom.NOW, since=started))
+    assert started - timedelta(seconds=1) == start_of(with_start(lease, StartFrom.NOW, since=started))
 
 
-async def test_a_start_that_was_chosen_stays_and_one_that_nobody_needs_is_not_written():
+async def test_a_start_that_was_chosen_stays_and_one_that_no_worker_needs_is_not_written():
     lease = new_lease("p", "0", FeedRange(min="", max="FF"), properties={"start": "beginning"})
     read = new_lease("p", "0", FeedRange(min="", max="FF"), continuation='"7"')
 
-    assert lease == pinned(lease, StartFrom.NOW, since=virtual_utcnow())
-    assert read == pinned(read, StartFrom.NOW, since=virtual_utcnow())
+    assert lease == with_start(lease, StartFrom.NOW, since=virtual_utcnow())
+    assert read == with_start(read, StartFrom.NOW, since=virtual_utcnow())
     assert StartFrom.BEGINNING == start_of(from_document({**read.raw, "_etag": "x"}))
 
 

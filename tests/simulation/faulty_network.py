@@ -27,7 +27,7 @@ def _unexecuted() -> OutboxError:
     return StoreUnavailable(applied=False)
 
 
-# What the adapters make of a status; after 500 and 408 nobody knows whether the request was executed.
+# What the adapters make of a status; after 500 and 408 it is unknown whether the request was executed.
 REFUSALS: dict[int, Callable[[], OutboxError]] = {
     429: lambda: TooManyRequests(retry_after=0.5),
     449: _unexecuted,
@@ -53,7 +53,7 @@ class Link:
     dead: the process is gone, nothing leaves it. down: nothing reaches the service. lose: so many answers are lost
     after the service executed the call. refused: so many calls are refused with a status, `executed` or not. slow, late:
     seconds before the call is executed, and from then to its answer; beyond the read timeout the worker gives up on it.
-    hot: says which ranges are throttled, for every worker. raced: so many writes find that somebody wrote a moment before. doomed: so many half calls from now `die` is called, where
+    hot: says which ranges are throttled, for every worker. raced: so many writes find that another program wrote a moment before. doomed: so many half calls from now `die` is called, where
     the first half of a call ends when it leaves the process.
     """
 
@@ -98,7 +98,7 @@ class Link:
             executed = asyncio.get_running_loop().create_task(
                 self._execute(operation, args, kwargs), context=_SERVICE_SIDE.copy()
             )
-            # Seen, if nobody waits for it.
+            # Retrieved, if no task awaits it.
             executed.add_done_callback(lambda task: task.cancelled() or task.exception())
             await self._unless_dead()
             try:

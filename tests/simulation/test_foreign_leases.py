@@ -1,5 +1,5 @@
 """
-What a stranger or a slow line breaks is not laid at our workers' door: stories in which neither loses a change.
+What a foreign program or a slow line breaks is no fault of our workers: stories in which neither loses a change.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.unit.changefeed.world import Faulty, World
 
 class Seen:
     """
-    The container, as seen by a worker that is told what to do when it notices that it was replaced.
+    The container, as seen by a worker that runs a hook when it notices that the container was recreated.
     """
 
     def __init__(self, world: World) -> None:

@@ -1,5 +1,5 @@
 """
-Tenure: one worker's ownership of one lease; the only place that writes a lease while it is owned.
+OwnedLease: one worker's ownership of one lease; the only place that writes a lease while it is owned.
 
 One task does all the writing, so a renewal and a checkpoint never collide: whatever is due goes into one write, which
 carries the etag of the write before. The continuation written is always that of work that is done.
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.changefeed.balancing import signed, wish_for
-from cosmos_outbox.changefeed.leases import NOTES, Lease, from_document
+from cosmos_outbox.changefeed.leases import NOTES, Lease, from_document, handover_requested_by, signed
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.suspension import asleep_since, suspended_seconds
+from cosmos_outbox.changefeed.progress import Progress
+from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import (
     ConfigurationError,
     LeaseLost,
@@ -26,68 +27,92 @@ from cosmos_outbox.errors import (
     StoreError,
     TooManyRequests,
 )
-from cosmos_outbox.ports import LeaseStore, Notes
-from cosmos_outbox.records import Hook, LeaseCheckpointed, ignore
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, Notes
+from cosmos_outbox.records import Hook, LeaseCheckpointed
 from cosmos_outbox.retries import Backoff
 
 _numbers = itertools.count(1)
 _WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
+_READING_SECONDS = 0.1  # two clocks are not read at the same moment
 
 
-class Tenure:
+def suspended_seconds() -> float:
     """
-    Ownership of a lease from its acquisition to its release or loss.
+    Return for how long the machine was asleep since it was started; 0 where the platform does not report it.
 
-    `drain` is set when the owner should finish what it does and release: on stop, or when another worker asks.
+    The event loop's clock leaves sleep out; the expiry of leases does not.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    try:
+        return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
+    except OSError:  # the kernel, or a sandbox, has no such clock
+        return 0.0
+
+
+def asleep_since(before: float, now: float) -> float:
+    """
+    Return how long the machine was asleep between two readings of `suspended_seconds`.
+    """
+    return now - before if now - before > _READING_SECONDS else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """
+    What all leases of a worker share.
+    """
+
+    feed: ChangeFeed
+    store: LeaseStore
+    handler: ChangeHandler
+    options: ProcessorOptions
+    budget: Budget
+    notify: Hook
+    utcnow: Callable[[], datetime]
+    suspended: Callable[[], float] = suspended_seconds
+
+
+class OwnedLease:
+    """
+    Ownership of a lease from its acquisition to its release or loss, and all that the work on it needs.
+
+    drain: set when the work should finish and the lease be released: on stop, or when another worker asks.
+    unfinished_split: a worker began to create children of the lease; to be finished before anything else.
+    splitting: the range is gone: no page is handled, and others may own the children already.
+    pages: handled in this ownership.
     """
 
     def __init__(
         self,
         lease: Lease,
-        store: LeaseStore,
-        options: ProcessorOptions,
+        feed_range: FeedRange,
+        worker: Worker,
         *,
-        utcnow: Callable[[], datetime],
+        container_rid: str,
         acquired_at: float,
-        notify: Hook = ignore,
-        suspended: Callable[[], float] = suspended_seconds,
-        suspended_before: float | None = None,
+        suspended_before: float,
     ) -> None:
         self.lease = lease
+        self.range = feed_range
+        self.worker = worker
+        self.container_rid = container_rid
         self.number = next(_numbers)
+        self.progress = Progress(moved_at=acquired_at)
+        self.notes = Notes(lease.properties.get(NOTES))
         self.drain = asyncio.Event()
-        self.wanted = False
-        self.replacing = False  # the range is gone: no work is done, others may own its children already
+        self.handover_requested = self.unfinished_split = self.splitting = False
+        self.continuation = lease.continuation  # up to where all changes are done, perhaps not saved yet
+        self.pages = self._pages_saved = 0
         self._ended = False
-        self._store = store
-        self._options = options
-        self._notify = notify
-        self._utcnow = utcnow
-        self._trusted_until = acquired_at + options.trust_seconds
+        options = worker.options
+        self.trusted_until = acquired_at + options.trust_seconds  # on the loop's clock
         self._renew_at = acquired_at + options.renew_interval.total_seconds()
         self._checkpoint_at = acquired_at
         self._checkpoint_seconds = options.checkpoint_interval.total_seconds()
-        self._suspended = suspended
-        self._suspended_before = suspended() if suspended_before is None else suspended_before
-        self._done = lease.continuation
+        self._suspended_before = suspended_before
         self._marks: dict[str, str | None] = {}
-        self.pages = self._pages_saved = 0  # handled in this tenure, and of those in the lease's continuation
-        self.notes = Notes(lease.properties.get(NOTES))
         self._advanced = asyncio.Event()
-
-    @property
-    def continuation(self) -> str | None:
-        """
-        Return up to where all changes are done (perhaps not saved yet).
-        """
-        return self._done
-
-    @property
-    def trusted_until(self) -> float:
-        """
-        Return until when, on the loop's clock, this owner may act.
-        """
-        return self._trusted_until
 
     def end(self) -> None:
         """
@@ -97,10 +122,10 @@ class Tenure:
 
     def ensure_active(self) -> None:
         """
-        Raise where nothing more of the work may be begun, or called done.
+        Raise if no more work may be begun, or called done.
 
-        The cancellation alone is not enough: a handler, or a library below it, may keep it to itself. Nor does the
-        task's `cancelling()` tell, for there are libraries that leave their own timeouts counted in it.
+        The cancellation alone is not enough: a handler, or a library below it, may swallow it. The task's `cancelling()`
+        does not help either, for some libraries leave their own timeouts counted in it.
 
         Raises:
             asyncio.CancelledError: the work was ended.
@@ -112,14 +137,16 @@ class Tenure:
 
     def ensure_trusted(self) -> None:
         """
-        Raise where nothing more may be written; asked at the very moment of sending, as a process may have been frozen,
-        or its machine asleep, for which the loop's clock stands still.
+        Raise if nothing more may be written.
+
+        To be called right before each write: the process may have been frozen, or its machine asleep, while the loop's
+        clock stood still.
 
         Raises:
             LeaseLost: trust ran out.
         """
-        asleep = asleep_since(self._suspended_before, self._suspended())
-        if asyncio.get_running_loop().time() >= self._trusted_until - asleep:
+        asleep = asleep_since(self._suspended_before, self.worker.suspended())
+        if asyncio.get_running_loop().time() >= self.trusted_until - asleep:
             raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
 
     def advance(self, continuation: str, *, soon: bool = True, handled: bool = False) -> None:
@@ -127,32 +154,29 @@ class Tenure:
         Note that all changes up to a continuation are done; it is saved soon, or with the next renewal.
 
         Args:
-            handled: whether there were changes, so that one more page is handled.
+            handled: there were changes, so that one more page is handled.
         """
-        self._done = continuation
+        self.continuation = continuation
         self.pages += handled
         if soon:
             self._advanced.set()
 
     def mark(self, properties: Mapping[str, str | None]) -> None:
         """
-        Set properties of the lease, or take away those that are None; saved soon.
+        Set properties of the lease, or remove those that are None; saved soon.
         """
         self._marks |= properties
         self._advanced.set()
 
     def restart(self, properties: Mapping[str, str | None]) -> None:
         """
-        Note that nothing counts as done any more, and set properties, of which one says where it begins; saved soon.
+        Forget the continuation and set properties, one of which says where the lease begins; saved soon.
         """
-        self._done = None
+        self.continuation = None
         self.mark(properties)
 
     def hand_over(self) -> None:
-        """
-        Ask the pump to finish, because another worker wants the lease.
-        """
-        self.wanted = True
+        self.handover_requested = True
         self.drain.set()
 
     async def keep(self) -> None:
@@ -160,7 +184,7 @@ class Tenure:
         Renew and checkpoint until cancelled.
 
         Raises:
-            LeaseLost: another worker owns the lease, it is gone, or trust ran out before a write succeeded.
+            LeaseLost: another worker owns the lease, it was deleted, or trust ran out before a write succeeded.
         """
         try:
             while True:
@@ -177,14 +201,14 @@ class Tenure:
             LeaseLost: as `keep`.
         """
         self._advanced.clear()
-        await self._write(continuation=self._done)
+        await self._write(continuation=self.continuation)
 
     async def release(self) -> None:
         """
         Save what is done and give the lease up; a loss of the lease on the way is no error.
         """
         try:
-            await self._write(continuation=self._done, owner=None)
+            await self._write(continuation=self.continuation, owner=None)
         except LeaseLost:
             return
 
@@ -198,25 +222,25 @@ class Tenure:
             return
 
     async def _write(self, **changes: Any) -> None:
-        loop = asyncio.get_running_loop()
+        loop, worker = asyncio.get_running_loop(), self.worker
         attempt, pages = 0, self.pages  # those that this write's continuation covers
         throttled = False
         try:
-            async with asyncio.timeout_at(self._trusted_until):
+            async with asyncio.timeout_at(self.trusted_until):
                 while True:
                     attempt += 1
-                    sent_at, suspended = loop.time(), self._suspended()
+                    sent_at, suspended = loop.time(), worker.suspended()
                     at_least: float | None = None
                     # The timeout above only strikes at the next pause, and after a freeze there may be none before
                     # the request is on its way.
                     self.ensure_trusted()
                     changed = self.lease.with_changes(
-                        now=self._utcnow(), properties=self._properties(), **changes
+                        now=worker.utcnow(), properties=self._properties(), **changes
                     )
                     try:
-                        document = await self._store.replace(changed.raw, etag=self.lease.etag or "")
+                        document = await worker.store.replace(changed.raw, etag=self.lease.etag or "")
                     except PreconditionFailed:
-                        await self._look_again()
+                        await self._read_again()
                     except NotFound as gone:
                         raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
                     except TooManyRequests as error:
@@ -237,69 +261,59 @@ class Tenure:
         changed = {**self.lease.properties, **self._marks, NOTES: self.notes.text}
         return {name: text for name, text in changed.items() if text is not None}
 
-    async def _look_again(self) -> None:
+    async def _read_again(self) -> None:
         """
-        Read the lease after somebody wrote it: a wish or an answer of ours that was lost is no loss, another owner is.
+        Read the lease after a 412: a request of another worker or a lost answer of ours is no loss, another owner is.
         """
         try:
-            found = from_document(await self._store.read(self.lease.id, self.lease.partition_key))
+            found = from_document(await self.worker.store.read(self.lease.id, self.lease.partition_key))
         except (NotFound, ConfigurationError) as error:
-            raise LeaseLost(f"Lease {self.lease.id} is gone, or one of another program now.") from error
+            raise LeaseLost(f"Lease {self.lease.id} is gone, or belongs to another program now.") from error
         except StoreError:
             return
         if found.owner != self.lease.owner:
             raise LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
-        self.lease = replace(found, range=found.range or self.lease.range)
+        self.lease = replace(found, range=found.range or self.range)
 
     def _stretch_checkpoints(self, *, throttled: bool) -> None:
-        """
-        Save half as often after a write that was throttled, as usual after one that was not: renewals come first.
-        """
-        usual, longest = self._options.checkpoint_interval, self._options.renew_interval
+        usual, longest = self.worker.options.checkpoint_interval, self.worker.options.renew_interval
         seconds = 2 * self._checkpoint_seconds if throttled else usual.total_seconds()
         self._checkpoint_seconds = min(seconds, longest.total_seconds())
 
     def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
-        self.lease = replace(lease, range=lease.range or self.lease.range)
-        self._trusted_until = sent_at + self._options.trust_seconds
-        self._renew_at = sent_at + self._options.renew_interval.total_seconds()
+        options = self.worker.options
+        self.lease = replace(lease, range=lease.range or self.range)
+        self.trusted_until = sent_at + options.trust_seconds
+        self._renew_at = sent_at + options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._checkpoint_seconds
-        if wish_for(self.lease):
+        if handover_requested_by(self.lease):
             self.hand_over()
         if pages > self._pages_saved:
             self._pages_saved = pages
-            self._notify(LeaseCheckpointed(lease=lease.id, pages=pages))
+            self.worker.notify(LeaseCheckpointed(lease=lease.id, pages=pages))
 
 
-async def acquire(
-    lease: Lease,
-    store: LeaseStore,
-    options: ProcessorOptions,
-    *,
-    utcnow: Callable[[], datetime],
-    notify: Hook = ignore,
-    suspended: Callable[[], float] = suspended_seconds,
-) -> Tenure:
+async def acquire(lease: Lease, feed_range: FeedRange, worker: Worker, *, container_rid: str) -> OwnedLease:
     """
     Take a lease that is free, expired, promised to us, or to be robbed.
 
     Raises:
-        PreconditionFailed: somebody wrote it since it was listed.
-        NotFound: it is gone.
+        PreconditionFailed: another program wrote it since it was listed.
+        NotFound: it was deleted.
         StoreError: the outcome is unknown; the next balancing pass finds out.
     """
-    sent_at, suspended_before = asyncio.get_running_loop().time(), suspended()
-    me = options.instance_name
-    taken = lease.with_changes(now=utcnow(), owner=me, properties=signed(lease.properties, me))
-    document = await store.replace(taken.raw, etag=lease.etag or "")
-    owned = replace(from_document(document), range=taken.range)
-    return Tenure(
+    sent_at, suspended = asyncio.get_running_loop().time(), worker.suspended()
+    me = worker.options.instance_name
+    taken = replace(lease, range=feed_range).with_changes(
+        now=worker.utcnow(), owner=me, properties=signed(lease.properties, me)
+    )
+    document = await worker.store.replace(taken.raw, etag=lease.etag or "")
+    owned = replace(from_document(document), range=feed_range)
+    return OwnedLease(
         owned,
-        store,
-        options,
-        utcnow=utcnow,
+        feed_range,
+        worker,
+        container_rid=container_rid,
         acquired_at=sent_at,
-        notify=notify,
-        suspended=suspended,
-        suspended_before=suspended_before,
+        suspended_before=suspended,
     )

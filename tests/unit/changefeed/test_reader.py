@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
-from cosmos_outbox.changefeed.budget import (
+from cosmos_outbox.changefeed.reader import (
     MEMORY_OF_A_BYTE,
     Budget,
+    Reader,
     Sizes,
     longest_page,
     page_within,
     share_of,
 )
-from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom, Write, WriteKind
 from cosmos_outbox.records import PageHandled, Record
@@ -340,7 +340,7 @@ async def test_a_page_that_halted_is_not_held_once_it_is_done():
     try:
         await world.until(world.all_handled)
         await asyncio.sleep(5)
-        assert processor._holdings._budget._taken == 0
+        assert processor._owned._worker.budget._taken == 0
     finally:
         gc.enable()
     assert not alarms

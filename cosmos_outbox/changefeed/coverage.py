@@ -1,13 +1,14 @@
 """
-Partitions: which physical partition serves a range; all are asked at once, so that one that is throttled or silent holds up
-no other.
+Coverage: which keys no lease covers, and which physical partition serves a range.
+
+All partitions are asked at once, so that one that is throttled or silent delays no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.errors import OutboxError, RangeGone, StoreError, StoreUnavailable
@@ -15,27 +16,40 @@ from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed
 from cosmos_outbox.retries import Backoff
 
+EVERY_KEY = FeedRange(min="", max="FF")
 ASK_AGAIN = Backoff(maximum_seconds=1.0)
 ANSWER_SECONDS = 5.0
 _AT_ONCE = 32  # a container of hundreds of partitions is not asked in one burst
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identified:
+def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
-    The ids of partitions by their ranges, and why the rest did not tell theirs now.
+    Return what no lease covers of each physical range; nothing where a lease has no range, for it may cover anything.
     """
+    known = [lease.range for lease in leases if lease.range is not None]
+    if len(known) < len(leases):
+        return ()
+    return tuple(gap for candidate in physical for gap in candidate.without(known))
 
-    ids: Mapping[FeedRange, str] = field(default_factory=dict)
-    silent: Mapping[FeedRange, OutboxError] = field(default_factory=dict)
+
+def gaps_between(leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
+    """
+    Return what no lease covers of all keys; nothing where a lease has no range.
+    """
+    return uncovered([EVERY_KEY], leases)
 
 
-async def identified(ranges: Iterable[FeedRange], feed: ChangeFeed) -> Identified:
+async def identified(
+    ranges: Iterable[FeedRange], feed: ChangeFeed
+) -> tuple[Mapping[FeedRange, str], Mapping[FeedRange, OutboxError]]:
     """
     Ask each range once for the id of its partition, and wait for none longer than `ANSWER_SECONDS`.
 
+    Returns:
+        The ids of partitions by their ranges, and for the silent ones why they are not known now.
+
     Raises:
-        StoreError: one is refused for good.
+        StoreError: a request was refused for good.
     """
     room = asyncio.Semaphore(_AT_ONCE)
     async with asyncio.TaskGroup() as group:
@@ -45,9 +59,7 @@ async def identified(ranges: Iterable[FeedRange], feed: ChangeFeed) -> Identifie
     for error in silent.values():
         if isinstance(error, StoreError) and not error.retriable:
             raise error
-    return Identified(
-        ids={one: answer for one, answer in answers.items() if isinstance(answer, str)}, silent=silent
-    )
+    return {one: answer for one, answer in answers.items() if isinstance(answer, str)}, silent
 
 
 async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semaphore) -> str | OutboxError:
@@ -58,7 +70,7 @@ async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semapho
         except (RangeGone, StoreError) as error:
             return error
         except TimeoutError:
-            return StoreUnavailable(f"The partition did not tell its id within {ANSWER_SECONDS:g} s.")
+            return StoreUnavailable(f"The partition did not return its id within {ANSWER_SECONDS:g} s.")
 
 
 async def located(
@@ -68,20 +80,19 @@ async def located(
     Give a lease without a range (written by an old .NET SDK) the range of the partition that its token names.
 
     Returns:
-        The leases, those without a range whose partition is gone or did not answer, and the answers of these.
+        The leases, still without a range where the partition is gone or did not answer; and the failed answers.
     """
     if all(lease.range for lease in leases):
         return tuple(leases), {}
     taken = {lease.range for lease in leases}
-    found = await identified((candidate for candidate in physical if candidate not in taken), feed)
-    by_id = {partition_id: feed_range for feed_range, partition_id in found.ids.items()}
-    return tuple(
-        lease if lease.range else replace(lease, range=by_id.get(lease.token)) for lease in leases
-    ), found.silent
+    ids, silent = await identified((candidate for candidate in physical if candidate not in taken), feed)
+    by_id = {partition_id: feed_range for feed_range, partition_id in ids.items()}
+    placed = tuple(lease if lease.range else replace(lease, range=by_id.get(lease.token)) for lease in leases)
+    return placed, silent
 
 
 def asked_to_wait(errors: Iterable[BaseException]) -> float | None:
     """
-    Return for how many seconds the service asks to be left alone, the longest of several answers.
+    Return the longest wait that the service asks for in several answers, in seconds.
     """
     return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

@@ -1,0 +1,262 @@
+"""
+Ownership: the leases that this worker owns, each with the task that keeps the lease and works on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, KeysView, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from cosmos_outbox.changefeed.coverage import located
+from cosmos_outbox.changefeed.grace import within_grace
+from cosmos_outbox.changefeed.leases import Lease, has_unfinished_split, token_of
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker, acquire
+from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
+from cosmos_outbox.changefeed.pump import Pump
+from cosmos_outbox.changefeed.reader import Budget
+from cosmos_outbox.changefeed.splits import split
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    LeaseLost,
+    NotFound,
+    PreconditionFailed,
+    RangeGone,
+    StoreError,
+)
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+from cosmos_outbox.records import BalancingFailed, Hook, LeaseAcquired, LeaseClosed
+
+
+class CloseReason(StrEnum):
+    """
+    Why the work on a lease ended.
+    """
+
+    STOPPED = "stopped"  # the worker stops; the lease is released
+    HANDED_OVER = (
+        "handed over"  # another worker asked for it, or its split is to be finished; the lease is released
+    )
+    LOST = "lost"  # another worker owns it, or trust ran out; nothing more was written
+    RANGE_GONE = "range gone"  # its children took its place; with an error: not yet, the lease is released
+
+
+class OwnedLeases:
+    """
+    What a worker owns, by lease id; a lease enters when it was taken and leaves when the work on it has ended.
+
+    Args:
+        split: called when one of our leases was split, and its children can be taken.
+    """
+
+    def __init__(
+        self,
+        feed: ChangeFeed,
+        store: LeaseStore,
+        handler: ChangeHandler,
+        options: ProcessorOptions,
+        *,
+        notify: Hook,
+        utcnow: Callable[[], datetime],
+        split: Callable[[], None],
+    ) -> None:
+        self._owned: dict[str, OwnedLease] = {}
+        self._failing: dict[str, Progress] = {}
+        self._worker = Worker(
+            feed=feed,
+            store=store,
+            handler=handler,
+            options=options,
+            budget=Budget(options.memory_bytes, leases=lambda: len(self._owned)),
+            notify=notify,
+            utcnow=utcnow,
+        )
+        self._was_split = split
+        self._draining = False
+
+    @property
+    def ids(self) -> KeysView[str]:
+        """
+        Return the ids of the leases, always as they are now.
+        """
+        return self._owned.keys()
+
+    def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
+        """
+        Return how each lease is doing, with those that could not be worked on for so long.
+        """
+        now = asyncio.get_running_loop().time()
+        found = {name: one for name, one in self._failing.items() if one.stalled(now, stalled_after)}
+        found |= {name: owned.progress for name, owned in self._owned.items()}
+        return tuple(
+            LeaseStatus(
+                lease=lease_id,
+                token=token_of(lease_id),
+                continuation=owned.continuation if owned else None,
+                lag=progress.lag,
+                idle_seconds=now - progress.moved_at,
+                failed_attempts=progress.failed_attempts,
+                error=repr(progress.error) if progress.error else None,
+                draining=owned is not None and owned.drain.is_set(),
+                stalled=progress.stalled(now, stalled_after),
+            )
+            for lease_id, progress in sorted(found.items())
+            for owned in [self._owned.get(lease_id)]
+        )
+
+    def failed(self, lease_id: str, error: BaseException) -> None:
+        """
+        Report that a lease could not be read, taken or split, and remember since when nothing moves there.
+        """
+        progress = Progress(moved_at=asyncio.get_running_loop().time())
+        self._failing.setdefault(lease_id, progress).failed(error)
+        self._worker.notify(BalancingFailed(owner=self._worker.options.instance_name, error=error))
+
+    def forget_failing_except(self, lease_ids: Collection[str]) -> None:
+        """
+        Forget what failed with all leases but these: the others are gone, or another worker has them.
+        """
+        self._failing = {name: progress for name, progress in self._failing.items() if name in lease_ids}
+
+    def drain(self) -> None:
+        """
+        Have all leases released, and take no others.
+        """
+        self._draining = True
+        for owned in self._owned.values():
+            owned.drain.set()
+
+    def hand_over(self, lease: Lease) -> None:
+        self._owned[lease.id].hand_over()
+
+    def release_half_split(self, leases: Sequence[Lease]) -> None:
+        """
+        Have those leases released of which another program created children: the next owner finishes the split.
+        """
+        for lease in leases:
+            owned = self._owned.get(lease.id)
+            if owned is not None and not owned.splitting and has_unfinished_split(lease, leases):
+                owned.hand_over()
+
+    async def take(
+        self, lease: Lease, *, others: Sequence[Lease], container_rid: str, group: asyncio.TaskGroup
+    ) -> None:
+        """
+        Acquire a lease, unless another worker was faster, and work on it in a task of the group.
+        """
+        if self._draining or lease.id in self._owned:
+            return
+        lease = lease if lease.range else await self._located(lease, others)
+        if lease.range is None:
+            return
+        with suppress(PreconditionFailed, NotFound):
+            owned = await acquire(lease, lease.range, self._worker, container_rid=container_rid)
+            owned.unfinished_split = has_unfinished_split(lease, others)
+            me = self._worker.options.instance_name
+            self._worker.notify(LeaseAcquired(lease=lease.id, owner=me, previous_owner=lease.owner))
+            work = self._work(owned)
+            try:
+                group.create_task(work)
+            except RuntimeError:  # the group is ending; before Python 3.13 it leaves what it refuses open
+                work.close()
+                raise
+
+    async def _located(self, lease: Lease, others: Sequence[Lease]) -> Lease:
+        """
+        Return a lease that names its partition by its token alone with its range, if the partition answers.
+        """
+        taken = {other.range for other in others}
+        physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
+        (placed,), silent = await located([lease], physical, self._worker.feed)
+        if placed.range is None:
+            gone = ConfigurationError(
+                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
+                "delete the lease, its changes are then read again from the start of the new ranges."
+            )
+            self.failed(lease.id, next(iter(silent.values()), gone))
+        return placed
+
+    async def _work(self, owned: OwnedLease) -> None:
+        lease_id = owned.lease.id
+        # A lease that failed before stays "stalled" until a page is handled; a new attempt alone does not reset it.
+        owned.progress = self._failing.pop(lease_id, owned.progress)
+        # Entered here and not by `take`: a task that is cancelled before its first step leaves nothing behind.
+        self._owned[lease_id] = owned
+        if self._draining:
+            owned.drain.set()
+        try:
+            closed = await supervise(owned)
+        finally:
+            del self._owned[lease_id]
+        self._worker.notify(closed)
+        if closed.reason != CloseReason.RANGE_GONE:
+            return
+        if closed.error is None:
+            self._was_split()
+        else:
+            self._failing[lease_id] = owned.progress
+            self.failed(lease_id, closed.error)
+
+
+async def supervise(owned: OwnedLease) -> LeaseClosed:
+    """
+    Work on a lease until it is drained or lost, give it up in the way that fits, and return how it ended.
+
+    A drained pump has `grace_period` to finish its page, then its handler is cancelled. A handler that goes on all the
+    same is waited for: nothing else is done on the lease here before it is over. When this task itself is cancelled
+    the lease is left to expire.
+    """
+    error: BaseException | None = None
+    try:
+        if owned.unfinished_split:
+            raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
+        await _keep_and_pump(owned)
+        await _release(owned)
+        reason = CloseReason.HANDED_OVER if owned.handover_requested else CloseReason.STOPPED
+    except* LeaseLost as lost:
+        reason, error = CloseReason.LOST, lost.exceptions[0]
+    except* RangeGone:
+        reason, owned.splitting = CloseReason.RANGE_GONE, True
+    if reason is CloseReason.RANGE_GONE:
+        error = await _split(owned)
+    instance = owned.worker.options.instance_name
+    return LeaseClosed(lease=owned.lease.id, owner=instance, reason=reason, error=error)
+
+
+async def _keep_and_pump(owned: OwnedLease) -> None:
+    """
+    Keep the lease and work on it; the end of one is the end of the other.
+    """
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(owned.keep())
+        # The watchdog reports this name.
+        pumping = group.create_task(Pump(owned).run(), name=f"lease {owned.lease.id}")
+        draining = group.create_task(owned.drain.wait())
+        try:
+            await asyncio.wait({pumping, draining}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({pumping}, timeout=owned.worker.options.grace_period.total_seconds())
+        finally:
+            owned.end()
+        for task in (keeping, pumping, draining):
+            task.cancel()
+
+
+async def _release(owned: OwnedLease) -> None:
+    seconds = max(1.0, owned.worker.options.grace_period.total_seconds() / 2)
+    with suppress(TimeoutError):  # the store does not answer: the lease expires by itself
+        async with asyncio.timeout(seconds):
+            await owned.release()
+
+
+async def _split(owned: OwnedLease) -> Exception | None:
+    grace = owned.worker.options.grace_period.total_seconds()
+    try:
+        async with asyncio.timeout_at(owned.trusted_until):
+            await within_grace(split(owned), asked=owned.drain, seconds=grace)
+    except (ConfigurationError, LeaseLost, RangeGone, StoreError, TimeoutError) as error:
+        await _release(owned)
+        return error
+    return None
