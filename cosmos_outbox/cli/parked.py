@@ -95,12 +95,15 @@ async def release(
         outbox = await stack.enter_async_context(opened())
         keys = await outbox.parked_keys()
         parked = await keys.find(key)
-        if data is not None and (first := await keys.first_held(key)) is not None:
+        first = None if data is None else await keys.first_held(key)
+        if data is not None and first is not None:
             _require_named(data, first)
         confirm(f"Send the {counted(parked.held, 'held event')} of {key!r}?", yes=yes)
         bus = await stack.enter_async_context(outbox.service_bus())
         publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
-        released = await (await outbox.parked_keys(publisher=publisher)).release(key, edited=data)
+        released = await (await outbox.parked_keys(publisher=publisher)).release(
+            key, edited=data, event_id=first.event_id if first else ""
+        )
     failure = released.failure
     if as_json:
         print_json({"key": key, "sent": released.sent, "failure": asdict(failure) if failure else None})

@@ -184,7 +184,9 @@ class ParkedKeys:
 
         return await retry_on_conflict(step, self._retry)
 
-    async def release(self, partition_key: str, *, edited: Mapping[str, Any] | None = None) -> Released:
+    async def release(
+        self, partition_key: str, *, edited: Mapping[str, Any] | None = None, event_id: str | None = None
+    ) -> Released:
         """
         Send the held events of a key in order, and those that arrive meanwhile; then hand the key back to the relays.
 
@@ -194,6 +196,7 @@ class ParkedKeys:
             partition_key: the key.
             edited: the payload (`data`) to send in place of that of the first held event. The event keeps its id; what
                 was committed stays in the parked store beside it.
+            event_id: the event that `edited` is for. Another release may have sent it since the caller looked.
 
         Returns:
             What was sent. If the key's next event is refused too, the key stays parked, with the new failure.
@@ -202,16 +205,21 @@ class ParkedKeys:
             KeyNotParked: it is not parked, or holds no event to edit.
             ParkingError: the document of the key or of a held event cannot be read.
             ReleaseTakenOver: a later release or drop of the key began.
+            UsageError: `edited` has no `event_id`, or the first held event is another one; nothing was changed.
             PublishError: the topic did not answer; what was not sent is still held.
         """
         if self._send is None:
             raise UsageError(
                 "A release has to send events: give ParkedKeys a `send`, as `resending(publisher)` returns it."
             )
+        if edited is not None and event_id is None:
+            raise UsageError(
+                "A release with an edited payload names the event that the payload is for: event_id."
+            )
         release = Release(
             self._store, self._scope, partition_key, self._send, retry=self._retry, utcnow=self._utcnow
         )
-        return await release.run(edited)
+        return await release.run(edited, event_id)
 
     async def drop(self, partition_key: str, event_id: str, *, reason: str) -> ParkedEvent:
         """

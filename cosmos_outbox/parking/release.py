@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.errors import KeyNotParked, OutboxError, ReleaseTakenOver
+from cosmos_outbox.errors import KeyNotParked, OutboxError, ReleaseTakenOver, UsageError
 from cosmos_outbox.parking.documents import (
     EventStatus,
     Failure,
@@ -42,8 +42,9 @@ class Sent:
 
 
 # Sends held events in order, where the program that held them would have sent them, and stops at the first that is refused.
-# If it raises an OutboxError, it is unknown what was sent: the same events are sent again, before any later one.
-Send = Callable[[Sequence[ParkedEvent]], Awaitable[Sent]]
+# If it raises an OutboxError, it is unknown what was sent: the same events are sent again, before any later one. It awaits the
+# second argument before each send but the first: that raises ReleaseTakenOver once a later release or drop began.
+Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitable[Sent]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Release:
         self._retry, self._utcnow = retry, utcnow
         self._claim_id = uuid.uuid4().hex
 
-    async def run(self, edited: Mapping[str, Any] | None) -> Released:
+    async def run(self, edited: Mapping[str, Any] | None, event_id: str | None) -> Released:
         """
         Claim the key, empty its queue and hand it back; give the claim up after an error or a cancellation.
 
@@ -90,7 +91,7 @@ class Release:
             OutboxError: as `ParkedKeys.release`.
         """
         try:
-            await self._claim(edited)
+            await self._claim(edited, event_id)
             return await self._empty()
         except BaseException:
             # The error that ended the release matters more; after a crash the next release replaces the claim.
@@ -110,7 +111,7 @@ class Release:
             if due[0].position >= behind:  # all that was there at the beginning of the round is sent
                 rounds, behind = rounds + 1, key.next
             held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
-            result = await self._send([due[place] for place in held])
+            result = await self._send([due[place] for place in held], self._ensure_claimed)
             passed = len(due) if result.refusal is None else held[result.events]
             state = KeyState.CLOSING if rounds > _ROUNDS_BEFORE_CLOSING else KeyState.RELEASING
             await self._take_off(due[:passed], state)
@@ -119,18 +120,31 @@ class Release:
                 failure = await self._stop_at(due[passed], result.refusal)
                 return Released(sent=sent, failure=failure)
 
-    async def _claim(self, edited: Mapping[str, Any] | None) -> None:
+    async def _ensure_claimed(self) -> None:
+        async def step(deadline: Deadline) -> None:
+            self._require_claim(await self._claimed_key(deadline))
+
+        await retry_on_conflict(step, self._retry)
+
+    async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None) -> None:
         """
         Write the release's id, and the payload to send first, before anything is sent: later releases send the same one.
         """
 
         async def step(deadline: Deadline) -> None:
             key = await self._key(deadline)
+            if key.claim == self._claim_id:  # the answer to the first attempt was lost
+                return
             writes = [replace(key, state=KeyState.RELEASING, claim=self._claim_id).write()]
             if edited is not None:
                 first = await first_held(self._store, key, deadline)
                 if first is None:
                     raise KeyNotParked(f"Partition key {self._partition_key!r} holds no event to edit.")
+                if first.event_id != event_id:
+                    raise UsageError(
+                        f"The first held event of {self._partition_key!r} is {first.event_id!r} now, not {event_id!r}: "
+                        "look at the key again, then edit."
+                    )
                 writes.append(first.edited(edited).write())
             await self._commit(key, deadline, *writes)
 
@@ -142,7 +156,7 @@ class Release:
         """
 
         async def step(deadline: Deadline) -> tuple[ParkedKey, Sequence[ParkedEvent]]:
-            key = await self._key(deadline)
+            key = await self._claimed_key(deadline)
             self._require_claim(key)
             return key, await queue_of(self._store, key, deadline)
 
@@ -216,11 +230,20 @@ class Release:
     async def _key(self, deadline: Deadline) -> ParkedKey:
         return await parked_key(self._store, self._scope, self._partition_key, deadline)
 
+    async def _claimed_key(self, deadline: Deadline) -> ParkedKey:
+        try:
+            return await self._key(deadline)
+        except KeyNotParked:  # a later release has handed it back
+            raise self._taken_over() from None
+
     def _require_claim(self, key: ParkedKey) -> None:
         if key.claim != self._claim_id:
-            raise ReleaseTakenOver(
-                f"A later release or drop of partition key {key.partition_key!r} began, so this release stops."
-            )
+            raise self._taken_over()
+
+    def _taken_over(self) -> ReleaseTakenOver:
+        return ReleaseTakenOver(
+            f"A later release or drop of partition key {self._partition_key!r} began, so this release stops."
+        )
 
     async def _change(self, writes: Callable[[ParkedKey], Sequence[Write]]) -> None:
         """
@@ -228,7 +251,7 @@ class Release:
         """
 
         async def step(deadline: Deadline) -> None:
-            key = await self._key(deadline)
+            key = await self._claimed_key(deadline)
             if due := writes(key):
                 await self._commit(key, deadline, *due)
 

@@ -5,7 +5,7 @@ Resend: the held events of a parked key leave as the messages that the relay wou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from cosmos_outbox.documents import StoredEvent, stored_event
@@ -39,7 +39,7 @@ def resending(
         backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
     """
 
-    async def send(held: Sequence[ParkedEvent]) -> Sent:
+    async def send(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
         messages: list[OutboundMessage] = []
         missing: MessageRejected | None = None
         for parked in held:
@@ -54,7 +54,7 @@ def resending(
                     f"Event {parked.event_id!r} in the parked store is no longer an event; drop it."
                 )
             messages.append(message_of(event))
-        sent = await _send_in_order(publisher, messages, backoff or Backoff())
+        sent = await _send_in_order(publisher, messages, backoff or Backoff(), ensure_claimed)
         return sent if sent.refusal else replace(sent, refusal=missing)
 
     return send
@@ -81,16 +81,24 @@ async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions)
     return {**document, "_lsn": parked.event.get("_lsn", 0)}
 
 
-async def _send_in_order(publisher: Publisher, messages: Sequence[OutboundMessage], backoff: Backoff) -> Sent:
+async def _send_in_order(
+    publisher: Publisher,
+    messages: Sequence[OutboundMessage],
+    backoff: Backoff,
+    ensure_claimed: Callable[[], Awaitable[None]],
+) -> Sent:
     """
     Send messages until one is rejected; after a rejection, one at a time.
 
     Raises:
         PublishError: the topic did not answer, several times.
+        ReleaseTakenOver: a later release or drop began; asked before each send but the first, which may wait long.
     """
     sent, attempt, size = 0, 0, len(messages)
     while sent < len(messages):
         chunk = messages[sent : sent + size]
+        if sent or attempt or size == 1:
+            await ensure_claimed()
         try:
             await publisher.publish(_LANE, chunk)
         except PublishError as error:

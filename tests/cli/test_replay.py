@@ -59,7 +59,7 @@ async def parked_ada() -> ParkedKeys:
 async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edited():
     keys = await parked_ada()
     await keys.drop("ada", "ada/1", reason="a test")
-    await keys.release("ada", edited={"action": "Mended"})
+    await keys.release("ada", edited={"action": "Mended"}, event_id="ada/2")
     broker = MemoryBroker()
     result, _ = await replayed(broker, parked=keys)
     assert (3, 1, ()) == (result.sent, result.left_out, result.refused)

@@ -29,9 +29,10 @@ from cosmos_outbox.errors import (
     PublishError,
     StoreError,
     StoreUnavailable,
+    UsageError,
 )
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, ParkedStore, Publisher, Write
 from cosmos_outbox.records import KeyParked, Record
@@ -351,7 +352,7 @@ class Simulation:
     async def _operate(self, operator: Operator) -> None:
         await asyncio.sleep(operator.starts_at)
         keys = self.operator(self.processors[operator.processor], self.session(operator.link))
-        with suppress(TimeoutError, ParkingError, PublishError, StoreError):
+        with suppress(TimeoutError, ParkingError, PublishError, StoreError, UsageError):
             async with asyncio.timeout(operator.lives_for):
                 if operator.act is Act.PARK:
                     await keys.park("b", reason="by hand")
@@ -364,17 +365,23 @@ class Simulation:
         elif operator.act is Act.RELEASE:
             await keys.release(partition_key)
         elif operator.act is Act.EDIT:
-            await keys.release(partition_key, edited=MENDED)
+            await self._edit(keys, partition_key)
         elif operator.act is not Act.PARK and (held := (await keys.show(partition_key)).held):
             event = held[0 if operator.act is Act.DROP_FIRST else -1]
             await keys.drop(partition_key, event.event_id, reason="of no use")
+
+    async def _edit(self, keys: ParkedKeys, partition_key: str) -> Released:
+        first = await keys.first_held(partition_key)
+        if first is None:
+            return await keys.release(partition_key)
+        return await keys.release(partition_key, edited=MENDED, event_id=first.event_id)
 
     async def _clear(self, processor: Processor) -> None:
         keys = self.operator(processor, self.session(Link()))
         for parked in await keys.list():
             released = await keys.release(parked.partition_key)
             while not released.handed_back:
-                released = await keys.release(parked.partition_key, edited=MENDED)
+                released = await self._edit(keys, parked.partition_key)
 
     # the claims
 

@@ -278,7 +278,9 @@ async def test_what_is_parked_and_held_is_told() -> None:
 
 async def test_an_edited_payload_is_sent_under_the_same_id_and_the_committed_one_is_kept() -> None:
     world = await parked()
-    released = await world.operator.release("b", edited={"action": "Renamed", "state": "mended"})
+    released = await world.operator.release(
+        "b", edited={"action": "Renamed", "state": "mended"}, event_id="b/2"
+    )
     assert released.handed_back
     assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
     assert b'{"action":"Renamed","state":"mended"}' == world.broker.accepted[1].body
@@ -336,7 +338,7 @@ async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its
         await world.operator.drop("b", "b/2", reason="malformed")
         await world.operator.release("b")
     else:
-        await world.operator.release("b", edited={"state": "mended"})
+        await world.operator.release("b", edited={"state": "mended"}, event_id="b/2")
     before = world.ids
     await world.worker()(world.page(*(event("b", number) for number in range(1, 6))))
     assert [*before, "b/5"] == world.ids
@@ -440,7 +442,7 @@ async def test_a_release_that_was_killed_is_taken_over_where_it_stopped_with_the
             return answer
 
     killed = ParkedKeys(Dying(world.store), resending(world.broker.publisher(lanes=1)))
-    first = asyncio.create_task(killed.release("b", edited={"state": "mended"}))
+    first = asyncio.create_task(killed.release("b", edited={"state": "mended"}, event_id="b/2"))
     await dies.wait()
     first.cancel()
     await asyncio.sleep(20)
@@ -582,7 +584,7 @@ async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
     await world.relay(world.page(*(event("b", number) for number in range(1, 4))))
     await world.relay(world.page(event("b", 4)))
     assert ["b/2", "b/3", "b/4"] == await world.held("b")
-    await world.operator.release("b", edited={"state": "mended"})
+    await world.operator.release("b", edited={"state": "mended"}, event_id="b/2")
     await world.relay(world.page(event("b", 5)))
     assert [f"b/{number}" for number in range(1, 6)] == world.ids
     assert () == await world.operator.list()
@@ -611,7 +613,7 @@ async def test_a_key_whose_events_are_all_dropped_is_handed_back_by_a_release() 
     for event_id in ("b/2", "b/3"):
         await world.operator.drop("b", event_id, reason="of no use")
     with pytest.raises(KeyNotParked, match="no event to edit"):
-        await world.operator.release("b", edited={})
+        await world.operator.release("b", edited={}, event_id="b/2")
     released = await world.operator.release("b")
     assert (0, True) == (released.sent, released.handed_back)
     await world.relay(world.page(event("b", 4)))
@@ -710,7 +712,7 @@ async def test_a_release_whose_list_is_behind_waits_for_what_it_lacks() -> None:
     await relay(batch(event("b", 4)))
     broker.rejects = lambda message: False
     operator = ParkedKeys(Session(service, Link(behind=0.5)), resending(broker.publisher()))
-    released = await operator.release("b", edited={"state": "mended"})
+    released = await operator.release("b", edited={"state": "mended"}, event_id="b/2")
     assert 3 == released.sent
     assert asyncio.get_running_loop().time() >= 10.5
     assert ["b/2", "b/3", "b/4"] == [message.message_id for message in broker.accepted]

@@ -19,6 +19,7 @@ from cosmos_outbox.errors import (
     ParkingFull,
     ReleaseTakenOver,
     StoreUnavailable,
+    UsageError,
 )
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.documents import NO_ETAG, KeyState, held_id
@@ -28,6 +29,7 @@ from cosmos_outbox.records import EventsHeld, KeyParked
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
+from cosmos_outbox.retries import Backoff
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
 from tests.unit.relay.factories import batch, event
@@ -93,7 +95,7 @@ async def test_a_failure_is_over_once_its_event_is_sent_whatever_becomes_of_the_
 async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_release() -> None:
     world = await parked()
     await world.operator.drop("b", "b/2", reason="of no use")
-    await world.operator.release("b", edited={"state": "mended"})
+    await world.operator.release("b", edited={"state": "mended"}, event_id="b/3")
     world.reject("b/5")
     await world.relay(world.page(event("b", 5), event("b", 6)))
     world.reject()
@@ -143,9 +145,9 @@ async def test_a_held_event_that_cannot_be_read_ends_a_release_by_its_name_and_i
 async def test_an_event_that_is_edited_twice_keeps_the_payload_that_was_committed() -> None:
     world = await parked(later=0)
     world.broker.rejects = lambda message: b"right" not in message.body
-    first = await world.operator.release("b", edited={"state": "wrong"})
+    first = await world.operator.release("b", edited={"state": "wrong"}, event_id="b/2")
     assert not first.handed_back
-    await world.operator.release("b", edited={"state": "right"})
+    await world.operator.release("b", edited={"state": "right"}, event_id="b/2")
     record = (await world.store.read("event.b/2", place("b")))["original"]
     assert event("b", 2)["data"] == record
 
@@ -315,3 +317,57 @@ async def test_events_behind_a_rejected_one_may_be_in_another_topic_although_the
     await keys.release("k")
     assert ["k/1", "k/3"] == [message.message_id for message in brokers["a"].accepted]
     assert ["k/2"] == [message.message_id for message in brokers["b"].accepted]
+
+
+SLOW = Backoff(initial_seconds=8, maximum_seconds=8)
+
+
+async def test_a_payload_is_sent_as_the_event_that_it_was_written_for_and_as_no_other() -> None:
+    world = await parked(later=198)
+    world.reject()
+    world.broker.latency_seconds = 1.0
+    other = ParkedKeys(world.counted, resending(world.broker.publisher(lanes=1), backoff=SLOW))
+    under_way = asyncio.create_task(other.release("b"))
+    first = await world.operator.first_held("b")
+    assert first is not None
+    await asyncio.sleep(2.5)
+    with pytest.raises(UsageError, match="is 'b/101' now, not 'b/2'"):
+        await world.operator.release("b", edited={**first.data, "mended": True}, event_id=first.event_id)
+    assert 199 == (await under_way).sent
+    assert [] == [message.message_id for message in world.broker.accepted if b"mended" in message.body]
+
+
+async def test_a_payload_without_the_id_of_its_event_is_refused() -> None:
+    world = await parked()
+    with pytest.raises(UsageError, match="event_id"):
+        await world.operator.release("b", edited={"state": "mended"})
+
+
+async def test_a_release_that_waited_while_its_event_was_dropped_sends_it_no_more() -> None:
+    world = await parked(later=2)
+    world.reject()
+    world.broker.down = True
+    other = ParkedKeys(world.counted, resending(world.broker.publisher(lanes=1), backoff=SLOW))
+    waiting = asyncio.create_task(other.release("b"))
+    await asyncio.sleep(0.5)
+    world.broker.down = False
+    await world.operator.drop("b", "b/2", reason="must never be sent")
+    assert (await world.operator.release("b")).handed_back
+    await world.relay(world.page(event("b", 5)))
+    with pytest.raises(ReleaseTakenOver):
+        await waiting
+    assert ["b/1", "b/3", "b/4", "b/5"] == world.ids
+
+
+async def test_a_release_that_sends_one_by_one_ends_with_the_next_drop() -> None:
+    world = await parked(later=90)
+    world.reject("b/90")
+    world.broker.latency_seconds = 1.0
+    under_way = asyncio.create_task(world.operator.release("b"))
+    await asyncio.sleep(7)
+    await world.operator.drop("b", "b/50", reason="must never be sent")
+    sent = len(world.ids)
+    with pytest.raises(ReleaseTakenOver):
+        await under_way
+    assert len(world.ids) <= sent + 1
+    assert "b/50" not in world.ids

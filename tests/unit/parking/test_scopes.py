@@ -262,7 +262,7 @@ async def test_a_reference_is_sent_with_the_payload_that_an_operator_gives_it() 
     world = World()
     world.reject("b/2")
     await world.relay(world.page(event("b", 2, size=2_050_000)))
-    assert (await world.operator.release("b", edited={"state": "mended"})).handed_back
+    assert (await world.operator.release("b", edited={"state": "mended"}, event_id="b/2")).handed_back
     assert b'{"state":"mended"}' == world.broker.accepted[-1].body
     (record,) = await world.operator.records("b")
     assert "b/2" == record.event_id
