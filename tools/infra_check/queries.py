@@ -59,16 +59,16 @@ _REASONS = {"ContainerBackOff", "ContainerCrashing", "ContainerTerminated", "Pro
 _OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 
 
-def problems(directory: Path, instrumentation: Path, metrics: AbstractSet[str]) -> list[str]:
+def problems(directory: Path, records: Path, metrics: AbstractSet[str]) -> list[str]:
     """
     Return one line a mistake in any query of a directory.
 
     Args:
         directory: with the queries.
-        instrumentation: the source of what is logged.
+        records: the source of the records, which the log calls events.
         metrics: the names of what is measured, as Prometheus spells them.
     """
-    events = logged_events(instrumentation)
+    events = logged_events(records)
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(directory.glob("*.kql"))}
     return [
         f"{name}.kql: {problem}"
@@ -125,11 +125,11 @@ def judge(query: str, events: dict[str, set[str]], metrics: AbstractSet[str]) ->
             yield f"{event} has no field {name!r}"
 
 
-def logged_events(instrumentation: Path) -> dict[str, set[str]]:
+def logged_events(records: Path) -> dict[str, set[str]]:
     """
-    Return the records of the instrumentation module, which are what the log calls events, with their fields.
+    Return the records of the library, which the log calls events, with their fields.
     """
-    tree = ast.parse(instrumentation.read_text(encoding="utf-8"))
+    tree = ast.parse(records.read_text(encoding="utf-8"))
     return {
         node.name: {
             statement.target.id
