@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.documents import stored_event
 from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
 from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.parking.documents import ParkedEvent
@@ -24,7 +24,6 @@ def resending(
     publisher: Publisher,
     *,
     events: Store | None = None,
-    message_of: Callable[[StoredEvent], OutboundMessage] = message_of,
     retry: RetryOptions | None = None,
     backoff: Backoff | None = None,
 ) -> Send:
@@ -34,7 +33,6 @@ def resending(
     Args:
         publisher: the topic.
         events: the container of the events; only needed for an event that was parked as a reference.
-        message_of: the message of an event; must be the one that the relays use.
         retry: for how long an event is read from its container. Defaults to 10 s.
         backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
     """

@@ -23,7 +23,6 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import NO_ETAG, EventStatus, KeyState, held_id
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
@@ -597,15 +596,6 @@ async def test_messages_of_a_release_are_those_that_the_relay_would_have_sent() 
     direct = MemoryBroker()
     await Relay(direct.publisher())(batch(*(event("b", number) for number in range(1, 5))))
     assert direct.accepted == world.broker.accepted
-
-
-async def test_a_release_can_be_given_the_messages_that_the_relays_make() -> None:
-    world = await parked(later=0)
-    world.reject()
-    made = OutboundMessage(message_id="m", session_id="s", subject="t", body=b"", properties={})
-    operator = ParkedKeys(world.store, resending(world.broker.publisher(), message_of=lambda stored: made))
-    await operator.release("b")
-    assert made == world.broker.accepted[-1]
 
 
 async def test_a_key_whose_events_are_all_dropped_is_handed_back_by_a_release() -> None:
