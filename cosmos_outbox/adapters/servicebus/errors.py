@@ -26,20 +26,6 @@ _MEANING: dict[type[Exception], type[PublishError]] = {
     sdk.ServiceBusServerBusyError: BrokerUnavailable,
 }
 
-# A sender never gets these; if the SDK changes that, they count as passing faults, which loses nothing.
-FOR_RECEIVERS: frozenset[type[Exception]] = frozenset(
-    {
-        sdk.AutoLockRenewFailed,
-        sdk.AutoLockRenewTimeout,
-        sdk.MessageAlreadySettled,
-        sdk.MessageLockLostError,
-        sdk.MessageNotFoundError,
-        sdk.MessagingEntityAlreadyExistsError,
-        sdk.SessionCannotBeLockedError,
-        sdk.SessionLockLostError,
-    }
-)
-
 # Conditions that blame the message or its batch, and for which the SDK has no class.
 _REJECTIONS = frozenset(
     {
