@@ -61,9 +61,9 @@ async def relay(
     name: str = "worker",
 ) -> None:
     """
-    Run the relay as `worker.bootstrap` puts it together, until `stop` is set; nothing is sent before `gate` is.
+    Run the relay as `service.assembly` puts it together, until `stop` is set; nothing is sent before `gate` is.
 
-    Logs, vitals, metrics, spans, the parked store, retention, the guard over times to live and the watch are all there.
+    Logs, health, metrics, spans, the parked store, retention and the polls of lag and parked keys are all there.
     """
 
     def count(record: Record) -> None:
@@ -71,7 +71,7 @@ async def relay(
             accepted(record.messages)
 
     def notify(record: Record) -> None:
-        for hook in (log_hook, vitals, telemetry.instruments, count):
+        for hook in (log_hook, health, telemetry.instruments, count):
             hook(record)
 
     async with AsyncExitStack() as stack:
@@ -88,7 +88,7 @@ async def relay(
         feed = CosmosChangeFeed(container, account_host=account_host(client))
         lease_store = CosmosLeases(database.get_container_client(leases))
         parked = await open_parked(client, DATABASE, PARKED)
-        vitals = HealthState(
+        health = HealthState(
             Identity(instance=name, processor=PROCESSOR, container=data, topic=topic),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(minutes=1),
@@ -120,8 +120,8 @@ async def relay(
                 leases=lease_store,
                 parked=parked,
                 every=WATCH_EVERY,
-                health=vitals,
-                observe=lambda: setattr(telemetry.instruments, "observed", vitals.snapshot()),
+                health=health,
+                observe=lambda: setattr(telemetry.instruments, "observed", health.snapshot()),
                 notify=notify,
             )
         )
