@@ -38,12 +38,12 @@ def main() -> int:
     """
     with tempfile.TemporaryDirectory() as scratch:
         rendered = Path(scratch)
-        k8s_found = told(lambda: _manifests(rendered))
+        k8s_found = reported(lambda: _manifests(rendered))
         report = {
-            "bicep_errors": told(_bicep),
-            "checkov_failed": told(lambda: _scanned(rendered)),
-            "policy_failed": sum(told(check) for check in _policies()),
-            "compose_ok": not told(_compose),
+            "bicep_errors": reported(_bicep),
+            "checkov_failed": reported(lambda: _scanned(rendered)),
+            "policy_failed": sum(reported(check) for check in _policies()),
+            "compose_ok": not reported(_compose),
             "k8s_ok": not k8s_found,
             "dashboards_ok": _dashboards(),
         }
@@ -93,7 +93,7 @@ def _manifests(scratch: Path) -> Findings:
 def _dashboards() -> bool | None:
     telemetry = [ROOT / "cosmos_outbox/service/telemetry.py"]
     measured = dashboards.metrics_of(telemetry)
-    asked = told(lambda: queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/records.py", measured))
+    asked = reported(lambda: queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/records.py", measured))
     drawn = dashboards.problems(INFRA / "observability", telemetry)
     if drawn is None:
         sys.stdout.write("NOT VERIFIED: there is no dashboard and no alert rule yet\n")
@@ -105,10 +105,10 @@ def _dashboards() -> bool | None:
         )
     rules, tests = (INFRA / f"observability/alerts.{kind}" for kind in ("yaml", "test.yaml"))
     untested = dashboards.untested(rules.read_text(encoding="utf-8"), tests.read_text(encoding="utf-8"))
-    return not (asked + told(lambda: [*drawn, *untested, *(ruled or [])]))
+    return not (asked + reported(lambda: [*drawn, *untested, *(ruled or [])]))
 
 
-def told(check: Callable[[], Findings]) -> int:
+def reported(check: Callable[[], Findings]) -> int:
     """
     Print what a check finds; what it cannot go on from is a finding, too, since the JSON has to come whatever there is.
     """

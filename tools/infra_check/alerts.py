@@ -32,7 +32,7 @@ _ANY_ROW = {
     "threshold": 0,
     "failingPeriods": {"numberOfEvaluationPeriods": 1, "minFailingPeriodsToAlert": 1},
 }
-# Whose rows are told of one by one, and by which column.
+# Alerts that fire for each row by itself, and the column that names the row.
 _EACH_OF = {"alarms": "alarm"}
 # The tables of Container Apps, each filled by the category of logs that has its name.
 _CATEGORIES = {"ContainerAppConsoleLogs", "ContainerAppSystemLogs"}
@@ -40,7 +40,7 @@ _CATEGORIES = {"ContainerAppConsoleLogs", "ContainerAppSystemLogs"}
 _KNOWN = _CATEGORIES | {"allLogs", "ControlPlaneRequests", "Requests", "OperationalLogs", "AllMetrics"}
 
 
-def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
+def problems_are_reported(templates: Sequence[Template]) -> Iterator[str]:
     """
     Each way in which the platform or the worker reports trouble has an alert, and the alert has a receiver.
     """
@@ -53,9 +53,9 @@ def troubles_are_told(templates: Sequence[Template]) -> Iterator[str]:
         and [one["emailAddress"] for one in group.at("properties", "emailReceivers")] == ["operator"]
     ]
     for alert in [*made.of_type(_ON_METRICS), *made.of_type(_ON_LOGS)]:
-        told = alert.at("properties", "actions")
-        told = told.get("actionGroups") if isinstance(told, dict) else [one["actionGroupId"] for one in told]
-        if told != people or not people or alert.at("properties", "enabled") is not True:
+        to = alert.at("properties", "actions")
+        to = to.get("actionGroups") if isinstance(to, dict) else [one["actionGroupId"] for one in to]
+        if to != people or not people or alert.at("properties", "enabled") is not True:
             yield f"{alert.place} {alert.name} has no receiver"
         window = alert.at("properties", "windowSize")
         reach = alert.at("properties", "overrideQueryTimeRange") or window
@@ -118,17 +118,17 @@ def queries_are_asked(templates: Sequence[Template]) -> Iterator[str]:
                 yield f"on {platform} the alert {name} asks {wrong}, not {'its own' if name in expected else 'nothing'}"
 
 
-def alarms_are_told_one_by_one(templates: Sequence[Template]) -> Iterator[str]:
+def alarms_are_reported_one_by_one(templates: Sequence[Template]) -> Iterator[str]:
     """
-    An alert whose rows are different troubles fires for each of them: one that has fired is silent until it has ended.
+    An alert whose rows are different problems fires for each of them: one that has fired is silent until it has ended.
     """
     for alert in deploy(templates).of_type(_ON_LOGS):
         (rule,) = alert.at("properties", "criteria", "allOf")
         by = _EACH_OF.get(alert.at("properties", "displayName"))
-        told = [(each["name"], each["operator"], each["values"]) for each in rule["dimensions"]]
-        if told != ([(by, "Include", ["*"])] if by else []):
-            yield f"{alert.place} {alert.name} tells one by one of {told}, not of each {by}"
-        # Only texts can be told apart so.
+        split_by = [(each["name"], each["operator"], each["values"]) for each in rule["dimensions"]]
+        if split_by != ([(by, "Include", ["*"])] if by else []):
+            yield f"{alert.place} {alert.name} is split by {split_by}, not by each {by}"
+        # An alert can be split by texts only.
         if by and not re.search(rf"\bby\s+{by}\s*=\s*tostring\(", rule["query"]):
             yield f"{alert.place} {alert.name} has no text {by} in its rows"
 

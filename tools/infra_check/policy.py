@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tools.infra_check.alerts import (
-    alarms_are_told_one_by_one,
+    alarms_are_reported_one_by_one,
     logs_arrive,
     platform_alerts_ask_what_matters,
+    problems_are_reported,
     queries_are_asked,
-    troubles_are_told,
 )
 from tools.infra_check.apps import (
     APPS,
@@ -261,10 +261,10 @@ POLICIES: tuple[Policy, ...] = (
     apps_are_probed_where_they_listen,
     running_images_stay,
     worker_stays_up,
-    troubles_are_told,
+    problems_are_reported,
     platform_alerts_ask_what_matters,
     queries_are_asked,
-    alarms_are_told_one_by_one,
+    alarms_are_reported_one_by_one,
     logs_arrive,
     resources_are_tagged,
     resources_are_where_they_are_wanted,

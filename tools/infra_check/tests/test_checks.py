@@ -25,7 +25,7 @@ from tools.infra_check import (
     schema,
     tools,
 )
-from tools.infra_check.__main__ import told
+from tools.infra_check.__main__ import reported
 from tools.infra_check.tests.planting import as_they_are, planted, swapped
 from tools.infra_check.variables import default_of, required_by, variables_of
 
@@ -314,7 +314,7 @@ def test_an_app_or_a_parameter_that_azd_would_mistake_for_another_is_found():
 
 
 def test_what_a_check_cannot_go_on_from_is_a_finding_and_not_the_end(capsys: pytest.CaptureFixture[str]):
-    assert 1 == told(lambda: iter([str(1 // 0)]))
+    assert 1 == reported(lambda: iter([str(1 // 0)]))
     assert "cannot be checked any further: ZeroDivisionError" in capsys.readouterr().out
 
 
