@@ -1,4 +1,4 @@
-// What somebody should be told about. Platform metrics first; then what the worker logs about itself.
+// What an operator has to know. Platform metrics first; then what the worker logs about itself.
 param location string
 param tags object
 param token string
@@ -13,7 +13,7 @@ param watchWorkerApp bool
 var metricAlerts = [
   {
     name: 'dead-letters'
-    description: 'A subscriber gave up on messages: look at the dead-letter queue of the subscription.'
+    description: 'A subscriber gave up on messages: check the dead-letter queue of the subscription.'
     target: serviceBusNamespaceId
     namespace: 'Microsoft.ServiceBus/namespaces'
     metric: 'DeadletteredMessages'
@@ -53,7 +53,7 @@ var metricAlerts = [
   {
     name: 'cosmos-throttled'
     // Some are healthy and cost a retry. This is one each second all the time; raise it with the load.
-    description: 'Cosmos DB goes on refusing requests (429): raise the throughput, or look for a hot partition.'
+    description: 'Cosmos DB goes on refusing requests (429): raise the throughput, or find the hot partition.'
     target: cosmosAccountId
     namespace: 'Microsoft.DocumentDB/databaseAccounts'
     metric: 'TotalRequests'
@@ -80,13 +80,13 @@ var metricAlerts = [
   }
 ]
 
-// `reach`: how far back a query looks. What is logged once is looked for in two rounds, as it may arrive minutes late.
-// `eachOf`: a column whose values are told of one by one. An alert that has fired is silent until it has ended, so of two
-// alarms the second would wake nobody.
+// `reach`: how far back a query reads. What is logged once is queried in two rounds, as it may arrive minutes late.
+// `eachOf`: a column whose values are alerted one by one. An alert that has fired is silent until it has ended, so the second
+// of two alarms would alert no one.
 var logAlerts = [
   {
     name: 'alarms'
-    description: 'A worker raised an alarm, which somebody has to see to: its log has the record of this name.'
+    description: 'A worker raised an alarm, and an operator has to act: its log has the record of this name.'
     query: loadTextContent('../queries/alarms.kql')
     measured: true
     severity: 1
@@ -122,7 +122,7 @@ var logAlerts = [
   }
   {
     name: 'parked-keys'
-    description: 'Partition keys are parked: look at them with `cosmos-outbox parked list`.'
+    description: 'Partition keys are parked: `cosmos-outbox parked list` shows them.'
     query: loadTextContent('../queries/parked-keys.kql')
     measured: true
     severity: 1
@@ -131,7 +131,7 @@ var logAlerts = [
   }
   {
     name: 'watch-failing'
-    description: 'A worker cannot look at what waits or is parked, so alerts on that may have ended. Its log has WatchFailed.'
+    description: 'A worker cannot measure what waits or is parked, so alerts on that may have ended. Its log has WatchFailed.'
     query: loadTextContent('../queries/watch-failing.kql')
     measured: true
     severity: 2
