@@ -229,9 +229,8 @@ class StoreUnavailable(StoreError):
 
 class CommitOutcomeUnknown(StoreError):
     """
-    The answer to a commit was lost and its outcome could not be found out; commit the same unit of work again soon.
-
-    After a minute, or without an event in the commit, it may stay unknown: roll back, read the entities anew and decide.
+    The answer to a commit was lost and its outcome could not be found out. Commit the same unit of work again within a minute;
+    later, or if the commit has no event, roll back, read the entities anew and decide.
     """
 
 

@@ -102,9 +102,14 @@ async def running_worker(
         running = asyncio.create_task(worker.run())
         try:
             yield worker
-        finally:
+        except BaseException:
             worker.drain()
-            await running
+            (ended_by,) = await asyncio.gather(running, return_exceptions=True)
+            if ended_by is not None:  # the error of the block matters more
+                _logger.exception("worker.failed", exc_info=ended_by)
+            raise
+        worker.drain()
+        await running
 
 
 @asynccontextmanager

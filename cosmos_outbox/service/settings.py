@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from math import nan
 from typing import Annotated, Any, Literal
 
@@ -340,7 +341,7 @@ def load(*, for_command: bool = False) -> Settings:
     given_or_default = {
         name: os.environ.get(_variable(name)) or field.get_default() for name, field in fields
     }
-    errors += contradictions(given_or_default, invalid=invalid)
+    errors += (_shared if for_command else partial(contradictions, invalid=invalid))(given_or_default)
     if errors or settings is None:
         raise ConfigurationError("\n".join(sorted(errors)))
     return settings
@@ -391,9 +392,13 @@ def contradictions(values: Mapping[str, Any], *, invalid: Collection[str] = ()) 
             )
         except ConfigurationError as error:
             errors.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
+    return errors + _shared(values)
+
+
+def _shared(values: Mapping[str, Any]) -> list[str]:
     containers = ("cosmos_container", "lease_container", "parked_container")
     named = {_variable(name): values[name] for name in containers if isinstance(values[name], str)}
-    return errors + shared_containers(named)
+    return shared_containers(named)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

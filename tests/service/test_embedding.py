@@ -71,6 +71,22 @@ async def run_until_it_has_ended(settings: Settings) -> None:
         await until(lambda: any("nowhere" in reason for reason in worker.snapshot().unready))
 
 
+async def test_the_error_of_the_program_comes_before_that_of_a_worker_that_failed_beside_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with opened_site() as site:
+        settings = settings_of(site, monkeypatch, OUTBOX_LEASE_CONTAINER="nowhere")
+        with pytest.raises(LookupError, match="of the program"):
+            await fail_beside_a_failed_worker(settings)
+    assert "worker.failed" in caplog.messages
+
+
+async def fail_beside_a_failed_worker(settings: Settings) -> None:
+    async with running_worker(settings) as worker:
+        await until(lambda: any("nowhere" in reason for reason in worker.snapshot().unready))
+        raise LookupError("of the program")
+
+
 async def test_settings_that_contradict_each_other_are_refused_before_anything_is_opened():
     wrong = Settings(
         cosmos_connection_string="AccountEndpoint=http://127.0.0.1:1/;AccountKey=a2V5;",

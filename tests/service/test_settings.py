@@ -334,3 +334,15 @@ def test_changes_may_take_two_fifths_of_the_memory_and_entities_none_of_it(envir
     assert 400 * 1024 * 1024 == options.memory_bytes
     assert options.wanted is not None
     assert [False, True] == [options.wanted({"type": kind, "data": {}}) for kind in ("note", "domainEvent")]
+
+
+def test_a_command_runs_although_the_times_of_a_worker_contradict_each_other(environment):
+    environment(**COMPLETE, OUTBOX_LEASE_EXPIRATION_SECONDS="30", OUTBOX_EVENT_TTL_SECONDS="86400")
+    assert 2 == len(mistakes())
+    assert 30 == load(for_command=True).lease_expiration_seconds
+
+
+def test_a_command_is_refused_one_container_for_two_purposes_too(environment):
+    environment(**COMPLETE | {"OUTBOX_LEASE_CONTAINER": COMPLETE["OUTBOX_COSMOS_CONTAINER"]})
+    with pytest.raises(ConfigurationError, match="OUTBOX_LEASE_CONTAINER"):
+        load(for_command=True)
