@@ -57,7 +57,6 @@ class DomainEvent(BaseModel):
                 f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
                 f"{_MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
             )
-        _register(cls)
 
     def payload(self) -> dict[str, Any]:
         """
@@ -65,19 +64,3 @@ class DomainEvent(BaseModel):
         """
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
-
-
-_types: dict[str, type[DomainEvent]] = {}
-
-
-def _register(event_type: type[DomainEvent]) -> None:
-    known = _types.setdefault(event_type.action, event_type)
-    if _qualified_name(known) != _qualified_name(event_type):
-        raise TypeError(
-            f"Two event types are named {event_type.action!r}: {_qualified_name(known)} and "
-            f"{_qualified_name(event_type)}. Give one of them another `action`."
-        )
-
-
-def _qualified_name(event_type: type[DomainEvent]) -> str:
-    return f"{event_type.__module__}.{event_type.__qualname__}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import warnings
 from datetime import UTC, datetime, timedelta
 
@@ -65,11 +66,17 @@ def test_a_subclass_does_not_inherit_the_name():
     assert ("SeatFreedEarly", 3) == (SeatFreedEarly.action, SeatFreedEarly.schema_version)
 
 
-def test_two_types_of_one_name_are_refused_with_both_named():
-    with pytest.raises(TypeError, match=r"seat\.freed.*SeatFreed.*OtherSeatFreed"):
+def test_a_program_that_is_run_and_imported_defines_its_events_twice():
+    program = """
+        from cosmos_outbox import DomainEvent
 
-        class OtherSeatFreed(DomainEvent):
-            action = "seat.freed"
+        class Pinged(DomainEvent):
+            pass
+    """
+    for name in ("__main__", "main"):
+        module = {"__name__": name}
+        exec(textwrap.dedent(program), module)  # noqa: S102 - what `python main.py` and `uvicorn main:app` do
+        assert "Pinged" == module["Pinged"]().payload()["action"]
 
 
 @pytest.mark.parametrize(
