@@ -23,7 +23,7 @@ UNKNOWN_ETAG = '"unknown"'
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEvents:
     """
-    The events that a commit writes, and the ids of the recorded ones that it settles (a Created event settles them all).
+    The events that a commit writes, and the ids of the recorded ones that it settles (also those that creation implies).
     """
 
     events: tuple[DomainEvent, ...] = ()
@@ -49,8 +49,8 @@ class Entity(BaseModel):
     Base of all entities: a pydantic model whose methods change its state and call `self.record(SomeEvent(...))`.
 
     Subclasses set `entity_type` (the stored `type`) and may override `partition_key` (default: the id) and `created_event`:
-    a new entity then raises that event alone, with the state it has at commit, followed by what it recorded if it is
-    marked as deleted by then.
+    a new entity then raises that event first, with the state it has at commit, followed by what it recorded, except
+    events whose type says `implied_by_creation`.
     """
 
     model_config = ConfigDict(
@@ -156,7 +156,7 @@ class Entity(BaseModel):
 
     def created_event(self) -> DomainEvent | None:
         """
-        Return the event that carries a new entity's whole state, or None to raise only what was recorded.
+        Return the event that carries a new entity's whole state, raised before what was recorded; None to raise none.
         """
         return None
 
@@ -202,8 +202,7 @@ class Entity(BaseModel):
                 update={"id": progress.created.id, "created_at": progress.created.created_at}
             )
         progress.created = created
-        # With only the creation published, consumers would go on believing that it exists.
-        followed_by = progress.recorded if is_deleted(self) else ()
+        followed_by = (event for event in progress.recorded if not event.implied_by_creation)
         return CommitEvents(events=(created, *followed_by), settled=settled)
 
     def mark_committed(

@@ -14,7 +14,7 @@ from cosmos_outbox.domain.identifiers import new_id
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 _MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
-_RESERVED = frozenset({"action", "schema_version", "ttl", "coalesce"})
+_RESERVED = frozenset({"action", "schema_version", "ttl", "coalesce", "implied_by_creation"})
 
 
 class DomainEvent(BaseModel):
@@ -29,6 +29,8 @@ class DomainEvent(BaseModel):
     schema_version  the version of the payload's shape; default: 1.
     ttl             how long the stored event lives; default: 10 days.
     coalesce        True: a later event of the same action replaces the earlier one inside one commit.
+    implied_by_creation
+                    True: the created event of a new entity tells it, so the commit that creates the entity omits it.
     """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
@@ -37,6 +39,7 @@ class DomainEvent(BaseModel):
     schema_version: ClassVar[int] = 1
     ttl: ClassVar[timedelta] = DEFAULT_EVENT_TTL
     coalesce: ClassVar[bool] = False
+    implied_by_creation: ClassVar[bool] = False
 
     id: str = Field(default_factory=new_id)
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))

@@ -62,7 +62,15 @@ class ContactCreatedEvent(ContactEvent):
     company: Company
 
 
-class ContactNameUpdatedEvent(ContactEvent):
+class ContactUpdatedEvent(ContactEvent):
+    """
+    A part of a contact changed; the event of a new contact tells it with all the rest.
+    """
+
+    implied_by_creation = True
+
+
+class ContactNameUpdatedEvent(ContactUpdatedEvent):
     """
     A contact is called differently.
     """
@@ -70,7 +78,7 @@ class ContactNameUpdatedEvent(ContactEvent):
     name: Name
 
 
-class ContactDescriptionUpdatedEvent(ContactEvent):
+class ContactDescriptionUpdatedEvent(ContactUpdatedEvent):
     """
     A contact is described differently.
     """
@@ -78,7 +86,7 @@ class ContactDescriptionUpdatedEvent(ContactEvent):
     description: str
 
 
-class ContactEmailUpdatedEvent(ContactEvent):
+class ContactEmailUpdatedEvent(ContactUpdatedEvent):
     """
     A contact has another e-mail address, or none any more.
     """
@@ -86,7 +94,7 @@ class ContactEmailUpdatedEvent(ContactEvent):
     email: str | None
 
 
-class ContactCompanyUpdatedEvent(ContactEvent):
+class ContactCompanyUpdatedEvent(ContactUpdatedEvent):
     """
     A contact works for another company or at another address.
     """

@@ -20,15 +20,22 @@ class NoteWritten(NoteEvent):
 
 
 class NoteChanged(NoteEvent):
+    implied_by_creation = True
     text: str
 
 
 class NoteTagged(NoteEvent):
     coalesce = True
+    implied_by_creation = True
     tag: str
 
 
+class NoteFiled(NoteEvent):
+    folder: str
+
+
 class NoteGlanced(NoteEvent):
+    implied_by_creation = True
     ttl = timedelta(seconds=5)
 
 
@@ -51,6 +58,9 @@ class Note(Entity):
     def tag_as(self, tag: str) -> None:
         self.tag = tag
         self.record(NoteTagged(note_id=self.id, tag=tag))
+
+    def file_as(self, folder: str) -> None:
+        self.record(NoteFiled(note_id=self.id, folder=folder))
 
     def glance(self) -> None:
         self.record(NoteGlanced(note_id=self.id))

@@ -16,7 +16,7 @@ def committed(note: Note, version: int = 1) -> Note:
     return note
 
 
-def test_a_new_entity_raises_only_its_created_event_with_the_state_it_has_at_last():
+def test_a_created_event_has_the_state_at_last_and_stands_for_the_events_that_creation_implies():
     note = Note(text="first")
     note.change("second")
     note.tag_as("x")
@@ -24,14 +24,22 @@ def test_a_new_entity_raises_only_its_created_event_with_the_state_it_has_at_las
     assert [("NoteWritten", "second")] == [(event.action, event.text) for event in note.events]
 
 
-def test_a_new_entity_that_is_deleted_by_then_says_so_after_its_created_event():
+def test_a_new_entity_raises_what_it_recorded_after_its_created_event():
     note = Note(text="first")
+    note.file_as("f")
     note.change("second")
     note.delete()
-    assert ["NoteWritten", "NoteChanged", "NoteDeleted"] == [event.action for event in note.events]
 
-    note.deleted = False
-    assert ["NoteWritten"] == [event.action for event in note.events]
+    assert [("NoteWritten", "second"), ("NoteFiled", None), ("NoteDeleted", None)] == [
+        (event.action, getattr(event, "text", None)) for event in note.events
+    ]
+
+
+def test_an_event_that_creation_implies_is_raised_by_an_entity_that_is_stored():
+    note = committed(Note())
+    note.change("x")
+
+    assert ["NoteChanged"] == [event.action for event in note.events]
 
 
 def test_the_created_event_keeps_its_id_and_time_however_often_it_is_asked_for():

@@ -88,7 +88,7 @@ def test_a_type_that_could_not_be_stored_or_read_is_refused_where_it_is_defined(
         type("Impossible", (DomainEvent,), {**wrong, "__module__": __name__})
 
 
-@pytest.mark.parametrize("name", ["action", "ttl", "coalesce", "schema_version"])
+@pytest.mark.parametrize("name", ["action", "ttl", "coalesce", "schema_version", "implied_by_creation"])
 def test_a_field_that_would_hide_what_is_said_of_the_type_is_refused(name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic warns of it too

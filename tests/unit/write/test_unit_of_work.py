@@ -31,6 +31,7 @@ from tests.support.notes import (
     NoteChanged,
     NoteDeleted,
     NoteEvent,
+    NoteFiled,
     NoteTagged,
     actions,
     events,
@@ -203,6 +204,23 @@ async def test_handlers_run_before_the_save_sync_or_async_and_add_documents_to_t
     assert ["NoteWritten", "NoteChanged", "NoteTagged"] == actions(container)
     assert ["x"] == [document["data"]["text"] for document in stored(container, "line")]
     assert 1 == len({document["_lsn"] for document in container.documents()} - {1})
+
+
+async def test_what_a_new_entity_recorded_is_handled_and_committed_after_its_creation(
+    container: MemoryContainer,
+):
+    outbox = Outbox(container)
+
+    def add_line(event: NoteFiled, uow: UnitOfWork) -> None:
+        uow.repository(Line).create(Line(book=event.note_id, text=event.folder))
+
+    outbox.on(NoteFiled, add_line)
+    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
+        uow.notes.create(Note()).file_as("f")
+        await uow.commit()
+
+    assert ["NoteWritten", "NoteFiled"] == actions(container)
+    assert ["f"] == [document["data"]["text"] for document in stored(container, "line")]
 
 
 async def test_handlers_of_a_base_type_see_all_its_events_and_those_raised_by_handlers(

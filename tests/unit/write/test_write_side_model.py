@@ -49,6 +49,7 @@ from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, NoteEvent, NoteTagged, Remark
 
 BOOK = "book"
+IMPLIED = ("NoteChanged", "NoteTagged")
 F = CommitFault
 
 
@@ -114,7 +115,7 @@ class Held:
         if self.base is not None or isinstance(self.entity, Line):
             return list(self.recorded)
         created = (None, "NoteWritten", self.entity.text)
-        return [created, *self.recorded] if self.entity.deleted else [created]
+        return [created, *(one for one in self.recorded if one[1] not in IMPLIED)]
 
     def after(self) -> Stored | None:
         if self.purged:
