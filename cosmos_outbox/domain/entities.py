@@ -162,9 +162,9 @@ class Entity(BaseModel):
 
     def record(self, event: DomainEvent) -> None:
         """
-        Record that something happened; the next commit writes the event together with the entity.
+        Record that something happened; the next commit writes the event, as it is now, together with the entity.
         """
-        recorded = self._state.recorded
+        recorded, event = self._state.recorded, event.frozen()
         if event.coalesce:
             for position, earlier in enumerate(recorded):
                 if earlier.action == event.action:
@@ -196,6 +196,7 @@ class Entity(BaseModel):
         created = self.created_event() if progress.version == 0 else None
         if created is None:
             return CommitEvents(events=tuple(progress.recorded), settled=settled)
+        created = created.frozen()
         if progress.created is not None:
             # A repeated commit must write the id that the first attempt may have written.
             created = created.model_copy(

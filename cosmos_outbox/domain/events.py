@@ -4,8 +4,11 @@ DomainEvent: something that happened to an entity, published under its name and 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, ClassVar, Self
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -14,6 +17,7 @@ from cosmos_outbox.domain.identifiers import new_id
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 _MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+_IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, UUID, Enum)
 _RESERVED = frozenset({"action", "schema_version", "ttl", "coalesce", "implied_by_creation"})
 
 
@@ -61,9 +65,24 @@ class DomainEvent(BaseModel):
                 f"{_MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
             )
 
+    def frozen(self) -> Self:
+        """
+        Return the event with values of its own, so that it stays as it is when the caller changes those it was made of.
+        """
+        if all(_is_immutable(value) for value in self.__dict__.values()):
+            return self
+        return self.model_copy(deep=True)
+
     def payload(self) -> dict[str, Any]:
         """
         Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action.
         """
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
+
+
+def _is_immutable(value: object) -> bool:
+    if isinstance(value, BaseModel):
+        values = value.__dict__.values()
+        return value.model_config.get("frozen") is True and all(_is_immutable(inner) for inner in values)
+    return isinstance(value, _IMMUTABLE) or (isinstance(value, tuple) and all(map(_is_immutable, value)))

@@ -4,9 +4,9 @@ import warnings
 from datetime import datetime
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from cosmos_outbox import Entity
+from cosmos_outbox import DomainEvent, Entity
 from cosmos_outbox.domain.entities import is_deleted
 from tests.support.notes import Line, Note
 
@@ -54,6 +54,38 @@ def test_the_created_event_keeps_its_id_and_time_however_often_it_is_asked_for()
 def test_an_entity_without_created_event_raises_what_was_recorded():
     line = Line(book="b")
     assert () == line.events
+
+
+class Entry(BaseModel):
+    quantity: int
+
+
+class EntryAdded(DomainEvent):
+    entry: Entry
+    labels: list[str]
+
+
+class EntryCounted(DomainEvent):
+    entries: tuple[Entry, ...]
+
+
+class Ledger(Entity):
+    entry: Entry
+
+    def created_event(self) -> EntryCounted:
+        return EntryCounted(entries=(self.entry,))
+
+
+def test_a_recorded_event_does_not_change_with_what_it_was_made_of():
+    entry, labels = Entry(quantity=5), ["new"]
+    ledger = Ledger(entry=entry)
+    ledger.record(EntryAdded(entry=entry, labels=labels))
+    taken = ledger.take_events().events
+    entry.quantity = 7
+    labels.append("changed")
+
+    assert [5, 7] == [event.entries[0].quantity for event in (taken[0], ledger.events[0])]
+    assert (5, ["new"]) == (taken[1].entry.quantity, ledger.events[1].labels)
 
 
 def test_every_event_is_kept_in_order():
