@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
@@ -58,8 +58,7 @@ class Entity(BaseModel):
     )
 
     entity_type: ClassVar[str]
-    # Whether the type is SoftDeletable; isinstance() with a protocol takes 15 us.
-    _marked_when_deleted: ClassVar[bool] = False
+    _marked_when_deleted: ClassVar[bool] = False  # True for SoftDeletable
 
     id: str = Field(default_factory=new_id, frozen=True)
 
@@ -79,9 +78,13 @@ class Entity(BaseModel):
                 f"{cls.__name__} cannot have a field named {min(taken)!r}: {Entity.__name__} uses that name. "
                 "Give the field another name, and an alias if the document needs this one."
             )
-        if hasattr(cls, "delete") and ("deleted" in cls.model_fields or hasattr(cls, "deleted")):
+        if cls._marked_when_deleted:
             _check_mark(cls)
-            cls._marked_when_deleted = True
+        elif hasattr(cls, "delete"):
+            raise TypeError(
+                f"{cls.__name__} has a method `delete`, which no repository would call: `repository.delete()` removes the "
+                "document. Derive the class from SoftDeletable to keep it, marked as deleted, or rename the method."
+            )
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
 
@@ -249,34 +252,34 @@ def _stored_names(entity_class: type[Entity]) -> frozenset[str]:
 
 
 def _check_mark(cls: type[Entity]) -> None:
-    field = cls.model_fields.get("deleted")
-    if field is None or field.annotation is not bool or (field.serialization_alias or "deleted") != "deleted":
+    field = cls.model_fields["deleted"]
+    if field.annotation is not bool or (field.serialization_alias or "deleted") != "deleted":
         raise TypeError(
-            f'{cls.__name__} has `delete` and `deleted`, so the store finds it deleted by `"deleted": true`: '
-            "`deleted` must be a field of type bool that is stored under that name. If the two mean something else, "
-            "give one of them another name."
+            f'The store finds that a {cls.__name__} is deleted by `"deleted": true`: `deleted` must be a field of type bool '
+            "that is stored under that name."
         )
 
 
-@runtime_checkable
-class SoftDeletable(Protocol):
+class SoftDeletable(Entity):
     """
-    An entity that stays in the store, marked as deleted; `delete` records the event that says so.
+    Base of the entities that stay in the store when they are deleted, with `deleted` set; reads and lists omit them then.
 
-    The mark is a field stored as "deleted", because the store omits deleted entities when it lists.
+    Subclasses override `delete` to record the event that says so.
     """
 
-    deleted: bool
+    _marked_when_deleted: ClassVar[bool] = True
+
+    deleted: bool = False
 
     def delete(self) -> None:
         """
-        Mark the entity as deleted.
+        Mark the entity as deleted; `repository.delete()` calls this.
         """
-        ...
+        self.deleted = True
 
 
 def is_deleted(entity: Entity) -> bool:
     """
     Say whether an entity is marked as deleted.
     """
-    return entity._marked_when_deleted and bool(entity.deleted)  # type: ignore[attr-defined]  # noqa: SLF001 - of this module, and checked
+    return isinstance(entity, SoftDeletable) and entity.deleted

@@ -121,10 +121,10 @@ class Repository(Generic[EntityT]):
         with self._entities.guard:
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
             _check_etag(entity, etag)
-            soft = isinstance(entity, SoftDeletable)
-            if soft and not is_deleted(entity):
-                entity.delete()  # type: ignore[attr-defined] # SoftDeletable, checked above
-            self._entities.track(entity, Change.DELETE if hard or not soft else Change.UPDATE)
+            if isinstance(entity, SoftDeletable) and not entity.deleted:
+                entity.delete()
+            soft = isinstance(entity, SoftDeletable) and not hard
+            self._entities.track(entity, Change.UPDATE if soft else Change.DELETE)
             return entity
 
     async def read_all(
@@ -143,6 +143,7 @@ class Repository(Generic[EntityT]):
         """
         if page_size < 1:
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
+        include_deleted = include_deleted or not issubclass(self._type, SoftDeletable)
         with self._entities.guard:
             page = await retry_reads(
                 lambda: self._store.query_type(

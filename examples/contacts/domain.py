@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, EmailStr, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox import DomainEvent, Entity
+from cosmos_outbox import DomainEvent, SoftDeletable
 
 NameText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 DescriptionText = Annotated[str, StringConstraints(max_length=500)]
@@ -108,7 +108,7 @@ class ContactDeletedEvent(ContactEvent):
     """
 
 
-class Contact(Entity):
+class Contact(SoftDeletable):
     """
     A person; its methods change it and record the event that says so.
     """
@@ -118,7 +118,6 @@ class Contact(Entity):
     email: EmailStr | None = None
     company: Company = Field(default_factory=Company)
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
-    deleted: bool = False
 
     def created_event(self) -> ContactCreatedEvent:
         return ContactCreatedEvent(
@@ -146,5 +145,5 @@ class Contact(Entity):
         self.record(ContactCompanyUpdatedEvent(contact_id=self.id, company=company))
 
     def delete(self) -> None:
-        self.deleted = True
+        super().delete()
         self.record(ContactDeletedEvent(contact_id=self.id))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from cosmos_outbox import DomainEvent, Entity
+from cosmos_outbox import DomainEvent, Entity, SoftDeletable
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 
 
@@ -43,10 +43,9 @@ class NoteDeleted(NoteEvent):
     pass
 
 
-class Note(Entity):
+class Note(SoftDeletable):
     text: str = ""
     tag: str = ""
-    deleted: bool = False
 
     def created_event(self) -> NoteWritten:
         return NoteWritten(note_id=self.id, text=self.text)
@@ -66,7 +65,7 @@ class Note(Entity):
         self.record(NoteGlanced(note_id=self.id))
 
     def delete(self) -> None:
-        self.deleted = True
+        super().delete()
         self.record(NoteDeleted(note_id=self.id))
 
 

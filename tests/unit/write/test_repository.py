@@ -4,6 +4,7 @@ import pytest
 
 from cosmos_outbox import (
     Conflict,
+    Entity,
     IdentityConflict,
     NotFound,
     NotModified,
@@ -116,6 +117,23 @@ async def test_an_entity_that_knows_no_soft_delete_is_deleted_for_good():
         line = uow.repository(Line).create(Line(book="b"))
         await uow.commit()
         await uow.repository(Line).delete(line.id, partition_key="b")
+        await uow.commit()
+    assert () == container.documents()
+
+
+async def test_a_field_named_deleted_hides_no_entity_that_is_not_softly_deletable():
+    class Copy(Entity):
+        deleted: bool
+
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        copies = uow.repository(Copy)
+        copies.create(Copy(id="c", deleted=True))
+        await uow.commit()
+        uow.rollback()
+        assert (await copies.read("c")).deleted
+        assert ["c"] == [copy.id for copy in (await copies.read_all()).entities]
+        await copies.delete("c")
         await uow.commit()
     assert () == container.documents()
 
