@@ -5,7 +5,7 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import new_id
+from cosmos_outbox.errors import UsageError
 
 # Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
 # PreconditionFailed instead of overwriting what another program may have written since.
@@ -37,6 +38,7 @@ class _Progress:
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
     stored: Mapping[str, Any] | None = None
+    undone: bool = False  # a commit of it was refused, and the unit of work forgot it
 
 
 _RESERVED = frozenset(
@@ -166,7 +168,15 @@ class Entity(BaseModel):
     def record(self, event: DomainEvent) -> None:
         """
         Record that something happened; the next commit writes the event, as it is now, together with the entity.
+
+        Raises:
+            UsageError: a commit of this object was refused, so its unit of work holds it no longer.
         """
+        if self._state.undone:
+            raise UsageError(
+                f"The commit of {self.entity_type} {self.id!r} was refused and undone, so no commit would write "
+                f"{event.action}: read it again and change that object."
+            )
         recorded, event = self._state.recorded, event.frozen()
         if event.coalesce:
             for position, earlier in enumerate(recorded):
@@ -230,6 +240,20 @@ def etag_condition(entity: Entity) -> str | None:
     Return the etag under which a stored entity may be replaced; None for a new one.
     """
     return entity._state.etag  # noqa: SLF001 - of this module
+
+
+def recorded_events(entity: Entity) -> tuple[DomainEvent, ...]:
+    """
+    Return what the entity recorded, also what its creation implies.
+    """
+    return tuple(entity._state.recorded)  # noqa: SLF001 - of this module
+
+
+def keep_recorded(entity: Entity, events: Iterable[DomainEvent], *, undone: bool = False) -> None:
+    """
+    Put these events in place of what the entity recorded; an undone entity records no further ones.
+    """
+    entity._state.recorded, entity._state.undone = list(events), undone  # noqa: SLF001 - of this module
 
 
 def is_entity_field(entity_class: type[Entity], name: str) -> bool:

@@ -5,8 +5,8 @@ Dispatch: what a program does inside its own process, before the save, when an e
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Generic, Self, TypeVar
 
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import EventHandlerCycle
@@ -75,6 +75,21 @@ class Dispatch(Generic[UnitT]):
         self._handlers = handlers
         self._done: set[tuple[str, int]] = set()
         self._caused_by: dict[str, tuple[str, ...]] = {}  # event id -> actions of the events that led to it
+
+    @property
+    def raised(self) -> Collection[str]:
+        """
+        Return the ids of the events that handlers raised.
+        """
+        return self._caused_by.keys()
+
+    def copy(self) -> Self:
+        """
+        Return a record of its own that knows the same events.
+        """
+        copied = type(self)(self._handlers)
+        copied._done, copied._caused_by = set(self._done), dict(self._caused_by)  # noqa: SLF001 - of this class
+        return copied
 
     async def run(
         self, pending: Callable[[], Iterable[DomainEvent]], unit: UnitT, *, max_raised: int

@@ -5,14 +5,15 @@ IdentityMap: the entities of one unit of work, one object per (type, id), and wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from cosmos_outbox.documents import is_edited
-from cosmos_outbox.domain.entities import Entity
+from cosmos_outbox.domain.entities import Entity, keep_recorded, recorded_events
+from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
-from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, UsageError
+from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.write.batch import Change, PendingCommit, PendingEntity
 from cosmos_outbox.write.commit import WrittenCommit
 
@@ -27,7 +28,6 @@ class Tracked:
     change: Change
     revision: int = 0  # counts the changes that were asked for
     stored_under: str | None = None  # the partition key of the stored document; None if there is none
-    outdated: bool = False  # a commit was refused because another program wrote the document
 
     @property
     def pending(self) -> bool:
@@ -83,6 +83,9 @@ class Tracked:
             self.change = Change.UPDATE
 
 
+Snapshot = tuple[tuple[Tracked, tuple[DomainEvent, ...]], ...]
+
+
 class SingleTaskGuard:
     """
     Lets one task at a time into `with guard:` blocks; the same task may nest them.
@@ -125,13 +128,15 @@ class IdentityMap:
     def __init__(self) -> None:
         self._tracked: dict[tuple[str, str], Tracked] = {}
         self.guard = SingleTaskGuard()
+        self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
 
     def find(self, entity_type: str, entity_id: str) -> Entity | None:
         """
-        Return the tracked entity; None if there is none or it has to be read anew, see `mark_refused`.
+        Return the tracked entity; None if there is none. After a refused commit this begins a new attempt.
         """
+        self.refusal = None
         tracked = self._tracked.get((entity_type, entity_id))
-        return None if tracked is None or tracked.outdated else tracked.entity
+        return None if tracked is None else tracked.entity
 
     def deletes(self, entity: Entity) -> bool:
         """
@@ -151,9 +156,11 @@ class IdentityMap:
         self.guard.check()
         key = (entity.entity_type, entity.id)
         known = self._tracked.get(key)
-        if known is None or (known.outdated and known.entity is not entity):
+        if known is None:
             if entity.is_new:
                 _check_new(entity, change)
+            self.refusal = None
+            keep_recorded(entity, recorded_events(entity))
             stored_under = None if entity.is_new else entity.partition_key
             self._tracked[key] = Tracked(entity, change, stored_under=stored_under)
             return
@@ -176,6 +183,33 @@ class IdentityMap:
         Forget everything; nothing of it is written.
         """
         self._tracked.clear()
+        self.refusal = None
+
+    def snapshot(self) -> Snapshot:
+        """
+        Return what is to be done now, for `put_back`.
+        """
+        return tuple(
+            (replace(tracked), recorded_events(tracked.entity)) for tracked in self._tracked.values()
+        )
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """
+        Undo what was tracked, asked for and recorded since; fields that were set keep their values.
+        """
+        self._tracked = {(kept.entity.entity_type, kept.entity.id): kept for kept, _ in snapshot}
+        for kept, recorded in snapshot:
+            keep_recorded(kept.entity, recorded)
+
+    def undo(self, refusal: StoreError, raised: Collection[str]) -> None:
+        """
+        Forget a refused attempt, and take the events that handlers raised from its entities.
+        """
+        for tracked in self._tracked.values():
+            events = [event for event in recorded_events(tracked.entity) if event.id not in raised]
+            keep_recorded(tracked.entity, events, undone=True)
+        self._tracked.clear()
+        self.refusal = refusal
 
     def mark_written(self, commit: PendingCommit, written: WrittenCommit) -> None:
         """
@@ -196,17 +230,6 @@ class IdentityMap:
                 edited = written.resumed and write.document is not None and is_edited(entity, write.document)
                 tracked.settle(part, edited=edited)
                 tracked.stored_under = commit.partition_key
-
-    def mark_refused(self, commit: PendingCommit, document_id: str | None) -> None:
-        """
-        Note that a commit was refused because of a document: the next `read` fetches it anew.
-
-        Until then the entity is still to be written, as everything else of the commit.
-        """
-        for part in commit.entities:
-            tracked = self._entry(part.entity)
-            if tracked is not None and part.entity.id == document_id:
-                tracked.outdated = True
 
     def _entry(self, entity: Entity) -> Tracked | None:
         tracked = self._tracked.get((entity.entity_type, entity.id))

@@ -74,8 +74,9 @@ class UnitOfWork:
     One task's changes to entities of one partition key.
 
     `async with outbox.unit_of_work() as uow:`: nothing is written without `await uow.commit()`; leaving the block
-    forgets what was not committed. After a commit the unit can be used on; after a failed one everything is still
-    pending, with the same event ids, and may be committed again or dropped with `rollback()`.
+    forgets what was not committed. After a commit the unit can be used on. A commit that another program's write refuses
+    is undone (see `commit`). After any other failure what the caller did is still pending, with the same event ids, and may
+    be committed again or dropped with `rollback()`; what a failed handler added is undone, and handlers run again.
     """
 
     def __init__(
@@ -132,8 +133,9 @@ class UnitOfWork:
 
         Raises:
             Conflict, NotFound, PreconditionFailed: another program was first; nothing was written (except a previous commit
-                whose outcome had been unknown, see above). Everything is still pending, but `read` now fetches that
-                entity anew, in place of the object that was refused. To begin from scratch, `rollback()`.
+                whose outcome had been unknown, see above). The unit of work forgets everything, also what handlers
+                added: read all entities again and repeat the whole change. Until then each commit raises this again.
+                `Outbox.run` does that.
             MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
             CommitOutcomeUnknown: the answer was lost and the outcome could not be found out. Commit again within a minute
@@ -157,10 +159,10 @@ class UnitOfWork:
                 self._committing = False
 
     async def _commit_changes(self) -> Commit | None:
+        if self._entities.refusal is not None:
+            raise self._entities.refusal.with_traceback(None)
         if self._handlers:
-            if self._dispatch is None:
-                self._dispatch = self._handlers.start()
-            await self._dispatch.run(self._recorded_events, self, max_raised=MAX_BATCH_OPERATIONS)
+            await self._run_handlers()
         changed = self._entities.changed()
         if not changed:
             return None
@@ -186,6 +188,16 @@ class UnitOfWork:
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit
 
+    async def _run_handlers(self) -> None:
+        before = self._entities.snapshot()
+        dispatch = self._handlers.start() if self._dispatch is None else self._dispatch.copy()
+        try:
+            await dispatch.run(self._recorded_events, self, max_raised=MAX_BATCH_OPERATIONS)
+        except BaseException:  # whatever a handler raises: the next commit runs all of them again
+            self._entities.put_back(before)
+            raise
+        self._dispatch = dispatch
+
     def _assembled(self, changed: Sequence[Tracked], *, traced: bool) -> PendingCommit:
         parts = [tracked.part() for tracked in changed]
         published = self._handlers.published(event for part in parts for event in part.taken.events)
@@ -200,7 +212,8 @@ class UnitOfWork:
         except OutboxError as refusal:
             self._unresolved = None  # it is known not to be written
             if isinstance(refusal, (Conflict, NotFound, PreconditionFailed)):
-                self._entities.mark_refused(pending, refusal.document_id)
+                self._entities.undo(refusal, self._dispatch.raised if self._dispatch else ())
+                self._dispatch = None
             raise
         # A cancellation, or an error that is not ours, may come after the write: the submission stays unresolved.
         self._unresolved = None

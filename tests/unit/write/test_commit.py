@@ -443,10 +443,6 @@ async def with_line(container: MemoryContainer) -> None:
         await uow.commit()
 
 
-async def deleted_line(container: MemoryContainer) -> None:
-    await container.commit("b", [Write(kind=WriteKind.DELETE, id="l")])
-
-
 class Overtaken(FaultyStore):
     """
     Something happens behind the first commit, before anybody looks whether it was written.
@@ -647,51 +643,6 @@ async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
     assert (2, 3, 1) == (commit.attempts, commit.operations, len(commit.events))
     assert commit.request_charge > alone.request_charge > 0
     assert events(container)[0]["meta"]["commitId"] == commit.id
-
-
-async def test_what_was_read_anew_while_an_outcome_is_unknown_is_a_change_of_its_own():
-    container = MemoryContainer()
-    await with_line(container)
-    store = FaultyStore(container)
-    async with Outbox(store).unit_of_work() as uow:
-        lines = uow.repository(Line)
-        lines.create(Line(id="l", book="b", text="created")).record(NoteDeleted(note_id="l"))
-        with pytest.raises(Conflict):
-            await uow.commit()
-        await deleted_line(container)
-        store.commit_faults, store.read_faults = [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 1000
-        with pytest.raises(CommitOutcomeUnknown):
-            await uow.commit()
-        store.read_faults = []
-        line = await lines.read("l", partition_key="b")
-        line.text = "changed"
-        lines.update(line)
-        assert 3 == (await uow.commit()).operations
-
-    assert [(2, "changed")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
-
-
-async def test_what_was_read_anew_is_not_refused_with_what_it_took_the_place_of():
-    container = MemoryContainer()
-    await with_line(container)
-    store = FaultyStore(container)
-    async with Outbox(store).unit_of_work() as uow:
-        lines = uow.repository(Line)
-        (await lines.read("l", partition_key="b")).record(NoteDeleted(note_id="l"))
-        await changed_line(container, "theirs")
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
-        store.commit_faults, store.read_faults = [F.LOST_BEFORE] * 1000, [ReadFault.UNAVAILABLE] * 1000
-        with pytest.raises(CommitOutcomeUnknown):
-            await uow.commit()
-        store.commit_faults, store.read_faults = [], []
-        line = lines.update(await lines.read("l", partition_key="b"))
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
-        assert line is await lines.read("l", partition_key="b")
-        await uow.commit()
-
-    assert 3 == line.version
 
 
 # Any sequence of operations, commits, faults and collisions

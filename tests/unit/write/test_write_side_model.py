@@ -103,7 +103,6 @@ class Held:
     asked: int = 0  # when a write was last asked for
     done: int = 0  # up to when that is settled
     purged: bool = False
-    outdated: bool = False
 
     @property
     def pending(self) -> bool:
@@ -604,9 +603,7 @@ class WriteSide(RuleBasedStateMachine):
             if self.stored.get(part.held.entity.id) is not part.base
         ]
         assert document_id in in_the_way, "refused though nobody was in the way"
-        for part in snapshot.parts:
-            if part.held.entity.id == document_id:
-                part.held.outdated = True
+        self._forget(unit)  # a refused attempt leaves nothing behind
 
     def _read(
         self,
@@ -618,12 +615,11 @@ class WriteSide(RuleBasedStateMachine):
         include_deleted: bool = False,
     ) -> Held | None:
         held, there = unit.held.get(name), self.stored.get(name)
-        known = held is not None and not held.outdated
-        if held is not None and known:
+        if held is not None:
             gone = held.purged or (isinstance(held.entity, Passage) and held.entity.deleted)
         else:
             gone = there is None or there.deleted
-        expected = (known or there is not None) and (include_deleted or not gone)
+        expected = (held is not None or there is not None) and (include_deleted or not gone)
         repository = unit.real.repository(kind)
         try:
             if deletes:
@@ -634,7 +630,7 @@ class WriteSide(RuleBasedStateMachine):
             assert not expected
             return None
         assert expected
-        if held is not None and known:
+        if held is not None:
             assert entity is held.entity
             return held
         assert there is not None

@@ -1,0 +1,157 @@
+"""
+What a refused attempt leaves behind, which is nothing, and `Outbox.run`, which repeats the whole attempt.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import (
+    Conflict,
+    NotFound,
+    Outbox,
+    PreconditionFailed,
+    UnitOfWork,
+    UsageError,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from tests.support.notes import Line, Note, NoteChanged, actions, stored
+
+
+def invoicing(container: MemoryContainer) -> Outbox:
+    """
+    Return an outbox whose handler adds a line, under an id of its own, and a tag for each change of a note.
+    """
+    outbox = Outbox(container)
+
+    async def invoice(event: NoteChanged, uow: UnitOfWork) -> None:
+        uow.repository(Line).create(Line(book=event.note_id, text=event.text))
+        (await uow.repository(Note).read(event.note_id)).file_as(event.text)
+
+    outbox.on(NoteChanged, invoice)
+    return outbox
+
+
+async def overtaken(container: MemoryContainer) -> None:
+    """
+    Write the note as another program would.
+    """
+    async with Outbox(container).unit_of_work() as theirs:
+        notes = theirs.repository(Note)
+        notes.update(await notes.read("n"))
+        await theirs.commit()
+
+
+async def with_a_note(container: MemoryContainer) -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n"))
+        await uow.commit()
+
+
+@pytest.fixture
+async def container() -> MemoryContainer:
+    container = MemoryContainer()
+    await with_a_note(container)
+    return container
+
+
+async def refused(uow: UnitOfWork, container: MemoryContainer) -> Note:
+    note = await uow.repository(Note).read("n")
+    note.change("paid")
+    await overtaken(container)
+    with pytest.raises(PreconditionFailed):
+        await uow.commit()
+    return note
+
+
+async def test_reading_again_and_repeating_the_change_commits_what_handlers_add_once(
+    container: MemoryContainer,
+):
+    async with invoicing(container).unit_of_work() as uow:
+        await refused(uow, container)
+        (await uow.repository(Note).read("n")).change("paid")
+        await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
+    assert ["paid"] == [line["data"]["text"] for line in stored(container, "line")]
+
+
+async def test_a_second_look_that_changes_nothing_commits_nothing(container: MemoryContainer):
+    async with invoicing(container).unit_of_work() as uow:
+        uow.repository(Line).create(Line(book="n"))
+        await refused(uow, container)
+        await uow.repository(Note).read("n")
+        commit = await uow.commit()
+
+    assert (0, ()) == (commit.operations, commit.events)
+    assert [] == stored(container, "line")
+
+
+async def test_a_second_look_that_finds_the_entity_deleted_commits_nothing(container: MemoryContainer):
+    async with invoicing(container).unit_of_work() as uow:
+        (await uow.repository(Note).read("n")).change("paid")
+        async with Outbox(container).unit_of_work() as theirs:
+            await theirs.repository(Note).delete("n", hard=True)
+            await theirs.commit()
+        with pytest.raises(NotFound):
+            await uow.commit()
+        with pytest.raises(NotFound):
+            await uow.repository(Note).read("n")
+        assert 0 == (await uow.commit()).operations
+    assert [] == stored(container, "line")
+
+
+async def test_a_refused_commit_that_is_only_repeated_is_refused_again(container: MemoryContainer):
+    async with invoicing(container).unit_of_work() as uow:
+        await refused(uow, container)
+        for _ in range(2):
+            with pytest.raises(PreconditionFailed):
+                await uow.commit()
+    assert [] == stored(container, "line")
+
+
+async def test_an_entity_of_a_refused_attempt_takes_no_event_because_no_commit_would_write_it(
+    container: MemoryContainer,
+):
+    async with invoicing(container).unit_of_work() as uow:
+        note = await refused(uow, container)
+        with pytest.raises(UsageError, match=r"note 'n' .* read it again"):
+            note.change("paid")
+
+
+async def test_an_entity_that_is_created_again_has_the_events_of_the_caller_and_not_those_of_handlers(
+    container: MemoryContainer,
+):
+    async with invoicing(container).unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(id="n"))
+        note.record(NoteChanged(note_id="n", text="x"))
+        line = uow.repository(Line).create(Line(id="l", book="n"))
+        line.record(NoteChanged(note_id="n", text="paid"))
+        with pytest.raises(Conflict):
+            await uow.commit()
+        uow.repository(Line).create(line)
+        await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
+    assert 2 == len(stored(container, "line"))
+
+
+async def test_what_handlers_added_before_one_failed_is_undone_and_the_callers_changes_are_still_pending(
+    container: MemoryContainer,
+):
+    outbox, failing = invoicing(container), [True]
+
+    def fail(event: NoteChanged, uow: UnitOfWork) -> None:
+        uow.repository(Line).create(Line(book=event.note_id, text="second"))
+        if failing:
+            raise RuntimeError(failing.pop())
+
+    outbox.on(NoteChanged, fail)
+    async with outbox.unit_of_work() as uow:
+        (await uow.repository(Note).read("n")).change("paid")
+        with pytest.raises(RuntimeError):
+            await uow.commit()
+        await uow.commit()
+
+    assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
+    assert ["paid", "second"] == sorted(line["data"]["text"] for line in stored(container, "line"))
