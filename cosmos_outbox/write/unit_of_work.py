@@ -4,11 +4,12 @@ UnitOfWork: the changes that are written together or not at all; Outbox makes th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from opentelemetry import trace
 
@@ -34,6 +35,8 @@ from cosmos_outbox.write.repository import Repository
 EntityT = TypeVar("EntityT", bound=Entity)
 EventT = TypeVar("EventT", bound=DomainEvent)
 UnitT = TypeVar("UnitT", bound="UnitOfWork")
+ResultT = TypeVar("ResultT")
+DEFAULT_ATTEMPTS = 10
 
 _SPAN = "outbox.commit"
 # OpenTelemetry's "create" of messages. Only the worker knows the destination, so the span is named after the operation.
@@ -119,6 +122,12 @@ class UnitOfWork:
         """
         self._entities.guard.check()
         self._forget()
+
+    def was_refused(self, error: OutboxError) -> bool:
+        """
+        Say whether the last commit raised this refusal, and nothing was read or created since.
+        """
+        return self._entities.refusal is error
 
     def _forget(self) -> None:
         self._entities.clear()
@@ -276,3 +285,49 @@ class Outbox:
         Return a new unit of work, or one of the given subclass.
         """
         return kind(self._store, options=self._options, handlers=self._handlers, tracer=self._tracer)
+
+    @overload
+    async def run(
+        self, work: Callable[[UnitOfWork], Awaitable[ResultT]], *, attempts: int = ...
+    ) -> ResultT: ...
+    @overload
+    async def run(
+        self, work: Callable[[UnitT], Awaitable[ResultT]], *, kind: type[UnitT], attempts: int = ...
+    ) -> ResultT: ...
+    async def run(
+        self,
+        work: Callable[[Any], Awaitable[ResultT]],
+        *,
+        kind: type[UnitOfWork] = UnitOfWork,
+        attempts: int = DEFAULT_ATTEMPTS,
+    ) -> ResultT:
+        """
+        Run `work(unit_of_work)`, commit, and return what it returned; while another program writes first, run it again.
+
+        Each attempt has a unit of work of its own, so `work` reads everything anew. Between two attempts it waits, as
+        `retries` says. `work` may commit itself, as its last step.
+
+        Args:
+            work: reads and changes entities. It runs once for each attempt, so what it does elsewhere it does again.
+            kind: the subclass of UnitOfWork to give it.
+            attempts: how often to run it at most. Defaults to 10.
+
+        Raises:
+            PreconditionFailed: another program was first each time; or `work` raised it, then there was no further attempt.
+            OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
+        """
+        if attempts < 1:
+            raise UsageError(f"Work needs at least one attempt, not {attempts}.")
+        attempt = 0
+        while True:
+            attempt += 1
+            async with self.unit_of_work(kind) as unit:
+                try:
+                    result = await work(unit)
+                    await unit.commit()
+                except PreconditionFailed as refusal:
+                    if attempt >= attempts or not unit.was_refused(refusal):
+                        raise
+                else:
+                    return result
+            await asyncio.sleep(self._options.backoff.delay(attempt))

@@ -43,6 +43,14 @@ async def on_paid(event: Paid, uow: UnitOfWork) -> None:
     assert_type(await uow.repository(Invoice).read(event.id), Invoice)
 
 
+async def read_one(uow: UnitOfWork) -> Invoice:
+    return await uow.repository(Invoice).read("id")
+
+
+async def read_with_invoices(uow: Invoices) -> Invoice:
+    return await uow.invoices.read("id")
+
+
 async def use() -> None:
     outbox = Outbox(MemoryContainer(), retries=RetryOptions(deadline_seconds=5))
     outbox.on(Paid, on_paid)
@@ -57,6 +65,8 @@ async def use() -> None:
         assert_type(await uow.commit(), Commit)
         assert_type(await uow.invoices.read_all(10, None), EntityPage[Invoice])
         assert_type(invoice.events, tuple[DomainEvent, ...])
+    assert_type(await outbox.run(read_one), Invoice)
+    assert_type(await outbox.run(read_with_invoices, kind=Invoices, attempts=3), Invoice)
     async with outbox.unit_of_work() as plain:
         assert_type(plain, UnitOfWork)
     async with open_cosmos_client(endpoint="https://a.documents.azure.com") as client:

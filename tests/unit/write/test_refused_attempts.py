@@ -4,13 +4,17 @@ What a refused attempt leaves behind, which is nothing, and `Outbox.run`, which 
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from cosmos_outbox import (
+    Backoff,
     Conflict,
     NotFound,
     Outbox,
     PreconditionFailed,
+    RetryOptions,
     UnitOfWork,
     UsageError,
 )
@@ -155,3 +159,73 @@ async def test_what_handlers_added_before_one_failed_is_undone_and_the_callers_c
 
     assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
     assert ["paid", "second"] == sorted(line["data"]["text"] for line in stored(container, "line"))
+
+
+# Outbox.run
+
+
+async def test_run_repeats_the_whole_work_in_a_new_unit_and_returns_what_it_returned(
+    container: MemoryContainer,
+):
+    units = []
+
+    async def pay(uow: UnitOfWork) -> Note:
+        units.append(uow)
+        note = await uow.repository(Note).read("n")
+        note.change("paid")
+        if len(units) < 3:
+            await overtaken(container)
+        return note
+
+    note = await invoicing(container).run(pay)
+
+    assert (3, 4) == (len(set(units)), note.version)
+    assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
+    assert ["paid"] == [line["data"]["text"] for line in stored(container, "line")]
+
+
+async def test_run_waits_longer_before_each_attempt_and_raises_the_last_refusal(container: MemoryContainer):
+    times = []
+
+    async def collide(uow: UnitOfWork) -> None:
+        times.append(asyncio.get_running_loop().time())
+        (await uow.repository(Note).read("n")).change("x")
+        await overtaken(container)
+        await uow.commit()  # by the work or by run
+
+    retries = RetryOptions(backoff=Backoff(initial_seconds=5, maximum_seconds=20))
+    with pytest.raises(PreconditionFailed):
+        await Outbox(container, retries=retries).run(collide, attempts=4)
+    assert 4 == len(set(times))
+
+
+async def test_run_gives_the_work_a_unit_of_the_kind_it_asks_for(container: MemoryContainer):
+    class Notes(UnitOfWork):
+        async def text(self) -> str:
+            return (await self.repository(Note).read("n")).text
+
+    assert "" == await Outbox(container).run(Notes.text, kind=Notes)
+
+
+async def test_run_does_not_repeat_what_another_attempt_could_not_mend(container: MemoryContainer):
+    attempts = []
+
+    async def change_an_old_one(uow: UnitOfWork) -> None:
+        attempts.append(uow)
+        uow.repository(Note).update(await uow.repository(Note).read("n"), etag='"old"')
+
+    async def create_what_is_there(uow: UnitOfWork) -> None:
+        attempts.append(uow)
+        uow.repository(Note).create(Note(id="n"))
+
+    with pytest.raises(PreconditionFailed):
+        await Outbox(container).run(change_an_old_one)
+    with pytest.raises(Conflict):
+        await Outbox(container).run(create_what_is_there)
+    assert 2 == len(attempts)
+
+
+@pytest.mark.parametrize("attempts", [0, -1])
+async def test_run_needs_at_least_one_attempt(container: MemoryContainer, attempts: int):
+    with pytest.raises(UsageError, match=f"not {attempts}"):
+        await Outbox(container).run(UnitOfWork.commit, attempts=attempts)
