@@ -40,6 +40,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
     TopicRefusesAll,
     TopicUnavailable,
+    UnreadableDocument,
     UsageError,
 )
 from cosmos_outbox.ports import Store
@@ -91,6 +92,7 @@ __all__ = [
     "TopicRefusesAll",
     "TopicUnavailable",
     "UnitOfWork",
+    "UnreadableDocument",
     "UsageError",
     "correlated",
     "stored_event",

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
 
@@ -87,6 +89,14 @@ def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
 
 def _data_of(entity: Entity) -> dict[str, Any]:
     return entity.model_dump(mode="json", by_alias=True)
+
+
+def first_error(error: ValidationError) -> tuple[str, str]:
+    """
+    Return the path of the first field that pydantic refused, and why.
+    """
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ".".join(map(str, first["loc"])) or "the whole", first["msg"]
 
 
 def commit_id_of(document: Mapping[str, Any]) -> str | None:

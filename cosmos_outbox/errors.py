@@ -15,6 +15,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── Conflict
     │   ├── PreconditionFailed
     │   ├── NotModified
+    │   ├── UnreadableDocument
     │   ├── InvalidRequest
     │   ├── RequestTooLarge
     │   ├── AccessDenied
@@ -175,6 +176,23 @@ class NotModified(StoreError):
     def __init__(self, *, etag: str | None = None) -> None:
         super().__init__()
         self.etag = etag
+
+
+class UnreadableDocument(StoreError):
+    """
+    A stored document is not what its entity's class says; correct the document, or let the class read it.
+
+    `field` is the path of the first wrong field inside `data`, or "data" itself.
+    """
+
+    def __init__(
+        self, *, entity_type: str, document_id: str, partition_key: str, field: str, reason: str
+    ) -> None:
+        super().__init__(
+            f"The stored {entity_type} {document_id!r} of partition key {partition_key!r} cannot be read, because of {field}: "
+            f"{reason}. Correct the document, or let the class read it."
+        )
+        self.document_id, self.partition_key, self.field = document_id, partition_key, field
 
 
 class InvalidRequest(StoreError):

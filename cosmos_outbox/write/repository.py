@@ -4,18 +4,30 @@ Repository: typed access to the entities of one type inside a unit of work.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from cosmos_outbox.documents import Document, version_of
+from pydantic import ValidationError
+
+from cosmos_outbox.documents import Document, first_error, version_of
 from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
-from cosmos_outbox.errors import IdentityConflict, NotFound, NotModified, PreconditionFailed, UsageError
+from cosmos_outbox.errors import (
+    IdentityConflict,
+    NotFound,
+    NotModified,
+    PreconditionFailed,
+    UnreadableDocument,
+    UsageError,
+)
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
 from cosmos_outbox.write.identity_map import IdentityMap
 
+_logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)
 DEFAULT_PAGE_SIZE = 10
 
@@ -24,10 +36,13 @@ DEFAULT_PAGE_SIZE = 10
 class EntityPage(Generic[EntityT]):
     """
     One page of entities, for reading only: the unit of work does not track them. `continuation` is None after the last.
+
+    `unreadable` names the documents of the page that are not what the class says; raise one, or report them. Each is logged too.
     """
 
     entities: tuple[EntityT, ...]
     continuation: str | None
+    unreadable: tuple[UnreadableDocument, ...] = ()
 
 
 class Repository(Generic[EntityT]):
@@ -71,6 +86,7 @@ class Repository(Generic[EntityT]):
             IdentityConflict: the tracked entity with this id has another partition key.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
+            UnreadableDocument: the stored document is not what the class says.
         """
         with self._entities.guard:
             entity = self._entities.find(self._type.entity_type, entity_id)
@@ -154,16 +170,42 @@ class Repository(Generic[EntityT]):
                 ),
                 self._options,
             )
+            entities: list[EntityT] = []
+            unreadable: list[UnreadableDocument] = []
+            for document in page.documents:
+                try:
+                    entities.append(self._restored(document))
+                except UnreadableDocument as error:
+                    unreadable.append(error)
+                    _logger.warning(
+                        "document.unreadable", extra={"document": error.document_id}, exc_info=error
+                    )
             return EntityPage(
-                entities=tuple(self._restored(document) for document in page.documents),
-                continuation=page.continuation,
+                entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
             )
 
     def _restored(self, document: Document) -> EntityT:
-        data: dict[str, Any] = document["data"]
+        data = document.get("data")
+        if not isinstance(data, Mapping):
+            raise self._unreadable(document, field="data", reason="it is not an object")
         if data.get("id") != document["id"]:  # another program omitted it
             data = {**data, "id": document["id"]}
-        return self._type.restore(data, version=version_of(document), etag=document["_etag"], stored=document)
+        try:
+            return self._type.restore(
+                dict(data), version=version_of(document), etag=document["_etag"], stored=document
+            )
+        except ValidationError as error:
+            field, reason = first_error(error)
+            raise self._unreadable(document, field=field, reason=reason) from error
+
+    def _unreadable(self, document: Document, *, field: str, reason: str) -> UnreadableDocument:
+        return UnreadableDocument(
+            entity_type=self._type.entity_type,
+            document_id=document["id"],
+            partition_key=str(document.get("partitionKey")),
+            field=field,
+            reason=reason,
+        )
 
 
 def _check_etag(entity: Entity, etag: str | None) -> None:

@@ -12,6 +12,7 @@ from cosmos_outbox import (
     PreconditionFailed,
     RetryOptions,
     StoreUnavailable,
+    UnreadableDocument,
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
@@ -394,3 +395,43 @@ async def test_an_entity_has_the_id_of_its_document_also_where_another_program_l
         note.change("new")
         await uow.commit()
     assert {"id": "n", "text": "new"}.items() <= stored(container, "note")[0]["data"].items()
+
+
+class Parcel(Entity):
+    weights: list[int]
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"data": {"weights": [1, "heavy"]}}, "weights.1"),
+        ({"data": {}}, "weights"),
+        ({"data": "parcel"}, "data"),
+        ({}, "data"),
+    ],
+)
+async def test_a_document_that_is_no_such_entity_is_named_with_its_partition_key_and_field(
+    document: dict[str, object], field: str
+):
+    container = MemoryContainer()
+    damaged = {"id": "p", "partitionKey": "k", "type": "parcel", **document}
+    await container.commit("k", [Write(kind=WriteKind.CREATE, id="p", document=damaged)])
+    async with Outbox(container).unit_of_work() as uow:
+        with pytest.raises(UnreadableDocument, match=f"parcel 'p' of partition key 'k'.*{field}") as caught:
+            await uow.repository(Parcel).read("p", partition_key="k")
+    error = caught.value
+    assert ("p", "k", field) == (error.document_id, error.partition_key, error.field)
+
+
+async def test_a_document_that_is_no_such_entity_leaves_its_page_readable_and_is_told_with_it():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for name in ("a", "c"):
+            uow.rollback()
+            uow.repository(Parcel).create(Parcel(id=name, weights=[]))
+            await uow.commit()
+        damaged = {"id": "b", "partitionKey": "b", "type": "parcel", "data": {"weights": None}}
+        await container.commit("b", [Write(kind=WriteKind.CREATE, id="b", document=damaged)])
+        page = await uow.repository(Parcel).read_all()
+    assert ["a", "c"] == [parcel.id for parcel in page.entities]
+    assert [("b", "weights")] == [(error.document_id, error.field) for error in page.unreadable]
