@@ -41,6 +41,7 @@ from cosmos_outbox.errors import (
     TopicRefusesAll,
     TopicUnavailable,
     UnreadableDocument,
+    UnstorableValue,
     UsageError,
 )
 from cosmos_outbox.ports import Store
@@ -93,6 +94,7 @@ __all__ = [
     "TopicUnavailable",
     "UnitOfWork",
     "UnreadableDocument",
+    "UnstorableValue",
     "UsageError",
     "correlated",
     "stored_event",

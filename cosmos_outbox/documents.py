@@ -88,7 +88,8 @@ def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
 
 
 def _data_of(entity: Entity) -> dict[str, Any]:
-    return entity.model_dump(mode="json", by_alias=True)
+    # The check of a commit names the field that a warning would be about.
+    return entity.model_dump(mode="json", by_alias=True, warnings=False)
 
 
 def first_error(error: ValidationError) -> tuple[str, str]:
@@ -174,11 +175,14 @@ def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
     return document.get("type") == EVENT_TYPE
 
 
-def copied_size(document: Mapping[str, Any]) -> int:
+def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     """
     Return how many bytes the SDK sends for a document: compact JSON with non-ASCII characters escaped.
+
+    Raises:
+        ValueError: `finite` is asked for, and a number in it is not, which JSON does not know.
     """
-    return len(json.dumps(document, separators=(",", ":")))
+    return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))
 
 
 def is_malformed_event(document: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── MixedPartitionKeys
     │   ├── BatchTooLarge
     │   ├── EventTooLarge
+    │   ├── UnstorableValue
     │   ├── IdentityConflict
     │   └── EventHandlerCycle
     ├── StoreError                Cosmos DB refused or failed
@@ -103,6 +104,19 @@ class EventTooLarge(UsageError):
     """
     An event, or an id it carries, is too large to be sent or parked; store a reference in it instead.
     """
+
+
+class UnstorableValue(UsageError):
+    """
+    An entity or event holds a value that could not be read back as it is; nothing was sent.
+    """
+
+    def __init__(self, owner: str, *, id: str, partition_key: str, field: str, reason: str) -> None:  # noqa: A002
+        super().__init__(
+            f"{owner} {id!r} of partition key {partition_key!r} cannot be committed, because {field} could not be read back "
+            f"as it is: {reason}. Correct the value, or give the field a type that JSON can hold."
+        )
+        self.id, self.partition_key, self.field = id, partition_key, field
 
 
 class IdentityConflict(UsageError):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cosmos_outbox.documents import copied_size, entity_document, event_document, event_meta
+from cosmos_outbox.documents import event_meta
 from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key, new_id
@@ -20,6 +20,7 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
+from cosmos_outbox.write.storable import size_of, storable_entity, storable_event
 
 # Of all ids and trace headers. A message carries 64 KB of properties, the relay's own included.
 _LONGEST_CORRELATION = 48 * 1024
@@ -98,6 +99,7 @@ def assembled(
     Raises:
         MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
         EventTooLarge: an event could not be parked, or its message never be sent.
+        UnstorableValue: a value of an entity or event could not be read back.
         UsageError: Cosmos DB takes no such partition key or event id, or a stored entity has no etag.
     """
     partition_key = parts[0].entity.partition_key
@@ -114,14 +116,14 @@ def assembled(
             if event is None:
                 continue
             check_id(event.id)
-            document = event_document(event, partition_key=partition_key, meta=meta, sequence=len(events))
+            document = storable_event(event, partition_key=partition_key, meta=meta, sequence=len(events))
             events.append(event)
             writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
     if events:
         _check_correlation(correlation)
     writes.extend(_entity_write(part) for part in parts)
     _check_identities(writes)
-    _check_size(writes, events=len(events))
+    _check_size(writes, [*events, *(part.entity for part in parts)], partition_key)
     return PendingCommit(
         commit_id=commit_id,
         partition_key=partition_key,
@@ -134,7 +136,7 @@ def assembled(
 def _entity_write(part: PendingEntity) -> Write:
     entity = part.entity
     if part.change is Change.CREATE:
-        document = entity_document(entity, version=part.version)
+        document = storable_entity(entity, version=part.version)
         return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
     etag = etag_condition(entity)
     if etag is None:
@@ -144,7 +146,7 @@ def _entity_write(part: PendingEntity) -> Write:
         )
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
-    document = entity_document(entity, version=part.version)
+    document = storable_entity(entity, version=part.version)
     return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=etag)
 
 
@@ -172,16 +174,16 @@ def _check_correlation(correlation: Mapping[str, str]) -> None:
         )
 
 
-def _check_size(writes: Sequence[Write], *, events: int) -> None:
+def _check_size(writes: Sequence[Write], owners: Sequence[DomainEvent | Entity], partition_key: str) -> None:
     sizes = [
         len(write.id)
         + len(write.etag or "")
         + _OPERATION_OVERHEAD_BYTES
-        + (copied_size(write.document) if write.document else 0)
-        for write in writes
+        + (size_of(write.document, owner, partition_key=partition_key) if write.document else 0)
+        for write, owner in zip(writes, owners, strict=True)
     ]
-    for write, size in zip(writes[:events], sizes, strict=False):
-        if size > MAX_EVENT_BYTES:
+    for write, owner, size in zip(writes, owners, sizes, strict=True):
+        if isinstance(owner, DomainEvent) and size > MAX_EVENT_BYTES:
             raise EventTooLarge(
                 f"Event {write.id!r} takes {size} bytes; an event of more than {MAX_EVENT_BYTES} cannot be parked if the "
                 "topic refuses it. Store the data elsewhere, and a reference in the event."

@@ -146,6 +146,7 @@ class UnitOfWork:
                 added: read all entities again and repeat the whole change. Until then each commit raises this again.
                 `Outbox.run` does that.
             MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
+            UnstorableValue: a value of an entity or event could not be read back as it is; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
             CommitOutcomeUnknown: the answer was lost and the outcome could not be found out. Commit again within a minute
                 to find out. If no event proves the commit, or its events may be deleted by now, the outcome stays unknown:

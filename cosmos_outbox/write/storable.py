@@ -1,0 +1,108 @@
+"""
+Storable: whether what a commit would write can be read back as it is, and if not, which field is at fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from cosmos_outbox.documents import Document, copied_size, entity_document, event_document, first_error
+from cosmos_outbox.domain.entities import Entity
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import UnstorableValue
+
+DocumentT = TypeVar("DocumentT")
+
+
+def storable_entity(entity: Entity, *, version: int) -> Document:
+    """
+    Return the document of an entity, of which a read makes an equal entity.
+
+    Raises:
+        UnstorableValue: a field is not valid, or has a value that its JSON does not hold.
+    """
+    document = _written(entity, entity.partition_key, lambda: entity_document(entity, version=version))
+    try:
+        read = type(entity).model_validate(document["data"])
+    except ValidationError as error:
+        field, reason = first_error(error)
+        raise _refusal(entity, entity.partition_key, field=field, reason=reason) from error
+    for name in type(entity).model_fields if entity.__dict__ != read.__dict__ else ():
+        if not _is_same(entity, read, name):
+            reason = "what is stored of it makes another value"
+            raise _refusal(entity, entity.partition_key, field=name, reason=reason)
+    return document
+
+
+def storable_event(event: DomainEvent, *, partition_key: str, meta: Document, sequence: int) -> Document:
+    """
+    Return the document of an event.
+
+    Raises:
+        UnstorableValue: a field has a value that JSON cannot hold.
+    """
+    return _written(
+        event,
+        partition_key,
+        lambda: event_document(event, partition_key=partition_key, meta=meta, sequence=sequence),
+    )
+
+
+def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partition_key: str) -> int:
+    """
+    Return how many bytes the SDK sends for a document.
+
+    Raises:
+        UnstorableValue: a number in it is infinite, or none.
+    """
+    try:
+        return copied_size(document, finite=True)
+    except ValueError as error:
+        field = next(_not_finite(document["data"], ()), "a number")
+        raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
+
+
+def _written(owner: Entity | DomainEvent, partition_key: str, write: Callable[[], DocumentT]) -> DocumentT:
+    try:
+        return write()
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
+        field = next(filter(lambda name: not _serialises(owner, name), type(owner).model_fields), "a field")
+        raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
+
+
+def _serialises(owner: BaseModel, name: str) -> bool:
+    try:
+        owner.model_dump(mode="json", include={name}, warnings=False)
+    except (PydanticSerializationError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _is_same(entity: Entity, read: Entity, name: str) -> bool:
+    mine, stored = getattr(entity, name), getattr(read, name)
+    if mine is stored or mine == stored:
+        return True
+    # Values that cannot be compared, and models that differ in private attributes alone, are the same in all they show.
+    shown = [one.model_dump(include={name}, serialize_as_any=True, warnings=False) for one in (entity, read)]
+    return name in shown[0] and shown[0] == shown[1]
+
+
+def _not_finite(value: object, path: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield ".".join(path)
+    inner = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, part in inner:
+        yield from _not_finite(part, (*path, str(name)))
+
+
+def _refusal(owner: Entity | DomainEvent, partition_key: str, *, field: str, reason: str) -> UnstorableValue:
+    return UnstorableValue(
+        type(owner).__name__, id=owner.id, partition_key=partition_key, field=field, reason=reason
+    )

@@ -1,0 +1,135 @@
+"""
+What an entity or event holds can be read back as it is, or the commit is refused with the field.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr, computed_field
+
+from cosmos_outbox import DomainEvent, Entity, Outbox, UnstorableValue
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+
+
+class Size(BaseModel):
+    width: float
+
+
+class LabelledSize(Size):
+    label: str
+
+
+class Colour(Enum):
+    RED = "r"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Box(Entity):
+    numbers: list[int] = Field(default_factory=list)
+    sizes: list[Size] = Field(default_factory=list)
+    password: SecretStr = SecretStr("")
+    cached: str = Field(default="", exclude=True)
+    renamed: str = Field(default="", serialization_alias="other")
+    weight: float = 0.0
+    raw: bytes = b""
+
+
+class BoxWeighed(DomainEvent):
+    weight: float = 0.0
+    raw: bytes = b""
+
+
+class Crate(Entity):
+    amount: Decimal
+    at: datetime
+    day: date
+    clock: time
+    lasts: timedelta
+    serial: UUID
+    colour: Colour
+    labels: set[str]
+    pair: tuple[int, str]
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    sizes: dict[str, Size]
+    small_float: float
+
+    @computed_field
+    @property
+    def doubled(self) -> Decimal:
+        return self.amount * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("numbers", [1, "garbage"]),
+        ("sizes", [LabelledSize(width=1, label="x")]),
+        ("password", SecretStr("hidden")),
+        ("cached", "looked up"),
+        ("renamed", "x"),
+        ("weight", float("nan")),
+        ("weight", float("inf")),
+        ("raw", b"\xff"),
+    ],
+)
+async def test_a_value_that_would_not_be_read_back_is_refused_with_its_entity_and_field(
+    field: str, value: object
+):
+    container = MemoryContainer()
+    box = Box(id="b")
+    box.__dict__[field] = value  # as a mutated list or `model_construct` leaves it
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Box).create(box)
+        with pytest.raises(UnstorableValue, match=f"(?i)box 'b' of partition key 'b'.*{field}") as caught:
+            await uow.commit()
+    assert ("b", "b") == (caught.value.id, caught.value.partition_key)
+    assert caught.value.field.startswith(field)
+    assert () == container.documents()
+
+
+@pytest.mark.parametrize("made", [{"weight": float("nan")}, {"raw": b"\xff"}])
+async def test_an_event_that_is_no_json_is_refused_with_its_type_and_field(made: dict[str, Any]):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Box).create(Box(id="b")).record(BoxWeighed(id="e", **made))
+        with pytest.raises(UnstorableValue, match=f"BoxWeighed 'e' of partition key 'b'.*{next(iter(made))}"):
+            await uow.commit()
+    assert () == container.documents()
+
+
+async def test_values_of_all_usual_types_are_stored_and_read_back():
+    container = MemoryContainer()
+    crate = Crate(
+        amount=Decimal("1.10"),
+        at=datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin")),
+        day=date(2026, 1, 1),
+        clock=time(1, 2, 3, 4, tzinfo=UTC),
+        lasts=timedelta(days=1, microseconds=1),
+        serial=UUID(int=7),
+        colour=Colour.RED,
+        labels={"a", "b"},
+        pair=(1, "x"),
+        pet=Dog(),
+        sizes={"s": Size(width=1)},
+        small_float=0.1,
+    )
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Crate).create(crate)
+        await uow.commit()
+        uow.rollback()
+        read = await uow.repository(Crate).read(crate.id)
+    assert crate.__dict__ == read.__dict__
