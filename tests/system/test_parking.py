@@ -92,7 +92,7 @@ async def test_a_parked_key_survives_its_worker_and_is_handed_back_under_load() 
             raise AssertionError
 
         loading = asyncio.create_task(load())
-        result = await keys.release("b", edited=EDITED, event_id="b/2")
+        result = await keys.release("b", edited=EDITED, event_id="b.2")
         released.set()
         last = await loading
         assert result.handed_back
