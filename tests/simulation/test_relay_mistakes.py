@@ -4,7 +4,7 @@ The simulation of parking notices a mistake in each part of the protocol: every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -139,8 +139,10 @@ class ReleaseRunsBackwards(Simulation):
     def sends(self, processor: Processor) -> Send:
         send = super().sends(processor)
 
-        async def backwards(events: Sequence[ParkedEvent]) -> Sent:
-            return await send(events[::-1])
+        async def backwards(
+            events: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
+        ) -> Sent:
+            return await send(events[::-1], ensure_claimed)
 
         return backwards
 
@@ -215,7 +217,7 @@ LATE = Script(
     rejects_until=1e9,
     latency=0.0,
     owners=(owner(0, 0, 1000, FAST),),
-    operators=(operator(4, Act.EDIT, Link(seconds=0.35)),),
+    operators=(operator(3.3, Act.EDIT, Link(seconds=0.35)),),
     committed={"b": [f"b/{number}" for number in range(4)]},
 )
 # Both processors run all the time, and only the first one's topic refuses b/1.
