@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from math import nan
 from typing import Annotated, Any, Literal
 
@@ -24,8 +23,8 @@ from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.relay.routing import Routes, parse_routes
-from cosmos_outbox.relay.ttl import require_ttls
 from cosmos_outbox.service import otlp
+from cosmos_outbox.service.ttl import require_ttls
 
 PREFIX = "OUTBOX_"
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
@@ -341,7 +340,10 @@ def load(*, for_command: bool = False) -> Settings:
     given_or_default = {
         name: os.environ.get(_variable(name)) or field.get_default() for name, field in fields
     }
-    errors += (_shared if for_command else partial(contradictions, invalid=invalid))(given_or_default)
+    if for_command:  # the times of a worker do not concern a command
+        errors += _shared(given_or_default)
+    else:
+        errors += contradictions(given_or_default, invalid=invalid)
     if errors or settings is None:
         raise ConfigurationError("\n".join(sorted(errors)))
     return settings

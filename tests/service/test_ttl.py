@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.relay.ttl import require_ttls
+from cosmos_outbox.service.ttl import require_ttls
 
 
 def test_a_ttl_shorter_than_the_tolerated_outage_is_refused_by_name():
