@@ -92,11 +92,12 @@ async def _send_in_order(
         PublishError: the topic did not answer, several times.
         ReleaseTakenOver: a later release or drop began; asked before each send but the first, which may wait long.
     """
-    sent, attempt, size = 0, 0, len(messages)
+    sent, attempt, size, first = 0, 0, len(messages), True
     while sent < len(messages):
         chunk = messages[sent : sent + size]
-        if sent or attempt or size == 1:
+        if not first:
             await ensure_claimed()
+        first = False
         try:
             await publisher.publish(_LANE, chunk)
         except PublishError as error:
