@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from cosmos_outbox import records as instrumentation
+from cosmos_outbox import records
 from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity, ParkedSeen
@@ -34,21 +34,21 @@ from tests.service.leases import status
 PAGES = Path(__file__).parents[2] / "docs/reference"
 # Why nothing counts what is neither a warning nor an alarm.
 UNCOUNTED = {
-    instrumentation.LeaseCheckpointed: "progress is `outbox.lease.lag`",
-    instrumentation.LeasesListed: "`/readyz` fails where it stays away",
-    instrumentation.KeyResumed: "`outbox.parked.keys` falls",
+    records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
+    records.LeasesListed: "`/readyz` fails where it stays away",
+    records.KeyResumed: "`outbox.parked.keys` falls",
 }
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
 
 
-def example(kind: type) -> instrumentation.Record:
+def example(kind: type) -> records.Record:
     """
     Return a record of a kind, with something in every field.
     """
     return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
 
 
-RECORDS = tuple(map(example, instrumentation.KINDS))
+RECORDS = tuple(map(example, records.KINDS))
 
 
 def is_generated(page: str, text: str, *, part: str = "") -> None:
@@ -108,7 +108,7 @@ async def test_no_scrape_has_a_series_twice():
     with opened_telemetry(topic="events", instance="w", environ={}) as telemetry:
         used(telemetry.instruments)
         for reason in CloseReason:
-            telemetry.instruments(instrumentation.LeaseClosed(lease="l", owner="o", reason=reason))
+            telemetry.instruments(records.LeaseClosed(lease="l", owner="o", reason=reason))
         text = telemetry.exposition()[0].decode()
     series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     assert series
@@ -142,7 +142,7 @@ async def test_the_page_on_metrics_names_them_all():
     is_generated("metrics.md", "\n".join(heads + rows))
 
 
-def counted_by(record: instrumentation.Record) -> list[str]:
+def counted_by(record: records.Record) -> list[str]:
     """
     Return the names of the metrics that a record changes.
     """
@@ -165,7 +165,7 @@ def measured(point: DataPointT) -> bool:
 
 def record_rows() -> Iterator[str]:
     for record in sorted(RECORDS, key=lambda record: type(record).__name__):
-        kind, level = type(record), logging.getLevelName(instrumentation.level_of(record))
+        kind, level = type(record), logging.getLevelName(records.level_of(record))
         names = ", ".join(f"`{name}`" for name in counted_by(record)) or f"none: {UNCOUNTED[kind]}"
         sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         yield f"| `{kind.__name__}` | {level} | {names} | {sentence} |"
@@ -177,18 +177,18 @@ def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
 
 
 def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.LogCaptureFixture):
-    def closed(reason: CloseReason) -> instrumentation.LeaseClosed:
-        return instrumentation.LeaseClosed(lease="l", owner="o", reason=reason)
+    def closed(reason: CloseReason) -> records.LeaseClosed:
+        return records.LeaseClosed(lease="l", owner="o", reason=reason)
 
     lost, stopped = closed(CloseReason.LOST), closed(CloseReason.STOPPED)
     assert (logging.WARNING, logging.INFO) == (
-        instrumentation.level_of(lost),
-        instrumentation.level_of(stopped),
+        records.level_of(lost),
+        records.level_of(stopped),
     )
     assert ["outbox.lease.moves", "outbox.warnings"] == counted_by(lost)
     assert ["outbox.lease.moves"] == counted_by(stopped)
-    assert "LeaseClosed" in instrumentation.names_of(logging.WARNING)  # there at 0 from the start
-    instrumentation.log_hook(lost)
+    assert "LeaseClosed" in records.names_of(logging.WARNING)  # there at 0 from the start
+    records.log_hook(lost)
     assert ["WARNING"] == [line.levelname for line in caplog.records]
 
 
@@ -199,6 +199,6 @@ def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none()
 def test_every_record_reaches_the_log_under_its_name(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG, logger="cosmos_outbox")
     for record in RECORDS:
-        instrumentation.log_hook(record)
+        records.log_hook(record)
     logged = [(line.levelno, line.__dict__["event"]) for line in caplog.records]
-    assert [(instrumentation.level_of(one), type(one).__name__) for one in RECORDS] == logged
+    assert [(records.level_of(one), type(one).__name__) for one in RECORDS] == logged

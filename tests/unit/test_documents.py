@@ -49,7 +49,7 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
             "version": 3,
             "tenant": "t",
             # A library before 0.1.0 kept the ids of commits without an event here.
-            "meta": {"by": "somebody", "commits": [{"version": 2, "id": "c"}]},
+            "meta": {"by": "another program", "commits": [{"version": 2, "id": "c"}]},
             **dict.fromkeys(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"), "service"),
         }
     )
@@ -63,7 +63,7 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
         "ttl": -1,
         "version": 4,
         "tenant": "t",
-        "meta": {"by": "somebody", "commits": [{"version": 2, "id": "c"}]},
+        "meta": {"by": "another program", "commits": [{"version": 2, "id": "c"}]},
     } == entity_document(note, version=4)
 
 
