@@ -209,6 +209,8 @@ class Invariants:
         held = [common for o in others if o not in own and (common := _common(lease.range, o.range))]
         if actor in STRANGERS or (not own and self._is_orphan(actor, lease)):
             self._doubled += held
+            if actor in STRANGERS:
+                self._skip(lease, others)
             return
         if lease.owner is not None:
             self.violated(f"{actor} creates {lease.id} with an owner")
@@ -227,6 +229,18 @@ class Invariants:
         for other in others:
             if other not in parents and self._twice(lease.range, other.range):
                 self.violated(f"{actor} creates {lease.id}, which overlaps {other.id}")
+
+    def _skip(self, lease: Lease, others: Sequence[Lease]) -> None:
+        """
+        Expect no more what a foreign program's lease skips of keys that no lease held: the position is that of other keys.
+        """
+        skipped = lease.range.without([o.range for o in others if o.range]) if lease.range else ()
+        for change in self._container().documents():
+            hashed = effective_partition_key(change["partitionKey"])
+            if change["_lsn"] <= _position(lease) and any(_holds(part, hashed) for part in skipped):
+                self.arrived[change["partitionKey"]] = max(
+                    self.arrived[change["partitionKey"]], change["n"] + 1
+                )
 
     def _is_orphan(self, actor: str, lease: Lease) -> bool:
         """

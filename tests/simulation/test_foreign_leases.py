@@ -68,6 +68,13 @@ STORIES = {
             "split-again 2 9"
         ),
     ),
+    "a neighbour's lease reaches into a range that has none yet": (
+        546525662,
+        1,
+        (
+            "start 0 0, recreate 1 5, hot 4 12, recreate 5 22, write 7 11, wait 3 3, split 6 19, neighbour 2 20, merge 1 3"
+        ),
+    ),
     "a call is refused with the status of its time": (
         1,
         1,
