@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
@@ -75,16 +76,14 @@ def entity_document(entity: Entity, *, version: int) -> Document:
     return document
 
 
-def is_edited(entity: Entity, document: Mapping[str, Any]) -> bool:
+def state_of(entity: Entity) -> str | None:
     """
-    Say whether an entity has other data now than when its document was made.
+    Return what an entity would store, to compare with a later state; None if that cannot be written.
     """
-    data, written = _data_of(entity), document["data"]
-    own = {
-        name: value for name, value in written.items() if name in data or is_entity_field(type(entity), name)
-    }
-    # As JSON: for Python, True is 1.
-    return json.dumps(data, sort_keys=True) != json.dumps(own, sort_keys=True)
+    try:
+        return json.dumps(_data_of(entity))  # as JSON: for Python, True is 1
+    except (PydanticSerializationError, ValueError):
+        return None
 
 
 def _data_of(entity: Entity) -> dict[str, Any]:

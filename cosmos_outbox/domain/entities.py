@@ -38,7 +38,7 @@ class _Progress:
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
     stored: Mapping[str, Any] | None = None
-    undone: bool = False  # a commit of it was refused, and the unit of work forgot it
+    closed: str | None = None  # why no commit writes it
 
 
 _RESERVED = frozenset(
@@ -170,12 +170,13 @@ class Entity(BaseModel):
         Record that something happened; the next commit writes the event, as it is now, together with the entity.
 
         Raises:
-            UsageError: a commit of this object was refused, so its unit of work holds it no longer.
+            UsageError: a commit of this object was refused, so its unit of work holds it no longer; or it was read with
+                readonly=True.
         """
-        if self._state.undone:
+        if self._state.closed is not None:
             raise UsageError(
-                f"The commit of {self.entity_type} {self.id!r} was refused and undone, so no commit would write "
-                f"{event.action}: read it again and change that object."
+                f"{self.entity_type} {self.id!r} {self._state.closed}, so no commit would write {event.action}: read it "
+                "again and change that object."
             )
         recorded, event = self._state.recorded, event.frozen()
         if event.coalesce:
@@ -249,11 +250,18 @@ def recorded_events(entity: Entity) -> tuple[DomainEvent, ...]:
     return tuple(entity._state.recorded)  # noqa: SLF001 - of this module
 
 
-def keep_recorded(entity: Entity, events: Iterable[DomainEvent], *, undone: bool = False) -> None:
+def keep_recorded(entity: Entity, events: Iterable[DomainEvent]) -> None:
     """
-    Put these events in place of what the entity recorded; an undone entity records no further ones.
+    Put these events in place of what the entity recorded.
     """
-    entity._state.recorded, entity._state.undone = list(events), undone  # noqa: SLF001 - of this module
+    entity._state.recorded, entity._state.closed = list(events), None  # noqa: SLF001 - of this module
+
+
+def close(entity: Entity, why: str) -> None:
+    """
+    Have an entity refuse to record events, as no commit would write them.
+    """
+    entity._state.closed = why  # noqa: SLF001 - of this module
 
 
 def is_entity_field(entity_class: type[Entity], name: str) -> bool:

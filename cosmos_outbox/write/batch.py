@@ -32,7 +32,7 @@ class Change(StrEnum):
     What the next commit does with a tracked entity.
     """
 
-    NONE = "none"  # it was only read, and is written if it records an event
+    NONE = "none"  # it was only read, and is written if it was edited or recorded an event
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
@@ -49,6 +49,7 @@ class PendingEntity:
     version: int
     taken: CommitEvents
     revision: int = 0  # how many changes the unit of work had asked for by then
+    state: str | None = None  # of `state_of`, as it is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,15 +39,12 @@ ABSENCE_PROVES_FOR = timedelta(minutes=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenCommit:
     """
-    A commit that is known to be in the store.
-
-    etags: by document id. resumed: an earlier call ended in doubt, so the entities may have been edited since.
+    A commit that is known to be in the store; the etags are by document id.
     """
 
     etags: dict[str, str | None]
     request_charge: float
     attempts: int
-    resumed: bool
 
 
 class Submission:
@@ -65,7 +62,7 @@ class Submission:
         self.commit = commit
         self._loop = asyncio.get_running_loop()
         self._first_sent_at = self._loop.time()
-        self._calls = 0  # of `send`
+        self._sent = False  # by an earlier call
         self._attempts = 0  # of the current call
         self._in_doubt = False  # an attempt may have been applied, or may still be
         self._deadline = Deadline(options)
@@ -82,8 +79,7 @@ class Submission:
             CommitOutcomeUnknown: the outcome could not be found out in time, or no proof is left.
         """
         self._deadline, self._attempts = Deadline(self._options), 0
-        self._in_doubt = self._calls > 0
-        self._calls += 1
+        self._in_doubt, self._sent = self._sent, True
         if self._in_doubt and await self._is_ours(self._proof_id):
             return await self._resolved()
         while True:
@@ -192,7 +188,9 @@ class Submission:
 
     def _written(self, etags: dict[str, str | None], *, request_charge: float) -> WrittenCommit:
         return WrittenCommit(
-            etags=etags, request_charge=request_charge, attempts=self._attempts, resumed=self._calls > 1
+            etags=etags,
+            request_charge=request_charge,
+            attempts=self._attempts,
         )
 
     async def _with_actual_etag(self, refusal: StoreError) -> StoreError:

@@ -1,16 +1,16 @@
 """
-IdentityMap: the entities of one unit of work, one object per (type, id), and what is to be done with each.
+IdentityMap: the entities of one unit of work, one object per type, id and partition key, and what is to be done with each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from cosmos_outbox.documents import is_edited
-from cosmos_outbox.domain.entities import Entity, keep_recorded, recorded_events
+from cosmos_outbox.documents import state_of
+from cosmos_outbox.domain.entities import Entity, close, keep_recorded, recorded_events
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, StoreError, UsageError
@@ -28,12 +28,17 @@ class Tracked:
     change: Change
     revision: int = 0  # counts the changes that were asked for
     stored_under: str | None = None  # the partition key of the stored document; None if there is none
+    state: str | None = None  # of `state_of`, as it was read or written; None if there is none
 
     @property
-    def pending(self) -> bool:
+    def asked_for(self) -> bool:
         if self.change is Change.DELETE:
             return not self.entity.is_new  # what was never stored needs no deletion
         return self.change is not Change.NONE or self.entity.has_events
+
+    @property
+    def pending(self) -> bool:
+        return self.asked_for or (self.state is not None and state_of(self.entity) != self.state)
 
     def merge(self, change: Change) -> None:
         """
@@ -71,19 +76,22 @@ class Tracked:
             version=entity.version + 1,
             taken=entity.take_events(),
             revision=self.revision,
+            state=None if self.change is Change.DELETE else state_of(entity),
         )
 
-    def settle(self, part: PendingEntity, *, edited: bool) -> None:
+    def settle(self, part: PendingEntity, *, stored_under: str) -> None:
         """
         Note that the part of a commit was written; what was asked for or edited since stays to be done.
         """
-        if self.revision == part.revision and not edited:
+        self.stored_under, self.state = stored_under, part.state
+        if self.revision == part.revision:
             self.change = Change.NONE
         elif self.change is not Change.DELETE:
             self.change = Change.UPDATE
 
 
-Snapshot = tuple[tuple[Tracked, tuple[DomainEvent, ...]], ...]
+Place = tuple[str, str, str]  # type, id, partition key
+Snapshot = tuple[tuple[Place, Tracked, tuple[DomainEvent, ...]], ...]
 
 
 class SingleTaskGuard:
@@ -122,21 +130,32 @@ class SingleTaskGuard:
 
 class IdentityMap:
     """
-    Each (type, id) is one object. Used by one task at a time, which `guard` holds.
+    Each (type, id, partition key) is one object. Used by one task at a time, which `guard` holds.
     """
 
     def __init__(self) -> None:
-        self._tracked: dict[tuple[str, str], Tracked] = {}
+        self._tracked: dict[Place, Tracked] = {}
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
 
-    def find(self, entity_type: str, entity_id: str) -> Entity | None:
+    def find(self, entity_type: str, entity_id: str, partition_key: str | None = None) -> Entity | None:
         """
         Return the tracked entity; None if there is none. After a refused commit this begins a new attempt.
+
+        Without a partition key it is the entity whose id is its partition key, else the first with this id.
         """
         self.refusal = None
-        tracked = self._tracked.get((entity_type, entity_id))
+        tracked = self._tracked.get((entity_type, entity_id, partition_key or entity_id))
+        if tracked is None and partition_key is None:
+            places = (place for place in self._tracked if place[:2] == (entity_type, entity_id))
+            tracked = next((self._tracked[place] for place in places), None)
         return None if tracked is None else tracked.entity
+
+    def holds(self, entity: Entity) -> bool:
+        """
+        Say whether an object is tracked.
+        """
+        return self._entry(entity) is not None
 
     def deletes(self, entity: Entity) -> bool:
         """
@@ -150,19 +169,19 @@ class IdentityMap:
         Track an entity, and merge the change with what was to be done before.
 
         Raises:
-            IdentityConflict: another object with the same type and id is tracked.
+            IdentityConflict: another object with the same type, id and partition key is tracked.
             UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored.
         """
         self.guard.check()
-        key = (entity.entity_type, entity.id)
-        known = self._tracked.get(key)
+        known = self._entry(entity) or self._tracked.get(_place(entity))
         if known is None:
             if entity.is_new:
                 _check_new(entity, change)
             self.refusal = None
             keep_recorded(entity, recorded_events(entity))
-            stored_under = None if entity.is_new else entity.partition_key
-            self._tracked[key] = Tracked(entity, change, stored_under=stored_under)
+            tracked = self._tracked[_place(entity)] = Tracked(entity, change)
+            if not entity.is_new:
+                tracked.stored_under, tracked.state = entity.partition_key, state_of(entity)
             return
         if known.entity is not entity:
             raise IdentityConflict(
@@ -178,6 +197,14 @@ class IdentityMap:
         """
         return [tracked for tracked in self._tracked.values() if tracked.pending]
 
+    def recorded(self) -> Iterator[DomainEvent]:
+        """
+        Yield the events that a commit would write, in order.
+        """
+        for tracked in list(self._tracked.values()):
+            if tracked.asked_for:
+                yield from tracked.entity.events
+
     def clear(self) -> None:
         """
         Forget everything; nothing of it is written.
@@ -190,15 +217,16 @@ class IdentityMap:
         Return what is to be done now, for `put_back`.
         """
         return tuple(
-            (replace(tracked), recorded_events(tracked.entity)) for tracked in self._tracked.values()
+            (place, replace(tracked), recorded_events(tracked.entity))
+            for place, tracked in self._tracked.items()
         )
 
     def put_back(self, snapshot: Snapshot) -> None:
         """
         Undo what was tracked, asked for and recorded since; fields that were set keep their values.
         """
-        self._tracked = {(kept.entity.entity_type, kept.entity.id): kept for kept, _ in snapshot}
-        for kept, recorded in snapshot:
+        self._tracked = {place: kept for place, kept, _ in snapshot}
+        for _, kept, recorded in snapshot:
             keep_recorded(kept.entity, recorded)
 
     def undo(self, refusal: StoreError, raised: Collection[str]) -> None:
@@ -207,7 +235,8 @@ class IdentityMap:
         """
         for tracked in self._tracked.values():
             events = [event for event in recorded_events(tracked.entity) if event.id not in raised]
-            keep_recorded(tracked.entity, events, undone=True)
+            keep_recorded(tracked.entity, events)
+            close(tracked.entity, "is of a commit that was refused and undone")
         self._tracked.clear()
         self.refusal = refusal
 
@@ -225,15 +254,22 @@ class IdentityMap:
             if tracked is None:
                 continue
             if deleted:
-                del self._tracked[entity.entity_type, entity.id]
+                self._tracked = {
+                    place: other for place, other in self._tracked.items() if other is not tracked
+                }
             else:
-                edited = written.resumed and write.document is not None and is_edited(entity, write.document)
-                tracked.settle(part, edited=edited)
-                tracked.stored_under = commit.partition_key
+                tracked.settle(part, stored_under=commit.partition_key)
 
     def _entry(self, entity: Entity) -> Tracked | None:
-        tracked = self._tracked.get((entity.entity_type, entity.id))
-        return tracked if tracked is not None and tracked.entity is entity else None
+        tracked = self._tracked.get(_place(entity))
+        if tracked is not None and tracked.entity is entity:
+            return tracked
+        # Its partition key may have changed since
+        return next((other for other in self._tracked.values() if other.entity is entity), None)
+
+
+def _place(entity: Entity) -> Place:
+    return entity.entity_type, entity.id, entity.partition_key
 
 
 def _current_task() -> asyncio.Task[object] | None:

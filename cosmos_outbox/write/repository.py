@@ -12,10 +12,9 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from cosmos_outbox.documents import Document, first_error, version_of
-from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted
+from cosmos_outbox.domain.entities import Entity, SoftDeletable, close, is_deleted
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import (
-    IdentityConflict,
     NotFound,
     NotModified,
     PreconditionFailed,
@@ -35,7 +34,7 @@ DEFAULT_PAGE_SIZE = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityPage(Generic[EntityT]):
     """
-    One page of entities, for reading only: the unit of work does not track them. `continuation` is None after the last.
+    One page of entities. `continuation` is None after the last.
 
     `unreadable` names the documents of the page that are not what the class says; raise one, or report them. Each is logged too.
     """
@@ -69,32 +68,28 @@ class Repository(Generic[EntityT]):
         partition_key: str | None = None,
         if_none_match: str | None = None,
         include_deleted: bool = False,
+        readonly: bool = False,
     ) -> EntityT:
         """
-        Return an entity and track it: what its methods record is written by the next commit.
+        Return an entity and track it: the next commit writes what the caller changes and what its methods record.
 
         An entity that is already tracked is returned as it is, without a request.
 
         Args:
             entity_id: its id.
-            partition_key: Defaults to the id.
+            partition_key: Defaults to that of the tracked entity with this id, else to the id.
             if_none_match: an etag; raise NotModified while the entity still has it.
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
+            readonly: do not track it, so no commit writes it.
 
         Raises:
             UsageError: Cosmos DB takes no such id or partition key.
-            IdentityConflict: the tracked entity with this id has another partition key.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
         """
         with self._entities.guard:
-            entity = self._entities.find(self._type.entity_type, entity_id)
-            if entity is not None and partition_key not in (None, entity.partition_key):
-                raise IdentityConflict(
-                    f"This unit of work holds {self._type.entity_type} {entity_id!r} of partition key "
-                    f"{entity.partition_key!r}; read the one of {partition_key!r} in another unit."
-                )
+            entity = self._entities.find(self._type.entity_type, entity_id, partition_key)
             if entity is None:
                 key = entity_id if partition_key is None else partition_key
                 check_id(entity_id)
@@ -105,17 +100,15 @@ class Repository(Generic[EntityT]):
                 if document.get("type") != self._type.entity_type:
                     raise NotFound(document_id=entity_id)
                 entity = self._restored(document)
-            gone = is_deleted(entity) or self._entities.deletes(entity)
-            if not isinstance(entity, self._type) or (gone and not include_deleted):
+            if not isinstance(entity, self._type) or (self._is_gone(entity) and not include_deleted):
                 raise NotFound(f"There is no {self._type.entity_type} {entity_id!r}.", document_id=entity_id)
             if if_none_match is not None and entity.etag == if_none_match:
                 raise NotModified(etag=if_none_match)
-            self._entities.track(entity)
-            return entity
+            return self._kept(entity, readonly=readonly)
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
         """
-        Write the entity with the next commit, even if it recorded no event.
+        Write the entity with the next commit, even if it was not changed; one that was read and changed needs no update.
 
         Raises:
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
@@ -149,9 +142,18 @@ class Repository(Generic[EntityT]):
         continuation: str | None = None,
         *,
         include_deleted: bool = False,
+        readonly: bool = False,
     ) -> EntityPage[EntityT]:
         """
         Return a page of all entities of this type, ordered by id, without those marked as deleted.
+
+        It tracks them as `read` does, and returns those that are tracked already as they are.
+
+        Args:
+            page_size: how many at most. Defaults to 10.
+            continuation: of the page before.
+            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
+            readonly: do not track them; for reading many.
 
         Raises:
             UsageError: `page_size` is less than 1.
@@ -159,14 +161,13 @@ class Repository(Generic[EntityT]):
         """
         if page_size < 1:
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
-        include_deleted = include_deleted or not issubclass(self._type, SoftDeletable)
         with self._entities.guard:
             page = await retry_reads(
                 lambda: self._store.query_type(
                     self._type.entity_type,
                     page_size=page_size,
                     continuation=continuation,
-                    include_deleted=include_deleted,
+                    include_deleted=include_deleted or not issubclass(self._type, SoftDeletable),
                 ),
                 self._options,
             )
@@ -174,7 +175,9 @@ class Repository(Generic[EntityT]):
             unreadable: list[UnreadableDocument] = []
             for document in page.documents:
                 try:
-                    entities.append(self._restored(document))
+                    entity = self._known(self._restored(document))
+                    if include_deleted or not self._is_gone(entity):
+                        entities.append(self._kept(entity, readonly=readonly))
                 except UnreadableDocument as error:
                     unreadable.append(error)
                     _logger.warning(
@@ -183,6 +186,20 @@ class Repository(Generic[EntityT]):
             return EntityPage(
                 entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
             )
+
+    def _known(self, read: EntityT) -> EntityT:
+        known = self._entities.find(read.entity_type, read.id, read.partition_key)
+        return known if isinstance(known, self._type) else read
+
+    def _is_gone(self, entity: Entity) -> bool:
+        return is_deleted(entity) or self._entities.deletes(entity)
+
+    def _kept(self, entity: EntityT, *, readonly: bool) -> EntityT:
+        if not readonly:
+            self._entities.track(entity)
+        elif not self._entities.holds(entity):
+            close(entity, "was read with readonly=True")
+        return entity
 
     def _restored(self, document: Document) -> EntityT:
         data = document.get("data")

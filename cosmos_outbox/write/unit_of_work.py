@@ -5,7 +5,7 @@ UnitOfWork: the changes that are written together or not at all; Outbox makes th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -202,7 +202,7 @@ class UnitOfWork:
         before = self._entities.snapshot()
         dispatch = self._handlers.start() if self._dispatch is None else self._dispatch.copy()
         try:
-            await dispatch.run(self._recorded_events, self, max_raised=MAX_BATCH_OPERATIONS)
+            await dispatch.run(self._entities.recorded, self, max_raised=MAX_BATCH_OPERATIONS)
         except BaseException:  # whatever a handler raises: the next commit runs all of them again
             self._entities.put_back(before)
             raise
@@ -235,9 +235,6 @@ class UnitOfWork:
             request_charge=written.request_charge,
             attempts=written.attempts,
         )
-
-    def _recorded_events(self) -> Iterator[DomainEvent]:
-        return (event for tracked in self._entities.changed() for event in tracked.entity.events)
 
 
 class Outbox:

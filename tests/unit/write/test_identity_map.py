@@ -26,8 +26,8 @@ def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) 
     return assembled(parts, correlation=correlation or {}, published={})
 
 
-def settle(context: IdentityMap, commit: PendingCommit, *, resumed: bool = False) -> None:
-    written = WrittenCommit(etags={"l": '"1"'}, request_charge=1.0, attempts=1, resumed=resumed)
+def settle(context: IdentityMap, commit: PendingCommit) -> None:
+    written = WrittenCommit(etags={"l": '"1"'}, request_charge=1.0, attempts=1)
     context.mark_written(commit, written)
 
 

@@ -65,6 +65,9 @@ class Passage(Remark):
     pass
 
 
+Data = tuple[str, str, bool]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stored:
     """
@@ -78,7 +81,7 @@ class Stored:
     deleted: bool = False
 
     @property
-    def data(self) -> tuple[str, str, bool]:
+    def data(self) -> Data:
         return self.text, self.tag, self.deleted
 
 
@@ -99,6 +102,7 @@ class Held:
 
     entity: Passage | Line
     base: Stored | None = None  # what it was read as; None: it is new
+    shown: Data | None = None  # what it was read or last written with
     recorded: list[tuple[int, str, str]] = field(default_factory=list)  # serial, action, value
     asked: int = 0  # when a write was last asked for
     done: int = 0  # up to when that is settled
@@ -108,7 +112,12 @@ class Held:
     def pending(self) -> bool:
         if self.purged:
             return self.base is not None
-        return self.base is None or self.asked > self.done or bool(self.recorded)
+        return self.base is None or self.asked > self.done or bool(self.recorded) or self.edited
+
+    @property
+    def edited(self) -> bool:
+        after = self.after()
+        return self.shown is not None and after is not None and after.data != self.shown
 
     def events(self) -> list[tuple[int | None, str, str]]:
         if self.base is not None or isinstance(self.entity, Line):
@@ -318,6 +327,26 @@ class WriteSide(RuleBasedStateMachine):
         kind = Line if "l" in name else Passage
         self._read(self.units[unit], kind, name)
 
+    @rule(unit=units)
+    def read_all(self, unit: int) -> None:
+        self._settle_late_ones()
+        held = self.units[unit].held
+        page = self.run(self.units[unit].real.repository(Passage).read_all(100))
+        for passage in page.entities:
+            there = self.stored[passage.id]
+            if passage.id in held:
+                assert passage is held[passage.id].entity
+            else:
+                held[passage.id] = Held(entity=passage, base=there, shown=there.data)
+        expected = {
+            name
+            for name, there in self.stored.items()
+            if there.kind == "passage"
+            and not there.deleted
+            and not (name in held and (held[name].purged or held[name].entity.deleted))
+        }
+        assert expected == {passage.id for passage in page.entities}
+
     @rule(unit=units, place=places, what=whats)
     def change(self, unit: int, place: int, what: str) -> None:
         chosen = self._changeable(unit, place)
@@ -326,7 +355,7 @@ class WriteSide(RuleBasedStateMachine):
         held, number = chosen[place % len(chosen)], self.next_serial()
         entity, text = held.entity, f"text {number}"
         if what == "edit":
-            entity.text = text  # written when something else makes the unit write the entity
+            entity.text = text
         elif what in ("skim", "peruse"):
             seen = self.skimmed if what == "skim" else Perused
             entity.record(seen(note_id=entity.id))
@@ -582,9 +611,7 @@ class WriteSide(RuleBasedStateMachine):
                 unit.held.pop(held.entity.id, None)
                 unit.graves.append(held.entity)
             else:
-                after = held.after()
-                if after is not None and after.data != part.after.data:
-                    held.asked = self.next_serial()  # edited since
+                held.shown = part.after.data
                 # under an unknown etag it is like no state there ever was
                 held.base = replace(part.after) if held.entity.etag is None else part.after
 
@@ -636,7 +663,7 @@ class WriteSide(RuleBasedStateMachine):
         assert there is not None
         if not deletes:
             assert (there.text, there.version) == (entity.text, entity.version)
-        unit.held[name] = Held(entity=entity, base=there)
+        unit.held[name] = Held(entity=entity, base=there, shown=there.data)
         return unit.held[name]
 
     def _forget(self, unit: Unit) -> None:

@@ -1,0 +1,203 @@
+"""
+What a unit of work read and the caller changed is written, and nothing else is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from cosmos_outbox import (
+    CommitOutcomeUnknown,
+    Entity,
+    NotFound,
+    Outbox,
+    PreconditionFailed,
+    RetryOptions,
+    UnstorableValue,
+    UsageError,
+)
+from cosmos_outbox.adapters.memory import MemoryContainer
+from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.notes import Line, Note, actions, stored
+
+
+class Basket(Entity):
+    owner: str = "ada"
+    lines: list[str] = Field(default_factory=list)
+    notes: dict[str, Any] = Field(default_factory=dict)
+
+
+async def written(container: MemoryContainer, *entities: Entity) -> None:
+    for entity in entities:
+        async with Outbox(container).unit_of_work() as uow:
+            uow.repository(type(entity)).create(entity)
+            await uow.commit()
+
+
+def data(container: MemoryContainer) -> dict[str, Any]:
+    return stored(container, "basket")[0]["data"]
+
+
+@pytest.fixture
+async def container() -> MemoryContainer:
+    container = MemoryContainer()
+    await written(container, Basket(id="b", lines=["x"], notes={"deep": {"at": 1}}))
+    return container
+
+
+async def test_a_field_that_was_set_is_written_without_update(container: MemoryContainer):
+    async with Outbox(container).unit_of_work() as uow:
+        basket = await uow.repository(Basket).read("b")
+        basket.owner = "grace"
+        assert 1 == (await uow.commit()).operations
+        assert 2 == basket.version
+        assert None is (await uow.commit()).id
+    assert "grace" == data(container)["owner"]
+
+
+async def test_a_list_and_a_nested_value_that_were_changed_in_place_are_written(container: MemoryContainer):
+    async with Outbox(container).unit_of_work() as uow:
+        basket = await uow.repository(Basket).read("b")
+        basket.lines.append("y")
+        await uow.commit()
+        basket.notes["deep"]["at"] = True  # equal to 1, for Python
+        await uow.commit()
+    assert (["x", "y"], {"deep": {"at": True}}) == (data(container)["lines"], data(container)["notes"])
+    assert 3 == stored(container, "basket")[0]["version"]
+
+
+async def test_what_was_only_read_is_not_written(container: MemoryContainer):
+    document = stored(container, "basket")[0]
+    await written(container, Basket(id="other"))
+    async with Outbox(container).unit_of_work() as uow:
+        baskets = uow.repository(Basket)
+        basket = await baskets.read("b")
+        other = await baskets.read("other")
+        basket.owner = basket.owner
+        basket.lines.append("y")
+        basket.lines.pop()
+        other.owner = "grace"
+        assert 1 == (await uow.commit()).operations
+    assert document == stored(container, "basket")[0]
+
+
+async def test_what_another_program_stored_in_its_own_form_is_not_written_until_it_is_changed():
+    container = MemoryContainer()
+    await written(container, Basket(id="b"))
+    key = ("b", "b")
+    [partition] = container._partitions
+    partition.documents[key]["data"] = {"id": "b", "owner": "ada"}  # neither lines nor notes
+    async with Outbox(container).unit_of_work() as uow:
+        await uow.repository(Basket).read("b")
+        assert None is (await uow.commit()).id
+
+
+async def test_an_edit_is_conditional_on_what_was_read(container: MemoryContainer):
+    outbox = Outbox(container)
+    async with outbox.unit_of_work() as uow:
+        basket = await uow.repository(Basket).read("b")
+        async with outbox.unit_of_work() as other:
+            (await other.repository(Basket).read("b")).owner = "first"
+            await other.commit()
+        basket.owner = "second"
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+    assert "first" == data(container)["owner"]
+
+
+async def test_an_entity_of_a_list_is_tracked_and_is_the_object_that_was_read_before(
+    container: MemoryContainer,
+):
+    async with Outbox(container).unit_of_work() as uow:
+        baskets = uow.repository(Basket)
+        basket = await baskets.read("b")
+        basket.owner = "mine"
+        page = await baskets.read_all()
+        assert basket is page.entities[0]
+        page.entities[0].lines.clear()
+        await uow.commit()
+    assert ("mine", []) == (data(container)["owner"], data(container)["lines"])
+
+
+async def test_a_list_omits_what_the_unit_of_work_deletes():
+    container = MemoryContainer()
+    await written(container, Line(id="l", book="b"), Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        lines, notes = uow.repository(Line), uow.repository(Note)
+        await lines.delete("l", partition_key="b")
+        await notes.delete("n")
+        assert () == (await lines.read_all()).entities == (await notes.read_all()).entities
+        assert ["l"] == [line.id for line in (await lines.read_all(include_deleted=True)).entities]
+        with pytest.raises(NotFound):
+            await lines.read("l", partition_key="b")
+
+
+@pytest.mark.parametrize("lists", [False, True])
+async def test_what_is_read_readonly_is_never_written_and_refuses_to_record(lists: bool):
+    container = MemoryContainer()
+    await written(container, Note(id="n", text="kept"))
+    async with Outbox(container).unit_of_work() as uow:
+        notes = uow.repository(Note)
+        if lists:
+            note = (await notes.read_all(readonly=True)).entities[0]
+        else:
+            note = await notes.read("n", readonly=True)
+        note.text = "lost"
+        with pytest.raises(UsageError, match=r"note 'n' was read with readonly=True.*NoteChanged"):
+            note.change("refused")
+        assert None is (await uow.commit()).id
+        assert note is not await notes.read("n")
+        assert "kept" == (await notes.read("n")).text
+    assert ["NoteWritten"] == actions(container)
+
+
+async def test_what_is_tracked_stays_so_when_it_is_read_readonly_again():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as uow:
+        notes = uow.repository(Note)
+        note = await notes.read("n")
+        assert note is await notes.read("n", readonly=True)
+        note.change("written")
+        await uow.commit()
+    assert ["NoteWritten", "NoteChanged"] == actions(container)
+
+
+async def test_an_edit_that_cannot_be_read_back_is_refused_with_its_field(container: MemoryContainer):
+    async with Outbox(container).unit_of_work() as uow:
+        basket = await uow.repository(Basket).read("b")
+        basket.lines.append(object())  # type: ignore[arg-type]
+        with pytest.raises(UnstorableValue, match="lines"):
+            await uow.commit()
+
+
+async def test_an_edit_while_the_outcome_is_unknown_is_written_after_it_is_known():
+    container = MemoryContainer()
+    await written(container, Note(id="n"))
+    store = FaultyStore(container, [CommitFault.LOST_AFTER] * 40)
+    uow = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
+    note = await uow.repository(Note).read("n")
+    note.change("first")
+    store.read_faults = [ReadFault.UNAVAILABLE] * 40
+    with pytest.raises(CommitOutcomeUnknown):
+        await uow.commit()
+    note.text, store.read_faults, store.commit_faults = "second", [], []
+    assert "first" == stored(container, "note")[0]["data"]["text"]
+    assert 3 == (await uow.commit()).operations  # event and note, and the note again
+    assert "second" == stored(container, "note")[0]["data"]["text"]
+
+
+async def test_two_entities_of_one_id_in_two_partitions_are_two_entities():
+    container = MemoryContainer()
+    await written(container, Line(id="1", book="a"), Line(id="1", book="b"))
+    async with Outbox(container).unit_of_work() as uow:
+        page = await uow.repository(Line).read_all()
+        assert ["a", "b"] == [line.book for line in page.entities]
+        page.entities[1].text = "of b"
+        await uow.commit()
+    assert [("a", ""), ("b", "of b")] == sorted(
+        (line["data"]["book"], line["data"]["text"]) for line in stored(container, "line")
+    )
