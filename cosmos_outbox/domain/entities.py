@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,8 @@ from cosmos_outbox.errors import UsageError
 
 # Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
 # PreconditionFailed instead of overwriting what another program may have written since.
+EntityT = TypeVar("EntityT", bound="Entity")
+
 UNKNOWN_ETAG = '"unknown"'
 
 
@@ -269,6 +271,42 @@ def is_entity_field(entity_class: type[Entity], name: str) -> bool:
     Say whether a name in a document's `data` belongs to the entity, which writes or omits it.
     """
     return entity_class.model_config.get("extra") == "allow" or name in _stored_names(entity_class)
+
+
+def kinds_of(entity_class: type[EntityT]) -> Mapping[str, type[EntityT]]:
+    """
+    Return a class and its subclasses by the `type` of their documents.
+
+    Raises:
+        UsageError: two subclasses have one type.
+    """
+    found: dict[str, type[EntityT]] = {entity_class.entity_type: entity_class}
+    for subclass in entity_class.__subclasses__():
+        for name, kind in kinds_of(subclass).items():
+            if found.setdefault(name, kind) is not kind and found[name] is not entity_class:
+                raise UsageError(
+                    f"{kind.__qualname__} and {found[name].__qualname__} are both stored with the type {name!r}, so a "
+                    f"{entity_class.__qualname__} cannot be read: give one of them another `entity_type`."
+                )
+    return found
+
+
+def stored_field(entity_class: type[Entity], name: str, value: object) -> tuple[str, Any]:
+    """
+    Return the name and the value of a field as a document has them.
+
+    Raises:
+        UsageError: the class has no such field.
+    """
+    if name not in entity_class.model_fields:
+        raise UsageError(
+            f"{entity_class.__name__} has no field {name!r}; it has {', '.join(entity_class.model_fields)}."
+        )
+    written = entity_class.model_construct(**{name: value}).model_dump(  # type: ignore[arg-type]
+        mode="json", by_alias=True, include={name}, warnings=False
+    )
+    [(stored_name, stored_value)] = written.items()
+    return stored_name, stored_value
 
 
 @functools.cache

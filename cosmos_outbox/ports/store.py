@@ -5,7 +5,7 @@ The container of entities and their events, as the write side sees it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -60,6 +60,31 @@ class Page:
     continuation: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """
+    Which documents of one partition key to return, and in which order.
+
+    Args:
+        partition_key: theirs.
+        types: the values that their `type` may have.
+        data: by the name of a property of `data`, the value that it must have.
+        condition: what must be true besides, in Cosmos DB's SQL about `c`; None for nothing.
+        parameters: by name, without the @, what the condition uses.
+        order_by: the path of a property. descending: from the greatest.
+        include_deleted: also those whose `data.deleted` is true.
+    """
+
+    partition_key: str
+    types: Sequence[str]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    condition: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    order_by: Sequence[str] = ("id",)
+    descending: bool = False
+    include_deleted: bool = True
+
+
 class Store(Protocol):
     """
     The container that holds entities and their events.
@@ -91,11 +116,24 @@ class Store(Protocol):
         """
         ...
 
-    async def query_type(
-        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+        """
+        Return a page of documents of one partition key. One request, unless the service returns empty pages.
+
+        Documents without the property to order by come first, then null, booleans, numbers and text.
+
+        Raises:
+            InvalidRequest: the query is wrong, or `continuation` is not of this query.
+            UsageError: this store evaluates no conditions.
+            StoreError: the service refused or failed; see `retriable`.
+        """
+        ...
+
+    async def query_types(
+        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         """
-        Return a page of the documents of one type over all partition keys, ordered by id, each document once.
+        Return a page of the documents of some types over all partition keys, ordered by id, each document once.
 
         Documents whose `data.deleted` is true are left out unless `include_deleted`.
 

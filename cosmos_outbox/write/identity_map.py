@@ -138,18 +138,22 @@ class IdentityMap:
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
 
-    def find(self, entity_type: str, entity_id: str, partition_key: str | None = None) -> Entity | None:
+    def find(self, types: Collection[str], entity_id: str, partition_key: str | None = None) -> Entity | None:
         """
-        Return the tracked entity; None if there is none. After a refused commit this begins a new attempt.
+        Return the tracked entity of one of the types; None if there is none. After a refused commit this begins a new attempt.
 
         Without a partition key it is the entity whose id is its partition key, else the first with this id.
         """
         self.refusal = None
-        tracked = self._tracked.get((entity_type, entity_id, partition_key or entity_id))
-        if tracked is None and partition_key is None:
-            places = (place for place in self._tracked if place[:2] == (entity_type, entity_id))
-            tracked = next((self._tracked[place] for place in places), None)
-        return None if tracked is None else tracked.entity
+        key = entity_id if partition_key is None else partition_key
+        for entity_type in types:
+            if (tracked := self._tracked.get((entity_type, entity_id, key))) is not None:
+                return tracked.entity
+        if partition_key is None:
+            for (entity_type, known_id, _), tracked in self._tracked.items():
+                if known_id == entity_id and entity_type in types:
+                    return tracked.entity
+        return None
 
     def holds(self, entity: Entity) -> bool:
         """

@@ -4,15 +4,17 @@ Repository: typed access to the entities of one type inside a unit of work.
 
 from __future__ import annotations
 
+import builtins
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from cosmos_outbox.documents import Document, first_error, version_of
-from cosmos_outbox.domain.entities import Entity, SoftDeletable, close, is_deleted
+from cosmos_outbox.domain.entities import Entity, SoftDeletable, close, is_deleted, kinds_of, stored_field
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import (
     NotFound,
@@ -21,7 +23,7 @@ from cosmos_outbox.errors import (
     UnreadableDocument,
     UsageError,
 )
-from cosmos_outbox.ports import Store
+from cosmos_outbox.ports import Page, Query, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
 from cosmos_outbox.write.identity_map import IdentityMap
@@ -71,7 +73,7 @@ class Repository(Generic[EntityT]):
         readonly: bool = False,
     ) -> EntityT:
         """
-        Return an entity and track it: the next commit writes what the caller changes and what its methods record.
+        Return an entity, of this class or the subclass that its `type` names, and track it: the next commit writes what the caller changes and what its methods record.
 
         An entity that is already tracked is returned as it is, without a request.
 
@@ -89,7 +91,7 @@ class Repository(Generic[EntityT]):
             UnreadableDocument: the stored document is not what the class says.
         """
         with self._entities.guard:
-            entity = self._entities.find(self._type.entity_type, entity_id, partition_key)
+            entity = self._entities.find(self._types(), entity_id, partition_key)
             if entity is None:
                 key = entity_id if partition_key is None else partition_key
                 check_id(entity_id)
@@ -97,7 +99,7 @@ class Repository(Generic[EntityT]):
                 document = await retry_reads(
                     lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
                 )
-                if document.get("type") != self._type.entity_type:
+                if document.get("type") not in self._types():
                     raise NotFound(document_id=entity_id)
                 entity = self._restored(document)
             if not isinstance(entity, self._type) or (self._is_gone(entity) and not include_deleted):
@@ -136,6 +138,91 @@ class Repository(Generic[EntityT]):
             self._entities.track(entity, Change.UPDATE if soft else Change.DELETE)
             return entity
 
+    async def list(
+        self,
+        partition_key: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        order_by: str = "id",
+        page_size: int = DEFAULT_PAGE_SIZE,
+        continuation: str | None = None,
+        include_deleted: bool = False,
+        readonly: bool = False,
+    ) -> EntityPage[EntityT]:
+        """
+        Return a page of the entities of one partition key, without those marked as deleted, and track them as `read` does.
+
+        Args:
+            partition_key: the only one that is read, whatever else the container holds.
+            where: by the name of a field, the value that it has in the stored document.
+            order_by: the name of a field; `-name` for the greatest first. Defaults to the id.
+            page_size: how many at most. Defaults to 10.
+            continuation: of the page before.
+            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
+            readonly: do not track them, so no commit writes them.
+
+        Raises:
+            UsageError: the class has no such field, or `page_size` is less than 1.
+            InvalidRequest: the store did not give out `continuation` for this query.
+        """
+        data = [stored_field(self._type, name, value) for name, value in (where or {}).items()]
+        return await self._queried(
+            Query(
+                partition_key=partition_key,
+                types=self._types(),
+                data=dict(data),
+                order_by=self._path(order_by),
+                descending=order_by.startswith("-"),
+                include_deleted=include_deleted or not self._is_marked(),
+            ),
+            page_size=page_size,
+            continuation=continuation,
+            include_deleted=include_deleted,
+            readonly=readonly,
+        )
+
+    async def query(
+        self,
+        condition: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        partition_key: str,
+        order_by: str = "id",
+        page_size: int = DEFAULT_PAGE_SIZE,
+        continuation: str | None = None,
+        include_deleted: bool = False,
+        readonly: bool = False,
+    ) -> EntityPage[EntityT]:
+        """
+        Return a page as `list` does, of the entities for which a condition is true.
+
+        Args:
+            condition: in Cosmos DB's SQL about the document `c`, such as `c.data.total > @least`. A program writes it, not its user.
+            parameters: the values of the condition's parameters by name, without the @.
+            partition_key: the only one that is read.
+            order_by: see `list`, as the others.
+
+        Raises:
+            UsageError: see `list`; or the store is a MemoryContainer, which evaluates no SQL.
+            InvalidRequest: the service does not understand the condition.
+        """
+        values = {name.removeprefix("@"): value for name, value in (parameters or {}).items()}
+        return await self._queried(
+            Query(
+                partition_key=partition_key,
+                types=self._types(),
+                condition=condition,
+                parameters=to_jsonable_python(values),
+                order_by=self._path(order_by),
+                descending=order_by.startswith("-"),
+                include_deleted=include_deleted or not self._is_marked(),
+            ),
+            page_size=page_size,
+            continuation=continuation,
+            include_deleted=include_deleted,
+            readonly=readonly,
+        )
+
     async def read_all(
         self,
         page_size: int = DEFAULT_PAGE_SIZE,
@@ -145,50 +232,67 @@ class Repository(Generic[EntityT]):
         readonly: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of all entities of this type, ordered by id, without those marked as deleted.
+        Return a page of all entities of this type over all partition keys, ordered by id, as `list` does.
 
-        It tracks them as `read` does, and returns those that are tracked already as they are.
-
-        Args:
-            page_size: how many at most. Defaults to 10.
-            continuation: of the page before.
-            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
-            readonly: do not track them; for reading many.
+        Each page asks every physical partition: a container of twenty costs at least twenty times as much as `list`.
 
         Raises:
             UsageError: `page_size` is less than 1.
             InvalidRequest: this library did not give out `continuation`.
         """
-        if page_size < 1:
-            raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
+        _check_page_size(page_size)
         with self._entities.guard:
             page = await retry_reads(
-                lambda: self._store.query_type(
-                    self._type.entity_type,
+                lambda: self._store.query_types(
+                    self._types(),
                     page_size=page_size,
                     continuation=continuation,
-                    include_deleted=include_deleted or not issubclass(self._type, SoftDeletable),
+                    include_deleted=include_deleted or not self._is_marked(),
                 ),
                 self._options,
             )
-            entities: list[EntityT] = []
-            unreadable: list[UnreadableDocument] = []
-            for document in page.documents:
-                try:
-                    entity = self._known(self._restored(document))
-                    if include_deleted or not self._is_gone(entity):
-                        entities.append(self._kept(entity, readonly=readonly))
-                except UnreadableDocument as error:
-                    unreadable.append(error)
-                    _logger.warning(
-                        "document.unreadable", extra={"document": error.document_id}, exc_info=error
-                    )
-            return EntityPage(
-                entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
+            return self._page_of(page, include_deleted=include_deleted, readonly=readonly)
+
+    async def _queried(
+        self, query: Query, *, page_size: int, continuation: str | None, include_deleted: bool, readonly: bool
+    ) -> EntityPage[EntityT]:
+        _check_page_size(page_size)
+        check_partition_key(query.partition_key)
+        with self._entities.guard:
+            page = await retry_reads(
+                lambda: self._store.query(query, page_size=page_size, continuation=continuation),
+                self._options,
             )
+            return self._page_of(page, include_deleted=include_deleted, readonly=readonly)
+
+    def _page_of(self, page: Page, *, include_deleted: bool, readonly: bool) -> EntityPage[EntityT]:
+        entities: builtins.list[EntityT] = []
+        unreadable: builtins.list[UnreadableDocument] = []
+        for document in page.documents:
+            try:
+                entity = self._known(self._restored(document))
+            except UnreadableDocument as error:
+                unreadable.append(error)
+                _logger.warning("document.unreadable", extra={"document": error.document_id}, exc_info=error)
+                continue
+            if include_deleted or not self._is_gone(entity):
+                entities.append(self._kept(entity, readonly=readonly))
+        return EntityPage(
+            entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
+        )
+
+    def _types(self) -> tuple[str, ...]:
+        return tuple(kinds_of(self._type))
+
+    def _is_marked(self) -> bool:
+        return any(issubclass(kind, SoftDeletable) for kind in kinds_of(self._type).values())
+
+    def _path(self, order_by: str) -> tuple[str, ...]:
+        name = order_by.removeprefix("-")
+        return ("id",) if name == "id" else ("data", stored_field(self._type, name, None)[0])
 
     def _known(self, read: EntityT) -> EntityT:
-        known = self._entities.find(read.entity_type, read.id, read.partition_key)
+        known = self._entities.find((read.entity_type,), read.id, read.partition_key)
         return known if isinstance(known, self._type) else read
 
     def _is_gone(self, entity: Entity) -> bool:
@@ -208,7 +312,7 @@ class Repository(Generic[EntityT]):
         if data.get("id") != document["id"]:  # another program omitted it
             data = {**data, "id": document["id"]}
         try:
-            return self._type.restore(
+            return kinds_of(self._type)[document["type"]].restore(
                 dict(data), version=version_of(document), etag=document["_etag"], stored=document
             )
         except ValidationError as error:
@@ -228,3 +332,8 @@ class Repository(Generic[EntityT]):
 def _check_etag(entity: Entity, etag: str | None) -> None:
     if etag is not None and etag != entity.etag:
         raise PreconditionFailed(expected=etag, actual=entity.etag, document_id=entity.id)
+
+
+def _check_page_size(page_size: int) -> None:
+    if page_size < 1:
+        raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import (
     Conflict,
     InvalidRequest,
@@ -25,7 +26,7 @@ from cosmos_outbox.errors import (
     StoreError,
     UsageError,
 )
-from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
+from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Query, Store, Write, WriteKind
 from tests.contracts.backends import BACKENDS, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
@@ -147,7 +148,7 @@ async def test_what_its_writer_does_to_a_document_afterwards_is_not_stored(store
 
 async def test_what_a_reader_does_to_its_copy_is_not_stored(store: Store):
     await store.commit(KEY, [create("a", data={"tags": ["one"]})])
-    page = await store.query_type("thing", page_size=1, continuation=None, include_deleted=True)
+    page = await store.query_types(("thing",), page_size=1, continuation=None, include_deleted=True)
     for copy in (await store.read("a", KEY), *page.documents):
         copy["data"]["tags"].append("two")
     assert ["one"] == (await store.read("a", KEY))["data"]["tags"]
@@ -255,8 +256,8 @@ async def test_all_documents_of_a_type_are_paged_by_id_without_the_deleted_ones(
     async def all_pages(*, include_deleted: bool) -> list[list[str]]:
         pages, continuation = [], None
         while True:
-            page = await store.query_type(
-                "thing", page_size=2, continuation=continuation, include_deleted=include_deleted
+            page = await store.query_types(
+                ("thing",), page_size=2, continuation=continuation, include_deleted=include_deleted
             )
             pages.append([document["id"] for document in page.documents])
             if (continuation := page.continuation) is None:
@@ -265,6 +266,96 @@ async def test_all_documents_of_a_type_are_paged_by_id_without_the_deleted_ones(
     alive = [document_id for n, document_id in enumerate(ids) if n != 4]
     assert [alive[0:2], alive[2:4], alive[4:6]] == await all_pages(include_deleted=False)
     assert [ids[0:2], ids[2:4], ids[4:6], ids[6:7]] == await all_pages(include_deleted=True)
+
+
+async def paged(store: Store, query: Query, *, page_size: int) -> list[str]:
+    found: list[str] = []
+    continuation = None
+    while True:
+        page = await store.query(query, page_size=page_size, continuation=continuation)
+        assert len(page.documents) <= page_size
+        found += [document["id"] for document in page.documents]
+        if (continuation := page.continuation) is None:
+            return found
+
+
+async def with_data(store: Store, *values: dict[str, Any]) -> None:
+    for n, data in enumerate(values):
+        await store.commit(KEY, [create(f"d{n}", data=data)])
+    await store.commit("other", [create("d0", key="other", data=values[0])])
+    await store.commit(KEY, [create("event", type="domainEvent", data=values[0])])
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 100])
+@pytest.mark.parametrize("descending", [False, True])
+async def test_documents_of_a_partition_key_are_paged_in_the_order_of_a_property_of_any_type(
+    store: Store, page_size: int, descending: bool
+):
+    values: list[Any] = [3, "b", None, 2.5, False, "a", 2.5, True]
+    await with_data(store, *({"at": value} for value in values), {})
+    query = Query(partition_key=KEY, types=("thing",), order_by=("data", "at"), descending=descending)
+    found = await paged(store, query, page_size=page_size)
+    expected = [None, None, False, True, 2.5, 2.5, 3, "a", "b"]
+    if descending:
+        expected.reverse()
+    assert expected == [[*values, None][int(document_id[1:])] for document_id in found]
+    assert 9 == len(set(found))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"a": 1}, ["d0", "d5"]),
+        ({"a": True}, ["d1"]),
+        ({"a": None}, ["d2"]),
+        ({"a": ["x", {"y": 1}]}, ["d3"]),
+        ({"a": 1, 'b"] c': "é"}, ["d5"]),
+        ({"nothing": None}, []),
+    ],
+)
+async def test_documents_are_found_by_the_values_of_their_data(
+    store: Store, wanted: dict[str, Any], expected: list[str]
+):
+    values = [{"a": 1}, {"a": True}, {"a": None}, {"a": ["x", {"y": 1}]}, {}, {"a": 1.0, 'b"] c': "é"}]
+    await with_data(store, *values)
+    query = Query(partition_key=KEY, types=("thing", "none"), data=wanted)
+    assert expected == await paged(store, query, page_size=10)
+
+
+async def test_a_query_of_several_types_omits_what_is_deleted_unless_it_is_asked_for(store: Store):
+    await store.commit(KEY, [create("a"), create("b", data={"deleted": True}), create("c", type="other")])
+    query = Query(partition_key=KEY, types=("thing", "other"), include_deleted=False)
+    assert ["a", "c"] == await paged(store, query, page_size=10)
+    assert ["a", "b"] == await paged(store, Query(partition_key=KEY, types=("thing",)), page_size=10)
+
+
+async def test_a_condition_is_evaluated_with_its_parameters(store: Store):
+    if isinstance(store, MemoryContainer):
+        pytest.skip("a container in memory evaluates no SQL")
+    outbox = Outbox(store)
+    async with outbox.unit_of_work() as uow:
+        for n in range(5):
+            uow.repository(Line).create(Line(id=f"l{n}", book=KEY, text=f"text {n}"))
+        await uow.commit()
+        lines = uow.repository(Line)
+        condition = "c.data.text > @after OR c.data.text = @first"
+        texts = {"after": "text 2", "@first": "text 0"}
+        page = await lines.query(condition, texts, partition_key=KEY, order_by="-text", page_size=2)
+        rest = await lines.query(
+            condition, texts, partition_key=KEY, order_by="-text", continuation=page.continuation
+        )
+        assert ["text 4", "text 3", "text 0"] == [line.text for line in (*page.entities, *rest.entities)]
+        assert () == (await lines.query(condition, texts, partition_key="other")).entities
+        with pytest.raises(InvalidRequest):
+            await lines.query("c.data.text >", partition_key=KEY)
+
+
+async def test_a_continuation_of_no_query_is_refused(store: Store):
+    await store.commit(KEY, [create("a"), create("b")])
+    with pytest.raises(InvalidRequest):
+        await store.query(
+            Query(partition_key=KEY, types=("thing",)), page_size=1, continuation="not one that was given out"
+        )
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 4])
@@ -276,8 +367,8 @@ async def test_documents_of_one_id_in_many_partition_keys_are_all_paged_once(sto
     found: list[tuple[str, str]] = []
     continuation = None
     while True:
-        page = await store.query_type(
-            "thing", page_size=page_size, continuation=continuation, include_deleted=True
+        page = await store.query_types(
+            ("thing",), page_size=page_size, continuation=continuation, include_deleted=True
         )
         found += [(document["id"], document["partitionKey"]) for document in page.documents]
         assert len(page.documents) <= page_size
@@ -377,12 +468,12 @@ async def test_whether_a_document_is_marked_as_deleted_is_said_by_true_and_false
         {**a_document(str(n)), "data": {"id": str(n), "deleted": mark}} for n, mark in enumerate(marks)
     ]
     await store.commit(KEY, [Write(kind=WriteKind.CREATE, id=d["id"], document=d) for d in documents])
-    page = await store.query_type("thing", page_size=10, continuation=None, include_deleted=False)
+    page = await store.query_types(("thing",), page_size=10, continuation=None, include_deleted=False)
     assert ["1"] == [document["id"] for document in page.documents]
 
 
 async def test_no_documents_of_a_type_are_one_empty_page(store: Store):
-    page = await store.query_type("nothing", page_size=5, continuation=None, include_deleted=True)
+    page = await store.query_types(("nothing",), page_size=5, continuation=None, include_deleted=True)
     assert ((), None) == (page.documents, page.continuation)
 
 
@@ -413,7 +504,7 @@ def tokens_of_nobody() -> dict[str, str]:
 )
 async def test_a_continuation_that_nobody_gave_out_is_refused(store: Store, continuation: str):
     with pytest.raises(InvalidRequest):
-        await store.query_type("thing", page_size=1, continuation=continuation, include_deleted=True)
+        await store.query_types(("thing",), page_size=1, continuation=continuation, include_deleted=True)
 
 
 async def test_a_reader_sees_its_own_writes_at_once(store: Store):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from cosmos_outbox import NotFound, Store, StoreError, StoreUnavailable, TooManyRequests
-from cosmos_outbox.ports import CommitResult, Document, Page, Write
+from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write
 
 
 class CommitFault(StrEnum):
@@ -98,9 +98,12 @@ class FaultyStore:
         except StoreError:
             return  # no caller waits for this answer
 
-    async def query_type(
-        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+        return await self._store.query(query, page_size=page_size, continuation=continuation)
+
+    async def query_types(
+        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
-        return await self._store.query_type(
-            document_type, page_size=page_size, continuation=continuation, include_deleted=include_deleted
+        return await self._store.query_types(
+            types, page_size=page_size, continuation=continuation, include_deleted=include_deleted
         )

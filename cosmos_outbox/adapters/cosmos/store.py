@@ -17,6 +17,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import open_container
 from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.sql import condition_of, sql_of
 from cosmos_outbox.errors import (
     ConfigurationError,
     InvalidRequest,
@@ -26,7 +27,7 @@ from cosmos_outbox.errors import (
     StoreError,
     StoreUnavailable,
 )
-from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
+from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write, WriteKind
 
 _SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 _REMEMBERED_SESSIONS = 10_000
@@ -83,16 +84,27 @@ class CosmosStore:
                 ) from error.__cause__
             raise
 
-    async def query_type(
-        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+        text, values = sql_of(query)
+        items = self._container.query_items(
+            text, parameters=values, partition_key=query.partition_key, max_item_count=page_size
+        )
+        pages: Any = items.by_page(continuation)
+        async with translated():
+            async for page in pages:
+                documents = tuple([document async for document in page])
+                if documents or pages.continuation_token is None:
+                    return Page(documents=documents, continuation=pages.continuation_token)
+        return Page(documents=(), continuation=None)
+
+    async def query_types(
+        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         # The SDK has no token for a sorted query over several partitions, so a page begins after the last id and, if the previous
         # one ended among documents of one id, after the last partition key. Sorting by both would need a composite index.
         after_id, after_key = _after(continuation)
-        known = {"@type": document_type, "@id": after_id}
-        condition = "c.type = @type"
-        if not include_deleted:
-            condition += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+        condition, values = condition_of(types, include_deleted=include_deleted)
+        known = values | {"@id": after_id}
         of_one_id = f"{condition} AND c.id = @id"
         wanted = page_size + 1  # to know whether more follow
         found: list[Document] = []

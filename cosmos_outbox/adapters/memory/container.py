@@ -16,10 +16,11 @@ import marshal
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from cosmos_outbox.adapters.memory.queries import is_listed, page_of
 from cosmos_outbox.errors import (
     Conflict,
     ContainerRecreated,
@@ -39,6 +40,7 @@ from cosmos_outbox.ports import (
     Document,
     MonitoredContainer,
     Page,
+    Query,
     StartFrom,
     Write,
     WriteKind,
@@ -110,8 +112,15 @@ class MemoryContainer:
                 partition.log.append((partition.lsn, key))
         return CommitResult(etags=tuple(etags), request_charge=float(6 * len(writes)))
 
-    async def query_type(
-        self, document_type: str, *, page_size: int, continuation: str | None, include_deleted: bool
+    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+        await asyncio.sleep(0)
+        documents = self._visible(self._partition_of(query.partition_key))
+        of_key = (document for document in documents if document["partitionKey"] == query.partition_key)
+        page = page_of(of_key, query, page_size=page_size, continuation=continuation)
+        return replace(page, documents=tuple(map(copied, page.documents)))
+
+    async def query_types(
+        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         await asyncio.sleep(0)
         after = _after(continuation)
@@ -120,8 +129,7 @@ class MemoryContainer:
                 document
                 for partition in self._partitions
                 for document in self._visible(partition)
-                if document.get("type") == document_type
-                and (include_deleted or _data_of(document).get("deleted", False) is False)
+                if is_listed(document, types, include_deleted=include_deleted)
                 and (after is None or _place(document) > after)
             ),
             key=_place,
@@ -341,11 +349,6 @@ def _after(continuation: str | None) -> tuple[str, str] | None:
         case [str(last_id), str(last_key)]:
             return last_id, last_key
     raise InvalidRequest("The continuation token is not one that this container gave out.")
-
-
-def _data_of(document: Document) -> Mapping[str, Any]:
-    data = document.get("data")
-    return data if isinstance(data, dict) else {}
 
 
 def _position(

@@ -40,7 +40,7 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
+from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, Query, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.retention import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.contracts.backends import opened
@@ -198,7 +198,7 @@ class Recorder:
         self._store, self._applied, self._brings_back = store, applied, brings_back
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[CommitResult]] = set()
-        self.read, self.query_type = store.read, store.query_type
+        self.read, self.query, self.query_types = store.read, store.query, store.query_types
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         task = asyncio.create_task(self._commit(partition_key, writes))
@@ -235,8 +235,11 @@ class Watcher:
     ) -> Document:
         return await self._store.read(document_id, partition_key, if_none_match=if_none_match)
 
-    async def query_type(self, document_type: str, **options: Any) -> Page:
-        return await self._store.query_type(document_type, **options)
+    async def query(self, query: Query, **options: Any) -> Page:
+        return await self._store.query(query, **options)
+
+    async def query_types(self, types: Sequence[str], **options: Any) -> Page:
+        return await self._store.query_types(types, **options)
 
 
 commit_faults = st.one_of(

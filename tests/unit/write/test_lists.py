@@ -1,0 +1,163 @@
+"""
+Lists and queries inside one partition key, and reads of a base class.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+
+import pytest
+
+from cosmos_outbox import Entity, InvalidRequest, NotFound, Outbox, SoftDeletable, UnitOfWork, UsageError
+from cosmos_outbox.adapters.memory import MemoryContainer
+
+
+class Status(StrEnum):
+    OPEN = "open"
+    PAID = "paid"
+
+
+class Order(Entity):
+    tenant: str
+    status: Status = Status.OPEN
+    total: Decimal = Decimal(0)
+    placed_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    @property
+    def partition_key(self) -> str:
+        return self.tenant
+
+
+class Payment(Entity):
+    order: str
+
+    @property
+    def partition_key(self) -> str:
+        return self.order
+
+
+class CardPayment(Payment):
+    card: str
+
+
+class CashPayment(Payment, SoftDeletable):
+    coins: int
+
+
+def at(day: int) -> datetime:
+    return datetime(2026, 1, day, tzinfo=UTC)
+
+
+@pytest.fixture
+async def uow() -> UnitOfWork:
+    outbox = Outbox(MemoryContainer(ranges=2))
+    orders = [
+        Order(id="o1", tenant="t", total=Decimal("9.50"), placed_at=at(3)),
+        Order(id="o2", tenant="t", status=Status.PAID, placed_at=at(1)),
+        Order(id="o3", tenant="t", placed_at=at(2)),
+        Order(id="o1", tenant="u"),
+    ]
+    for entity in (
+        *orders,
+        CardPayment(id="p1", order="t", card="visa"),
+        CashPayment(id="p2", order="t", coins=3),
+    ):
+        async with outbox.unit_of_work() as writing:
+            writing.repository(type(entity)).create(entity)
+            await writing.commit()
+    return outbox.unit_of_work()
+
+
+async def test_a_list_holds_the_entities_of_its_partition_key_alone(uow: UnitOfWork):
+    page = await uow.repository(Order).list("t")
+    assert (["o1", "o2", "o3"], None) == ([order.id for order in page.entities], page.continuation)
+    assert {"t"} == {order.tenant for order in page.entities}
+
+
+async def test_a_list_compares_the_fields_as_they_are_stored(uow: UnitOfWork):
+    orders = uow.repository(Order)
+
+    async def found(**where: object) -> list[str]:
+        return [order.id for order in (await orders.list("t", where=where)).entities]
+
+    assert ["o1", "o3"] == await found(status=Status.OPEN)
+    assert ["o2"] == await found(status="paid")
+    assert ["o1"] == await found(total=Decimal("9.50"), placed_at=at(3))
+    assert ["o3"] == await found(id="o3")
+    assert [] == await found(tenant="u")
+
+
+async def test_a_list_is_in_the_order_of_a_field_page_by_page(uow: UnitOfWork):
+    orders = uow.repository(Order)
+    first = await orders.list("t", order_by="-placed_at", page_size=2)
+    second = await orders.list("t", order_by="-placed_at", page_size=2, continuation=first.continuation)
+    assert ["o1", "o3", "o2"] == [order.id for order in (*first.entities, *second.entities)]
+    assert second.continuation is None
+
+
+async def test_entities_of_a_list_are_written_when_they_are_changed(uow: UnitOfWork):
+    for order in (await uow.repository(Order).list("t", where={"status": "open"})).entities:
+        order.status = Status.PAID
+    assert 2 == (await uow.commit()).operations
+    assert () == (await uow.repository(Order).list("t", where={"status": "open"}, readonly=True)).entities
+
+
+async def test_a_field_that_the_class_lacks_is_refused_with_those_it_has(uow: UnitOfWork):
+    orders = uow.repository(Order)
+    with pytest.raises(UsageError, match=r"Order has no field 'state'; it has id, tenant, status"):
+        await orders.list("t", where={"state": "open"})
+    with pytest.raises(UsageError, match="no field 'placedAt'"):
+        await orders.list("t", order_by="-placedAt")
+    with pytest.raises(UsageError, match="page_size"):
+        await orders.list("t", page_size=0)
+    with pytest.raises(UsageError, match="partition key"):
+        await orders.list("")
+
+
+async def test_sql_in_memory_is_refused_with_what_to_do(uow: UnitOfWork):
+    with pytest.raises(UsageError, match="emulator"):
+        await uow.repository(Order).query("c.data.total > @least", {"least": 5}, partition_key="t")
+
+
+async def test_a_foreign_continuation_is_refused(uow: UnitOfWork):
+    with pytest.raises(InvalidRequest):
+        await uow.repository(Order).list("t", continuation="x")
+
+
+async def test_a_base_class_reads_its_subclasses(uow: UnitOfWork):
+    payments = uow.repository(Payment)
+    page = await payments.list("t")
+    assert [CardPayment, CashPayment] == [type(payment) for payment in page.entities]
+    assert page.entities == (await payments.read_all()).entities
+    card = await payments.read("p1", partition_key="t")
+    assert (CardPayment, "visa") == (type(card), getattr(card, "card", None))
+    assert card is await uow.repository(CardPayment).read("p1", partition_key="t")
+    with pytest.raises(NotFound):
+        await uow.repository(CashPayment).read("p1", partition_key="t")
+
+
+async def test_a_subclass_that_is_marked_as_deleted_is_omitted_from_lists_of_its_base(uow: UnitOfWork):
+    payments = uow.repository(Payment)
+    await payments.delete("p2", partition_key="t")
+    await uow.commit()
+    uow.rollback()
+    assert ["p1"] == [payment.id for payment in (await payments.list("t")).entities]
+    assert ["p1", "p2"] == [p.id for p in (await payments.list("t", include_deleted=True)).entities]
+
+
+async def test_two_subclasses_of_one_type_are_refused():
+    class Shape(Entity):
+        pass
+
+    class Circle(Shape):
+        entity_type = "round"
+
+    class Ball(Shape):
+        entity_type = "round"
+
+    uow = Outbox(MemoryContainer()).unit_of_work()
+    with pytest.raises(UsageError, match=r"Ball.*Circle.*'round'.*entity_type"):
+        await uow.repository(Shape).read("s")
+    await uow.repository(Circle).list("s")
