@@ -8,6 +8,7 @@ from cosmos_outbox.correlation import correlated
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.domain.entities import Entity, SoftDeletable
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.own_documents import DocumentMapper
 from cosmos_outbox.errors import (
     AccessDenied,
     BatchTooLarge,
@@ -46,6 +47,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import EntityPage, Repository
 from cosmos_outbox.write.unit_of_work import Commit, Outbox, UnitOfWork
 
@@ -59,6 +61,8 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "ContainerRecreated",
+    "DocumentMapper",
+    "Documents",
     "DomainEvent",
     "Entity",
     "EntityPage",

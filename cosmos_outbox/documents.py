@@ -17,11 +17,12 @@ from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE, OwnDocument
+from cosmos_outbox.errors import UnstorableValue
 
 EVENT_TYPE = "domainEvent"
 KEPT_FOREVER = -1
-_SET_BY_THE_SERVICE = {"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"}
-_OURS = frozenset({"id", "partitionKey", "type", "data", "ttl", "version", *_SET_BY_THE_SERVICE})
+_OURS = frozenset({"id", "partitionKey", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
 Document = dict[str, Any]
 
@@ -56,6 +57,8 @@ def entity_document(entity: Entity, *, version: int) -> Document:
 
     What other programs added, to the document or to `data`, stays; the fields of the entity are the entity's.
     """
+    if isinstance(entity, OwnDocument):
+        return entity.document()
     document: Document = {
         "id": entity.id,
         "partitionKey": entity.partition_key,
@@ -81,8 +84,9 @@ def state_of(entity: Entity) -> str | None:
     Return what an entity would store, to compare with a later state; None if that cannot be written.
     """
     try:
-        return json.dumps(_data_of(entity))  # as JSON: for Python, True is 1
-    except (PydanticSerializationError, ValueError):
+        written = entity.document() if isinstance(entity, OwnDocument) else _data_of(entity)
+        return json.dumps(written)  # as JSON: for Python, True is 1
+    except (PydanticSerializationError, ValueError, UnstorableValue):
         return None
 
 
@@ -120,10 +124,11 @@ def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Map
     """
     Return what the `meta` of one entity's events in one commit have in common: what a consumer needs to see gaps and causes.
     """
+    counted = entity.counted_version if isinstance(entity, OwnDocument) else version
     return {
         "entityType": entity.entity_type,
         "entityId": entity.id,
-        "entityVersion": version,
+        **({} if counted is None else {"entityVersion": counted}),
         "commitId": commit_id,
         **correlation,
     }

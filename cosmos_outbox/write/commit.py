@@ -10,12 +10,14 @@ names the commit that wrote it. A commit without an event whose answer was lost 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
 from cosmos_outbox.documents import commit_id_of
 from cosmos_outbox.domain.entities import UNKNOWN_ETAG
+from cosmos_outbox.domain.own_documents import OwnDocument, stripped
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -25,9 +27,9 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.ports import Store
+from cosmos_outbox.ports import Document, Store, Write
 from cosmos_outbox.retries import Deadline, RetryOptions
-from cosmos_outbox.write.batch import PendingCommit
+from cosmos_outbox.write.batch import PendingCommit, PendingEntity
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 
@@ -171,7 +173,7 @@ class Submission:
         Return the result of a commit whose own answer was lost, with the etags that its entities have now.
         """
         etags: dict[str, str | None] = {}
-        for part in self.commit.entities:
+        for part, write in zip(self.commit.entities, self.commit.entity_writes, strict=True):
             etags[part.entity.id] = UNKNOWN_ETAG
             try:
                 document = await self._deadline.attempt(
@@ -179,9 +181,7 @@ class Submission:
                 )
             except StoreError:
                 continue
-            if (
-                document.get("version") == part.version
-            ):  # else a later commit, or a program that does not count, wrote it
+            if _is_as_written(document, part, write):
                 etags[part.entity.id] = document["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self._attempts})
         return self._written(etags, request_charge=0.0)
@@ -218,3 +218,12 @@ class Submission:
             if self._in_doubt:
                 raise CommitOutcomeUnknown from failure
             raise failure
+
+
+def _is_as_written(document: Document, part: PendingEntity, write: Write) -> bool:
+    """
+    Say whether no later commit, and no other program, changed a document since.
+    """
+    if isinstance(part.entity, OwnDocument):  # which may not count its versions
+        return json.dumps(stripped(document), sort_keys=True) == json.dumps(write.document, sort_keys=True)
+    return document.get("version") == part.version

@@ -13,6 +13,7 @@ from cosmos_outbox.documents import state_of
 from cosmos_outbox.domain.entities import Entity, close, keep_recorded, recorded_events
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
+from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.write.batch import Change, PendingCommit, PendingEntity
 from cosmos_outbox.write.commit import WrittenCommit
@@ -154,6 +155,38 @@ class IdentityMap:
                 if known_id == entity_id and entity_type in types:
                     return tracked.entity
         return None
+
+    def find_own(self, document_id: str, partition_key: str) -> OwnDocument | None:
+        """
+        Return the tracked document of the application with this id; see `find`.
+        """
+        self.refusal = None
+        found = (
+            tracked.entity
+            for (_, known_id, key), tracked in self._tracked.items()
+            if (known_id, key) == (document_id, partition_key)
+        )
+        return next((entity for entity in found if isinstance(entity, OwnDocument)), None)
+
+    def own(self, model: object) -> OwnDocument | None:
+        """
+        Return what stands for an object of the application here; None if nothing does.
+        """
+        owns = (tracked.entity for tracked in self._tracked.values())
+        return next((own for own in owns if isinstance(own, OwnDocument) and own.model is model), None)
+
+    def required(self, model: object) -> OwnDocument:
+        """
+        Return what stands for an object of the application here.
+
+        Raises:
+            UsageError: it was neither read nor saved here.
+        """
+        if (own := self.own(model)) is None:
+            raise UsageError(
+                f"This {type(model).__name__} was neither read nor saved in this unit of work: `save` it first."
+            )
+        return own
 
     def holds(self, entity: Entity) -> bool:
         """

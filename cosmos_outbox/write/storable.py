@@ -4,6 +4,7 @@ Storable: whether what a commit would write can be read back as it is, and if no
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -14,9 +15,11 @@ from pydantic_core import PydanticSerializationError
 from cosmos_outbox.documents import Document, copied_size, entity_document, event_document, first_error
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.own_documents import OwnDocument, stripped
 from cosmos_outbox.errors import UnstorableValue
 
 DocumentT = TypeVar("DocumentT")
+_DIFFERS = "what is stored of it makes another value"
 
 
 def storable_entity(entity: Entity, *, version: int) -> Document:
@@ -28,15 +31,23 @@ def storable_entity(entity: Entity, *, version: int) -> Document:
     """
     document = _written(entity, entity.partition_key, lambda: entity_document(entity, version=version))
     try:
+        if isinstance(entity, OwnDocument):
+            _check_same(entity, document, entity.read_back(document))
+            return document
         read = type(entity).model_validate(document["data"])
     except ValidationError as error:
         field, reason = first_error(error)
         raise _refusal(entity, entity.partition_key, field=field, reason=reason) from error
     for name in type(entity).model_fields if entity.__dict__ != read.__dict__ else ():
         if not _is_same(entity, read, name):
-            reason = "what is stored of it makes another value"
-            raise _refusal(entity, entity.partition_key, field=name, reason=reason)
+            raise _refusal(entity, entity.partition_key, field=name, reason=_DIFFERS)
     return document
+
+
+def _check_same(entity: OwnDocument, document: Document, read: Mapping[str, Any]) -> None:
+    for name in {**document, **stripped(read)}:
+        if json.dumps(document.get(name), sort_keys=True) != json.dumps(read.get(name), sort_keys=True):
+            raise _refusal(entity, entity.partition_key, field=name, reason=_DIFFERS)
 
 
 def storable_event(event: DomainEvent, *, partition_key: str, meta: Document, sequence: int) -> Document:
@@ -63,7 +74,7 @@ def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partiti
     try:
         return copied_size(document, finite=True)
     except ValueError as error:
-        field = next(_not_finite(document["data"], ()), "a number")
+        field = next(_not_finite(document.get("data", document), ()), "a number")
         raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
 
 
@@ -103,6 +114,7 @@ def _not_finite(value: object, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _refusal(owner: Entity | DomainEvent, partition_key: str, *, field: str, reason: str) -> UnstorableValue:
+    kind = type(owner.model if isinstance(owner, OwnDocument) else owner)
     return UnstorableValue(
-        type(owner).__name__, id=owner.id, partition_key=partition_key, field=field, reason=reason
+        kind.__name__, id=owner.id, partition_key=partition_key, field=field, reason=reason
     )

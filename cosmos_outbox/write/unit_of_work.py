@@ -16,6 +16,7 @@ from opentelemetry import trace
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.own_documents import DocumentMapper, JsonMapper
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -30,12 +31,14 @@ from cosmos_outbox.write.batch import PendingCommit, assembled
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
 from cosmos_outbox.write.identity_map import IdentityMap, Tracked
+from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import Repository
 
 EntityT = TypeVar("EntityT", bound=Entity)
 EventT = TypeVar("EventT", bound=DomainEvent)
 UnitT = TypeVar("UnitT", bound="UnitOfWork")
 ResultT = TypeVar("ResultT")
+ModelT = TypeVar("ModelT")
 DEFAULT_ATTEMPTS = 10
 
 _SPAN = "outbox.commit"
@@ -112,6 +115,44 @@ class UnitOfWork:
         Return the repository of an entity type; all repositories of a unit of work commit together.
         """
         return Repository(entity_type, store=self._store, entities=self._entities, options=self._options)
+
+    @overload
+    def documents(self) -> Documents[dict[str, Any]]: ...
+    @overload
+    def documents(
+        self, model_type: type[ModelT], mapper: DocumentMapper[ModelT] | None = None
+    ) -> Documents[ModelT]: ...
+    def documents(self, model_type: type[Any] = dict, mapper: DocumentMapper[Any] | None = None) -> Any:
+        """
+        Return the documents of the application's own shape: dicts, or instances of a dataclass or model.
+
+        Args:
+            model_type: what a read returns. Defaults to dict.
+            mapper: how it is stored. Defaults to its JSON.
+        """
+        return Documents(
+            model_type,
+            mapper=mapper or JsonMapper(model_type),
+            store=self._store,
+            entities=self._entities,
+            options=self._options,
+            key_of=lambda document: document.get("partitionKey"),
+        )
+
+    def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
+        """
+        Write a dict, dataclass or model of the application's own shape with the next commit; see `Documents.save`.
+        """
+        return self.documents(type(model)).save(model, etag=etag)
+
+    def record(self, event: DomainEvent, *, about: object) -> None:
+        """
+        Record an event about an entity, or about a document that was read or saved here, which is written with it.
+
+        Raises:
+            UsageError: it was neither read nor saved here.
+        """
+        (about if isinstance(about, Entity) else self._entities.required(about)).record(event)
 
     def rollback(self) -> None:
         """

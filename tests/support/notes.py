@@ -95,7 +95,7 @@ class Line(Entity):
 
 
 def stored(container: MemoryContainer, document_type: str) -> list[dict[str, Any]]:
-    return [document for document in container.documents() if document["type"] == document_type]
+    return [document for document in container.documents() if document.get("type") == document_type]
 
 
 def events(container: MemoryContainer, partition_key: str | None = None) -> list[dict[str, Any]]:
