@@ -47,13 +47,24 @@ from typing import ClassVar, Literal
 class OutboxError(Exception):
     """
     Base of all errors of this library.
+
+    retriable       a property of the class: the same call may succeed later, unchanged.
+    document_id     the id of the document, entity or event that the error concerns; None if it concerns none, or it is not known.
+    partition_key   that document's partition key; None likewise.
     """
 
     retriable: ClassVar[bool] = False
 
-    def __init__(self, message: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        document_id: str | None = None,
+        partition_key: str | None = None,
+    ) -> None:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
-        super().__init__(message or doc)
+        super().__init__(message or " ".join(doc.split()))
+        self.document_id, self.partition_key = document_id, partition_key
 
 
 class ConfigurationError(OutboxError):
@@ -77,6 +88,8 @@ class SharedUnitOfWork(UsageError):
 class MixedPartitionKeys(UsageError):
     """
     One commit may only touch one partition key; commit them one after another.
+
+    first, second   the partition keys of two of its entities.
     """
 
     def __init__(self, first: str, second: str) -> None:
@@ -90,6 +103,9 @@ class MixedPartitionKeys(UsageError):
 class BatchTooLarge(UsageError):
     """
     A commit exceeds what one transactional batch may hold; split the work into several commits.
+
+    operations      how many writes it has: one for each entity and event.
+    size_bytes      how large they are together.
     """
 
     def __init__(self, *, operations: int, size_bytes: int, max_operations: int, max_bytes: int) -> None:
@@ -109,14 +125,20 @@ class EventTooLarge(UsageError):
 class UnstorableValue(UsageError):
     """
     An entity or event holds a value that could not be read back as it is; nothing was sent.
+
+    document_id, partition_key
+                    of the entity or event.
+    field           the path of the field that holds the value.
     """
 
-    def __init__(self, owner: str, *, id: str, partition_key: str, field: str, reason: str) -> None:  # noqa: A002
+    def __init__(self, owner: str, *, document_id: str, partition_key: str, field: str, reason: str) -> None:
         super().__init__(
-            f"{owner} {id!r} of partition key {partition_key!r} cannot be committed, because {field} could not be read back "
-            f"as it is: {reason}. Correct the value, or give the field a type that JSON can hold."
+            f"{owner} {document_id!r} of partition key {partition_key!r} cannot be committed, because {field} could not be read "
+            f"back as it is: {reason}. Correct the value, or give the field a type that JSON can hold.",
+            document_id=document_id,
+            partition_key=partition_key,
         )
-        self.id, self.partition_key, self.field = id, partition_key, field
+        self.field = field
 
 
 class IdentityConflict(UsageError):
@@ -140,29 +162,56 @@ class StoreError(OutboxError):
 class NotFound(StoreError):
     """
     The document does not exist, or its TTL has passed.
+
+    stored_type     the `type` of the document with this id, if there is one and it is another type's; else None.
     """
 
-    def __init__(self, message: str | None = None, *, document_id: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        document_id: str | None = None,
+        partition_key: str | None = None,
+        stored_type: str | None = None,
+    ) -> None:
         if document_id is not None:
-            message = message or f"The document {document_id!r} does not exist (or its TTL has passed)."
-        super().__init__(message)
-        self.document_id = document_id
+            place = _place(document_id, partition_key)
+            message = message or f"The document {place} does not exist (or its TTL has passed)."
+        super().__init__(message, document_id=document_id, partition_key=partition_key)
+        self.stored_type = stored_type
 
 
 class Conflict(StoreError):
     """
     A document with this id already exists in this partition key.
+
+    stored_type     the `type` of that document; None if it is not known.
     """
 
-    def __init__(self, *, document_id: str | None = None) -> None:
-        named = f"A document with the id {document_id!r} already exists in this partition key."
-        super().__init__(None if document_id is None else named)
-        self.document_id = document_id
+    def __init__(
+        self,
+        *,
+        document_id: str | None = None,
+        partition_key: str | None = None,
+        stored_type: str | None = None,
+    ) -> None:
+        message = None
+        if document_id is not None:
+            kind = "" if stored_type is None else f" as a {stored_type!r}"
+            message = (
+                f"The document {_place(document_id, partition_key)} already exists{kind}: read it and change it, "
+                "or create one under another id; all types of a partition key share its ids."
+            )
+        super().__init__(message, document_id=document_id, partition_key=partition_key)
+        self.stored_type = stored_type
 
 
 class PreconditionFailed(StoreError):
     """
     The document changed since it was read; read it again and repeat the change.
+
+    expected        the etag that the write, or the caller, asked for.
+    actual          the etag that the document has; None if it is not known.
     """
 
     def __init__(
@@ -172,23 +221,32 @@ class PreconditionFailed(StoreError):
         expected: str | None = None,
         actual: str | None = None,
         document_id: str | None = None,
+        partition_key: str | None = None,
     ) -> None:
         if document_id is not None:
             message = message or (
-                f"The document {document_id!r} changed since it was read: its etag is {actual or 'another one'}, not "
-                f"{expected}; read it again and repeat the change."
+                f"The document {_place(document_id, partition_key)} changed since it was read: its etag is "
+                f"{actual or 'another one'}, not {expected}; read it again and repeat the change."
             )
-        super().__init__(message)
-        self.expected, self.actual, self.document_id = expected, actual, document_id
+        super().__init__(message, document_id=document_id, partition_key=partition_key)
+        self.expected, self.actual = expected, actual
 
 
 class NotModified(StoreError):
     """
     The document still has the etag that the caller knows.
+
+    etag            that etag.
     """
 
-    def __init__(self, *, etag: str | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        *,
+        etag: str | None = None,
+        document_id: str | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        super().__init__(document_id=document_id, partition_key=partition_key)
         self.etag = etag
 
 
@@ -196,7 +254,9 @@ class UnreadableDocument(StoreError):
     """
     A stored document is not what its entity's class says; correct the document, or let the class read it.
 
-    `field` is the path of the first wrong field inside `data`, or "data" itself.
+    document_id, partition_key
+                    of the document.
+    field           the path of the first wrong field inside `data`, or "data" itself.
     """
 
     def __init__(
@@ -204,14 +264,16 @@ class UnreadableDocument(StoreError):
     ) -> None:
         super().__init__(
             f"The stored {entity_type} {document_id!r} of partition key {partition_key!r} cannot be read, because of {field}: "
-            f"{reason}. Correct the document, or let the class read it."
+            f"{reason}. Correct the document, or let the class read it.",
+            document_id=document_id,
+            partition_key=partition_key,
         )
-        self.document_id, self.partition_key, self.field = document_id, partition_key, field
+        self.field = field
 
 
 class InvalidRequest(StoreError):
     """
-    Cosmos DB calls the request malformed; the program is at fault, and a retry does not help.
+    Cosmos DB calls the request malformed; correct what it names, for a retry does not help.
     """
 
 
@@ -223,13 +285,26 @@ class RequestTooLarge(StoreError):
 
 class AccessDenied(StoreError):
     """
-    The credential is wrong or lacks a role; grant the data-plane role that the operation needs.
+    Cosmos DB refuses the key or the identity, which lacks a data-plane role, or the account's firewall refuses this machine.
+
+    refused_by      what refused, if Cosmos DB says it: the key or token, the roles of the identity, or the firewall; else None.
     """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        refused_by: Literal["credential", "roles", "firewall"] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.refused_by = refused_by
 
 
 class TooManyRequests(StoreError):
     """
-    Cosmos DB throttles this client; wait for `retry_after` seconds, or provision more request units.
+    Cosmos DB throttles this client; try again later, or provision more request units.
+
+    retry_after     how many seconds the service asks to wait; None if it does not say.
     """
 
     retriable = True
@@ -243,7 +318,8 @@ class StoreUnavailable(StoreError):
     """
     Cosmos DB did not answer or answered with a passing fault (408, 410, 449, 5xx, lost connection); try again.
 
-    `applied` is False if the service says that a write was not executed, None if that is unknown.
+    retry_after     how many seconds the service asks to wait; None if it does not say.
+    applied         False if the service says that a write was not executed; None if that is unknown.
     """
 
     retriable = True
@@ -263,7 +339,16 @@ class CommitOutcomeUnknown(StoreError):
     """
     The answer to a commit was lost and its outcome could not be found out. Commit the same unit of work again within a minute;
     later, or if the commit has no event, roll back, read the entities anew and decide.
+
+    commit_id       the commit's id, which its events carry.
+    partition_key   the commit's partition key.
     """
+
+    def __init__(self, *, commit_id: str | None = None, partition_key: str | None = None) -> None:
+        super().__init__(partition_key=partition_key)
+        if commit_id is not None:
+            self.args = (f"{self} It is commit {commit_id} of partition key {partition_key!r}.",)
+        self.commit_id = commit_id
 
 
 class RangeGone(OutboxError):
@@ -312,7 +397,7 @@ class PublishError(OutboxError):
     """
     Service Bus did not accept a message.
 
-    `accepted` counts the leading messages of the call that were accepted; the outcome of the others is unknown.
+    accepted        how many leading messages of the call were accepted; the outcome of the others is unknown.
     """
 
     def __init__(self, message: str | None = None, *, accepted: int = 0) -> None:
@@ -324,7 +409,8 @@ class BrokerUnavailable(PublishError):
     """
     Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again.
 
-    `condition` is the AMQP condition of an answer that blames neither the messages nor the load, else None.
+    retry_after     how many seconds to wait before the next attempt; None if the service does not say.
+    condition       the AMQP condition of an answer that blames neither the messages nor the load, else None.
     """
 
     retriable = True
@@ -359,3 +445,9 @@ class MessageRejected(PublishError):
     """
     Service Bus will never accept this message as it is (too large, malformed, header too big).
     """
+
+
+def _place(document_id: str, partition_key: str | None) -> str:
+    return (
+        repr(document_id) if partition_key is None else f"{document_id!r} of partition key {partition_key!r}"
+    )

@@ -155,7 +155,7 @@ def _written(model: Any, mapper: DocumentMapper[Any]) -> dict[str, Any]:
         fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
         raise UnstorableValue(
             type(model).__name__,
-            id=str(fields.get("id")),
+            document_id=str(fields.get("id")),
             partition_key=str(fields.get("partitionKey")),
             field=next((str(name) for name, value in fields.items() if not _is_json(value)), "a field"),
             reason=str(error),

@@ -116,5 +116,5 @@ def _not_finite(value: object, path: tuple[str, ...]) -> Iterator[str]:
 def _refusal(owner: Entity | DomainEvent, partition_key: str, *, field: str, reason: str) -> UnstorableValue:
     kind = type(owner.model if isinstance(owner, OwnDocument) else owner)
     return UnstorableValue(
-        kind.__name__, id=owner.id, partition_key=partition_key, field=field, reason=reason
+        kind.__name__, document_id=owner.id, partition_key=partition_key, field=field, reason=reason
     )

@@ -10,7 +10,7 @@ from itertools import combinations
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import ConfigurationError, NotFound
+from cosmos_outbox.errors import ConfigurationError
 
 
 def shared_containers(names: Mapping[str, str | None]) -> list[str]:
@@ -49,7 +49,7 @@ async def open_container(
     try:
         async with translated():
             properties = await proxy.read()
-    except (NotFound, ConfigurationError):  # the latter where the database is missing
+    except ConfigurationError:
         raise ConfigurationError(
             f"The container {container!r} of database {database!r} does not exist; create it with partition key "
             f"/partitionKey and {needed_ttl}."

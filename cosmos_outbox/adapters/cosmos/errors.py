@@ -4,11 +4,14 @@ The one place that translates errors of the Cosmos DB SDK.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import ClientError
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
@@ -25,8 +28,37 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     RangeGone,
     RequestTooLarge,
+    StoreError,
     StoreUnavailable,
     TooManyRequests,
+)
+
+_LONGEST_REASON = 300  # characters; what follows is about the SDK and the machines of the service
+_IN_ERRORS = re.compile(r'Message: \{"Errors":\["(.*?)"\]\}')
+
+_NOT_REACHED = (
+    "Cosmos DB did not answer; check the scheme, host and port of the endpoint, and that the network lets this machine "
+    "reach it, or else try again"
+)
+_KEY = (
+    "Cosmos DB refuses the key or token: copy the account's key again, or sign in with an identity where the account "
+    "allows no keys, and check this machine's clock."
+)
+_ROLES = (
+    "The identity lacks a data-plane role: assign it Cosmos DB Built-in Data Contributor on the account, or a role with the "
+    "action that is named."
+)
+_FIREWALL = (
+    "The firewall of the Cosmos DB account blocks this machine: allow its address or subnet, or its private endpoint, in the "
+    "account's networking settings; that takes up to 15 minutes."
+)
+_KEY_ROLES_OR_FIREWALL = (
+    "The key may not do this, the identity lacks a data-plane role (Cosmos DB Built-in Data Contributor has all), or the "
+    "firewall of the Cosmos DB account blocks this machine: check all three."
+)
+_FULL = (
+    "The partition key holds as many bytes as Cosmos DB stores under one key: delete documents of it, or spread them over "
+    "more keys."
 )
 
 
@@ -38,14 +70,17 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
 
     Args:
         document_ids: the documents that are written, in order, so that the error can name the one at fault.
+        partition_key: of these documents.
         of_feed: a range that is gone belongs to the monitored container. Elsewhere a split is an outage that passes, and a
             worker would take RangeGone for a split of the range that it reads.
     """
 
-    __slots__ = ("_document_ids", "_of_feed")
+    __slots__ = ("_document_ids", "_of_feed", "_partition_key")
 
-    def __init__(self, *, document_ids: Sequence[str] = (), of_feed: bool = False) -> None:
-        self._document_ids, self._of_feed = document_ids, of_feed
+    def __init__(
+        self, *, document_ids: Sequence[str] = (), partition_key: str | None = None, of_feed: bool = False
+    ) -> None:
+        self._document_ids, self._partition_key, self._of_feed = document_ids, partition_key, of_feed
 
     async def __aenter__(self) -> None:
         return None
@@ -57,37 +92,47 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
             # If no replica has caught up (404/1002), the SDK drops the session, and raises KeyError if it had dropped it before.
             error = error.__context__
         if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
-            ours = translate(error, document_ids=self._document_ids)
+            ours = translate(error, document_ids=self._document_ids, partition_key=self._partition_key)
             if isinstance(ours, RangeGone) and not self._of_feed:
                 raise StoreUnavailable(applied=False) from error
             raise ours from error
 
 
-def translate(error: BaseException, *, document_ids: Sequence[str] = ()) -> OutboxError:
+def translate(
+    error: BaseException, *, document_ids: Sequence[str] = (), partition_key: str | None = None
+) -> OutboxError:
     """
     Return this library's error for one of the SDK.
 
     Args:
         error: what the SDK raised.
         document_ids: the documents that were written, in order, so that the error can name the one at fault.
+        partition_key: of these documents.
     """
     if isinstance(error, CosmosBatchOperationError):
-        return _translate_batch(error, document_ids)
+        return _translate_batch(error, document_ids, partition_key)
     if isinstance(error, ClientAuthenticationError):
-        return AccessDenied(f"Signing in to Cosmos DB failed: {error.message}")
+        message = "Cosmos DB was not asked, for this program has no token: sign in, or give the machine an identity."
+        return AccessDenied(f"{message} The credential said: {error.message}", refused_by="credential")
     if isinstance(error, HttpResponseError):
         answer = _Answer(
-            message=str(error.message),
+            status=error.status_code or 0,
+            sub_status=getattr(error, "sub_status", None) or 0,
+            text=str(getattr(error, "http_error_message", None) or error.message),
             headers=getattr(error, "headers", None) or {},
             document_id=document_ids[0] if len(document_ids) == 1 else None,
+            partition_key=partition_key,
             rolled_back=False,
+            path=_path_of(error),
         )
-        return _translate_status(error.status_code or 0, getattr(error, "sub_status", None) or 0, answer)
+        return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
-    return StoreUnavailable(f"Cosmos DB did not answer: {error!r}")
+    return StoreUnavailable(f"{_NOT_REACHED}: {error!r}")
 
 
-def _translate_batch(error: CosmosBatchOperationError, document_ids: Sequence[str]) -> OutboxError:
+def _translate_batch(
+    error: CosmosBatchOperationError, document_ids: Sequence[str], partition_key: str | None
+) -> OutboxError:
     responses: Sequence[Mapping[str, Any]] = error.operation_responses or ()
     for position, response in enumerate(responses):
         status = int(response["statusCode"])
@@ -97,43 +142,127 @@ def _translate_batch(error: CosmosBatchOperationError, document_ids: Sequence[st
         if "retryAfterMilliseconds" in response:
             headers["x-ms-retry-after-ms"] = str(response["retryAfterMilliseconds"])
         answer = _Answer(
-            message=f"Operation {position} of the batch failed: {error.message}",
+            status=status,
+            sub_status=int(response.get("subStatusCode") or 0),
+            text=f"operation {position} of the batch failed. {error.http_error_message}",
             headers=headers,
             document_id=document_ids[position] if position < len(document_ids) else None,
+            partition_key=partition_key,
             rolled_back=True,
         )
-        return _translate_status(status, int(response.get("subStatusCode") or 0), answer)
-    return StoreUnavailable("Cosmos DB rolled the batch back and gave no reason.", applied=False)
+        return answer.meaning()
+    return StoreUnavailable("Cosmos DB rolled the batch back and gave no reason; try again.", applied=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    message: str
+    status: int
+    sub_status: int
+    text: str
     headers: Mapping[str, Any]
     document_id: str | None
+    partition_key: str | None
     rolled_back: bool
+    path: tuple[str, ...] = ()  # dbs, NAME, colls, NAME, docs, NAME
 
     @property
     def retry_after(self) -> float | None:
         return _retry_after(self.headers)
 
+    @property
+    def of(self) -> dict[str, str | None]:
+        return {"document_id": self.document_id, "partition_key": self.partition_key}
+
+    def meaning(self) -> OutboxError:
+        found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failed)
+        error = found(self)
+        error.document_id, error.partition_key = self.document_id, self.partition_key
+        return error
+
+    def after(self, advice: str) -> str:
+        """
+        Return the advice, then once what the service said, as far as it is about the request.
+        """
+        code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
+        known = [f"document {self.document_id!r}"] if self.document_id is not None else []
+        known += [f"partition key {self.partition_key!r}"] if self.partition_key is not None else []
+        activity = _header(self.headers, "x-ms-activity-id")
+        known += [f"activity id {activity}"] if activity else []
+        return f"{advice} Cosmos DB answered {code}: {self.reason}" + (
+            f" ({', '.join(known)})" if known else ""
+        )
+
+    @property
+    def reason(self) -> str:
+        try:
+            text = str(json.loads(self.text)["message"])
+        except (ValueError, TypeError, KeyError):
+            text = self.text
+        text = _IN_ERRORS.sub(r"\1", text).partition("ActivityId:")[0]
+        return " ".join(text.split())[:_LONGEST_REASON]
+
+
+def _path_of(error: HttpResponseError) -> tuple[str, ...]:
+    request = getattr(getattr(error, "response", None), "request", None)
+    path = urlsplit(str(getattr(request, "url", ""))).path.strip("/")
+    return tuple(map(unquote, path.split("/")))
+
+
+def _with_advice(kind: type[StoreError]) -> Callable[[_Answer], StoreError]:
+    return lambda answer: kind(answer.after(str(kind())))
+
 
 def _refused(answer: _Answer) -> StoreUnavailable:
-    return StoreUnavailable(answer.message, retry_after=answer.retry_after, applied=False)
+    advice = str(StoreUnavailable())
+    return StoreUnavailable(answer.after(advice), retry_after=answer.retry_after, applied=False)
 
 
 def _failed(answer: _Answer) -> StoreUnavailable:
     # Unless the batch was rolled back, the service may have executed the request before it gave up.
     applied: Literal[False] | None = False if answer.rolled_back else None
-    return StoreUnavailable(answer.message, retry_after=answer.retry_after, applied=applied)
+    advice = str(StoreUnavailable())
+    return StoreUnavailable(answer.after(advice), retry_after=answer.retry_after, applied=applied)
+
+
+def _throttled(answer: _Answer) -> TooManyRequests:
+    return TooManyRequests(answer.after(str(TooManyRequests())), retry_after=answer.retry_after)
+
+
+def _forbidden(answer: _Answer) -> AccessDenied:
+    # The service has no sub-status for any of them. One text of it names the token and the firewall, for it does not know.
+    reason = answer.reason.lower()
+    if "request originated from" in reason or "blocked by your cosmos db account firewall" in reason:
+        return AccessDenied(answer.after(_FIREWALL), refused_by="firewall")
+    if "rbac" in reason:
+        return AccessDenied(answer.after(_ROLES), refused_by="roles")
+    return AccessDenied(answer.after(_KEY_ROLES_OR_FIREWALL))
+
+
+def _missing(answer: _Answer) -> ConfigurationError:
+    named = "The container, or its database,"
+    match answer.path:
+        case ["dbs", database, "colls", container, *_]:
+            named = f"The container {container!r} of database {database!r}, or that database,"
+    return ConfigurationError(
+        answer.after(f"{named} does not exist: create it, or correct the name; this library creates none.")
+    )
+
+
+def _not_found(answer: _Answer) -> OutboxError:
+    # The SDK reads the container before its first request, and the answer to that has no sub-status.
+    match answer.path:
+        case ["dbs", _, "colls", _]:
+            return _missing(answer)
+    return NotFound(**answer.of)
 
 
 # By status and sub-status, or by status alone. Anything else is a fault of the service with an unknown outcome.
 _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], OutboxError]] = {
     (403, 3): _refused,  # the region takes no writes (now)
     (403, 1008): _refused,  # the account is moving
+    (403, 1014): lambda answer: RequestTooLarge(answer.after(_FULL)),
     (404, 1002): _refused,  # the replica has not caught up with the session token
-    (404, 1003): lambda answer: ConfigurationError(f"The database or container is missing: {answer.message}"),
+    (404, 1003): _missing,
     (404, 1013): _refused,  # the container is being created
     # With 1000 (the SDK's name cache is stale) and 1008 (a partition moves to other machines) the range still exists.
     (410, 1002): lambda _: RangeGone(),
@@ -141,27 +270,22 @@ _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], OutboxError]] = {
 }
 _BY_STATUS: Mapping[int, Callable[[_Answer], OutboxError]] = {
     304: lambda answer: NotModified(etag=_header(answer.headers, "etag")),
-    400: lambda answer: InvalidRequest(answer.message),
-    401: lambda answer: AccessDenied(answer.message),
-    403: lambda answer: AccessDenied(answer.message),
-    404: lambda answer: NotFound(document_id=answer.document_id),
-    405: lambda answer: InvalidRequest(answer.message),
+    400: _with_advice(InvalidRequest),
+    401: lambda answer: AccessDenied(answer.after(_KEY), refused_by="credential"),
+    403: _forbidden,
+    404: _not_found,
+    405: _with_advice(InvalidRequest),
     408: _failed,
-    409: lambda answer: Conflict(document_id=answer.document_id),
+    409: lambda answer: Conflict(**answer.of),
     410: _refused,
-    412: lambda answer: PreconditionFailed(document_id=answer.document_id),
-    413: lambda answer: RequestTooLarge(answer.message),
+    412: lambda answer: PreconditionFailed(**answer.of),
+    413: _with_advice(RequestTooLarge),
     424: _refused,  # another operation of the batch failed
-    429: lambda answer: TooManyRequests(answer.message, retry_after=answer.retry_after),
+    429: _throttled,
     449: _refused,
     500: _failed,
     503: _failed,
 }
-
-
-def _translate_status(status: int, sub_status: int, answer: _Answer) -> OutboxError:
-    meaning = _BY_SUB_STATUS.get((status, sub_status)) or _BY_STATUS.get(status, _failed)
-    return meaning(answer)
 
 
 def _retry_after(headers: Mapping[str, Any]) -> float | None:

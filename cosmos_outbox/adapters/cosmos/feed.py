@@ -24,7 +24,6 @@ from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerRecreated,
     InvalidRequest,
-    NotFound,
     RangeGone,
 )
 from cosmos_outbox.feed_range import FeedRange
@@ -146,10 +145,11 @@ class CosmosChangeFeed:
         try:
             async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
                 properties = await self._container.read()
-        except NotFound:
+        except ConfigurationError as error:
             raise ConfigurationError(
-                f"The container {self._container.id!r} does not exist (workers never create containers)."
-            ) from None
+                f"The container {self._container.id!r} of the events, or its database, does not exist; create it with partition key "
+                "/partitionKey and a default time to live of -1 (workers never create containers)."
+            ) from error
         return str(properties["_rid"])
 
 

@@ -16,7 +16,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import ConfigurationError, NotFound
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document, Listing
 
 
@@ -34,7 +34,7 @@ class CosmosLeases:
             try:
                 async with _called():
                     properties = await self._container.read()
-            except (NotFound, ConfigurationError):  # the latter where the database is missing
+            except ConfigurationError:
                 raise ConfigurationError(
                     f"The lease container {self._container.id!r} or its database does not exist; create it with partition "
                     "key /id and a default time to live of -1 (workers never create containers)."

@@ -21,7 +21,6 @@ from cosmos_outbox.adapters.cosmos.sql import condition_of, sql_of
 from cosmos_outbox.errors import (
     ConfigurationError,
     InvalidRequest,
-    NotFound,
     NotModified,
     PreconditionFailed,
     StoreError,
@@ -56,23 +55,20 @@ class CosmosStore:
         if (session := self._sessions.get(partition_key)) is not None:
             options["session_token"] = session[1]
         try:
-            async with translated():
+            async with translated(document_ids=[document_id], partition_key=partition_key):
                 document = dict(await self._container.read_item(document_id, partition_key, **options))
-        except NotFound as error:
-            error.document_id = document_id
-            raise
         except StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
                 # No replica catches up with the token of a range that was split since.
                 self._sessions.pop(partition_key, None)
             raise
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
-            raise NotModified(etag=if_none_match)
+            raise NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return document
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         try:
-            async with translated(document_ids=[write.id for write in writes]):
+            async with translated(document_ids=[write.id for write in writes], partition_key=partition_key):
                 return await self._write(partition_key, writes)
         except StoreError as error:
             headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
@@ -80,7 +76,7 @@ class CosmosStore:
             if isinstance(error, PreconditionFailed):
                 expected = next((write.etag for write in writes if write.id == error.document_id), None)
                 raise PreconditionFailed(
-                    expected=expected, document_id=error.document_id
+                    expected=expected, document_id=error.document_id, partition_key=partition_key
                 ) from error.__cause__
             raise
 

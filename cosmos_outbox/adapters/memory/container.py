@@ -82,9 +82,9 @@ class MemoryContainer:
         await asyncio.sleep(0)
         document = self._find(partition_key, document_id)
         if document is None:
-            raise NotFound(document_id=document_id)
+            raise NotFound(document_id=document_id, partition_key=partition_key)
         if if_none_match is not None and if_none_match == document["_etag"]:
-            raise NotModified(etag=if_none_match)
+            raise NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return copied(document)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
@@ -266,11 +266,16 @@ class MemoryContainer:
         self, write: Write, body: bytes, current: Document | None, partition_key: str
     ) -> Document | None:
         if write.kind is WriteKind.CREATE and current is not None:
-            raise Conflict(document_id=write.id)
+            raise Conflict(document_id=write.id, partition_key=partition_key)
         if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
-            raise NotFound(document_id=write.id)
+            raise NotFound(document_id=write.id, partition_key=partition_key)
         if write.etag is not None and current is not None and current["_etag"] != write.etag:
-            raise PreconditionFailed(expected=write.etag, actual=current["_etag"], document_id=write.id)
+            raise PreconditionFailed(
+                expected=write.etag,
+                actual=current["_etag"],
+                document_id=write.id,
+                partition_key=partition_key,
+            )
         if write.kind is WriteKind.DELETE:
             return None
         document: Document = json.loads(body)

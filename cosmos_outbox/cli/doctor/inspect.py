@@ -34,7 +34,7 @@ from cosmos_outbox.cli.doctor.permissions import (
 )
 from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases.actions import listed_in
-from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection
@@ -128,7 +128,7 @@ async def _container(container: ContainerProxy, found: Resources) -> ContainerDe
 
     try:
         properties = await retry_reads(read, RetryOptions())
-    except (NotFound, ConfigurationError):
+    except ConfigurationError:
         return ContainerDescription(name=container.id, exists=False)
     except UNANSWERED as error:
         _note(found, f"read container {container.id!r}", error)

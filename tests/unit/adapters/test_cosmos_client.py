@@ -16,7 +16,7 @@ from cosmos_outbox.adapters.cosmos.client import (
     has_several_write_regions,
     open_cosmos_client,
 )
-from cosmos_outbox.adapters.cosmos.store import open_store
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
@@ -180,6 +180,26 @@ async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason
             await database.create_container("c", **options)
         with pytest.raises(ConfigurationError, match=words):
             await open_store(client, "d", "c")
+
+
+@pytest.mark.parametrize("database", ["d", "nowhere"])
+async def test_a_container_or_database_that_is_missing_is_named_whatever_is_asked_of_it(database: str):
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        await client.create_database("d")
+        store = CosmosStore(client.get_database_client(database).get_container_client("c"))
+        for call in (
+            lambda: store.read("a", "p"),
+            lambda: store.commit("p", WRITES[RequestKind.CREATE]),
+            lambda: store.commit("p", WRITES[RequestKind.BATCH]),
+            lambda: store.query_type("t", page_size=1, continuation=None, include_deleted=True),
+        ):
+            with pytest.raises(
+                ConfigurationError, match=f"container 'c' of database '{database}'.* does not exist"
+            ):
+                await call()
 
 
 @pytest.mark.parametrize("shape", [SimpleNamespace(), SimpleNamespace(RetryOptions=0)])

@@ -5,6 +5,7 @@ Every error that the SDK can raise, and every status that Cosmos DB documents, h
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 import azure.core.exceptions
@@ -60,11 +61,13 @@ class _Response:
         self.status_code, self.headers, self.reason = status, headers, "reason"
 
 
-def an_error(status: int, sub_status: int = 0, **headers: str) -> CosmosHttpResponseError:
+def an_error(
+    status: int, sub_status: int = 0, *, message: str = "text", **headers: str
+) -> CosmosHttpResponseError:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if sub_status:
         sent["x-ms-substatus"] = str(sub_status)
-    error = CosmosHttpResponseError(status_code=status, message="text")
+    error = CosmosHttpResponseError(status_code=status, message=message)
     error.headers, error.sub_status = sent, sub_status or None
     return error
 
@@ -212,6 +215,66 @@ def test_the_delay_that_the_service_asks_for_is_told(error: AzureError, seconds:
     ours = translate(error)
     assert isinstance(ours, TooManyRequests | StoreUnavailable)
     assert seconds == ours.retry_after
+
+
+FIREWALL = (
+    "Request originated from IP 10.0.0.1 through public internet. This is blocked by your Cosmos DB account firewall "
+    "settings. More info: https://aka.ms/cosmosdb-tsg-forbidden\r\nActivityId: 1-2, Microsoft.Azure.Documents.Common/2.14.0"
+)
+ROLES = (
+    "Request blocked by Auth name : Request is blocked because principal [1] does not have required RBAC permissions to "
+    "perform action [Microsoft.DocumentDB/databaseAccounts/readMetadata] on resource [/].\r\nActivityId: 1-2"
+)
+UNDECIDED = (
+    "Request is blocked. Please check your authorization token and Cosmos DB account firewall settings."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "refused_by", "advice"),
+    [
+        (403, FIREWALL, "firewall", "networking settings"),
+        (403, ROLES, "roles", "Cosmos DB Built-in Data Contributor"),
+        (403, UNDECIDED, None, "the firewall of the Cosmos DB account blocks this machine: check all three"),
+        (
+            401,
+            "The input authorization token can't serve the request.",
+            "credential",
+            "copy the account's key",
+        ),
+    ],
+)
+def test_who_refuses_is_told_where_the_service_says_it_and_the_firewall_is_named_where_it_does_not(
+    status: int, said: str, refused_by: str | None, advice: str
+):
+    body = json.dumps({"code": "Forbidden", "message": said})
+    error = translate(an_error(status, message=body, x_ms_activity_id="1-2"))
+    assert isinstance(error, AccessDenied)
+    assert refused_by == error.refused_by
+    assert advice in str(error)
+    assert 1 == str(error).count(said.partition("\r")[0])
+    assert 1 == str(error).count("1-2")
+
+
+@pytest.mark.parametrize("status", [400, 413, 429, 503])
+def test_advice_comes_first_and_the_reason_of_the_service_once_and_short(status: int):
+    said = 'Message: {"Errors":["The input is wrong."]}\r\nActivityId: 1-2, Request URI: /apps/x, RequestStats: y'
+    body = json.dumps({"code": "x", "message": said})
+    error = translate(
+        an_error(status, message=body, x_ms_activity_id="1-2"), document_ids=["a"], partition_key="p"
+    )
+    advice = str(type(error)())
+    assert (
+        f"{advice} Cosmos DB answered {status}: The input is wrong. (document 'a', partition key 'p', activity id 1-2)"
+        == str(error)
+    )
+
+
+def test_a_partition_key_that_is_full_is_no_question_of_rights():
+    error = translate(an_error(403, 1014), document_ids=["a"], partition_key="p")
+    assert isinstance(error, RequestTooLarge)
+    assert "spread them over more keys" in str(error)
+    assert ("a", "p") == (error.document_id, error.partition_key)
 
 
 async def stumble(over: Exception | None) -> None:

@@ -96,7 +96,7 @@ async def test_a_value_that_would_not_be_read_back_is_refused_with_its_entity_an
         uow.repository(Box).create(box)
         with pytest.raises(UnstorableValue, match=f"(?i)box 'b' of partition key 'b'.*{field}") as caught:
             await uow.commit()
-    assert ("b", "b") == (caught.value.id, caught.value.partition_key)
+    assert ("b", "b") == (caught.value.document_id, caught.value.partition_key)
     assert caught.value.field.startswith(field)
     assert () == container.documents()
 
