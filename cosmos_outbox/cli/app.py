@@ -13,12 +13,13 @@ import typer
 from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import parked, status
 from cosmos_outbox.cli.doctor.inspect import inspect, inspect_for_application
-from cosmos_outbox.cli.doctor.rules import Severity, findings_in
+from cosmos_outbox.cli.doctor.rules import Severity, findings_in, unopened
 from cosmos_outbox.cli.events import commands as event_commands
 from cosmos_outbox.cli.leases import commands as lease_commands
 from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_named
 from cosmos_outbox.cli.output import print_errors, print_json, print_rows
 from cosmos_outbox.cli.running import FAILED, AsJson, Expiration, command, opened, seconds
+from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 
 app = typer.Typer(
     help="Show a running outbox, repair it, and run a worker. Configured by the worker's OUTBOX_… variables.",
@@ -69,15 +70,19 @@ async def doctor(
 
     What a worker has to be allowed to do is tried with the identity that runs this: a document is created in the lease
     container, and in that of parked keys, and deleted again. With --api, what an application does with the data container
-    is tried in the same way, and nothing else is checked.
+    is tried in the same way, and nothing else is checked. An account that refuses this program, or its firewall, is an error,
+    one that does not answer a warning; then nothing else can be checked.
     """
     # The SDKs log what fails while it is tried; the findings name it.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
-    async with opened() as outbox:
-        resources = (
-            inspect_for_application(outbox) if api else inspect(outbox, expiration=seconds(expiration))
-        )
-        findings = findings_in(await resources)
+    try:
+        async with opened() as outbox:
+            resources = (
+                inspect_for_application(outbox) if api else inspect(outbox, expiration=seconds(expiration))
+            )
+            findings = findings_in(await resources)
+    except (AccessDenied, StoreUnavailable) as error:
+        findings = (unopened(error),)
     rows = [asdict(finding) for finding in findings]
     if as_json:
         counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}

@@ -83,8 +83,8 @@ def _ended_by(error: Exception) -> int:
         return 2
     if isinstance(cause, AccessDenied):
         sys.stderr.write(
-            "The worker cannot run: Cosmos DB refuses the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity "
-            f"lacks a data-plane role on the account of OUTBOX_COSMOS_ENDPOINT.\n{_indented(cause)}\n"
+            "The worker cannot run: the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it.\n"
+            f"{_indented(cause)}\n"
         )
         return 2
     # An error of the library says what to do; any other needs its traceback.

@@ -100,6 +100,24 @@ def test_misconfigured_containers_are_named(outbox: Local):
     )
 
 
+@pytest.mark.parametrize("arguments", [(), ("--api",)])
+def test_an_account_that_refuses_is_a_finding_that_names_role_and_firewall(
+    outbox: Local, arguments: tuple[str, ...]
+):
+    outbox.steer("/cosmos/faults", operation=RequestKind.ACCOUNT, status=403)
+    (finding,) = outbox.json("doctor", *arguments, code=2)["findings"]
+    assert ("error", "account") == (finding["severity"], finding["check"])
+    assert "Built-in Data Contributor" in finding["fix"]
+    assert "firewall" in finding["fix"]
+
+
+def test_an_account_that_does_not_answer_is_a_warning_with_what_to_check(outbox: Local):
+    nowhere = "AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
+    (finding,) = outbox.json("doctor", code=1, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)["findings"]
+    assert ("warning", "no-answer") == (finding["severity"], finding["check"])
+    assert "check the endpoint" in finding["fix"]
+
+
 def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[str, str]]:
     """
     Forbid every operation on a container in turn; return the finding of each that doctor names.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 
@@ -19,7 +20,24 @@ from cosmos_outbox.cli.doctor.rules import (
     Resources,
     Severity,
     findings_in,
+    unopened,
 )
+from cosmos_outbox.errors import AccessDenied
+
+
+@pytest.mark.parametrize(
+    ("refused_by", "fix"),
+    [("credential", "OUTBOX_COSMOS_CONNECTION_STRING"), ("roles", "Assign"), ("firewall", "firewall")],
+)
+def test_an_account_that_says_who_refuses_gets_that_fix_alone(
+    refused_by: Literal["credential", "roles", "firewall"], fix: str
+):
+    found = unopened(AccessDenied("Why.", refused_by=refused_by))
+    assert (Severity.ERROR, "account") == (found.severity, found.check)
+    assert "Why." in found.message
+    assert fix in found.fix
+    assert "Or:" not in found.fix
+
 
 DATA = ContainerDescription(name="data", partition_key=("/partitionKey",), default_ttl=-1)
 LEASES = ContainerDescription(name="leases", partition_key=("/id",), default_ttl=-1)

@@ -61,7 +61,10 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
     if meaning is TopicUnavailable:
-        return TopicUnavailable(f"Topic {topic!r} cannot be sent to until this is fixed: {said}")
+        return TopicUnavailable(
+            f"Topic {topic!r} cannot be sent to: create it if it is missing, enable it, or grant Azure Service Bus Data Sender on "
+            f"it. Service Bus said: {said}"
+        )
     return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
 
 

@@ -20,6 +20,9 @@ from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 LEAST_DEDUP_WINDOW = timedelta(minutes=10)
 _NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
 _TIMEOUT_SECONDS = 10
+_CHECK_BY_HAND = (
+    "Check yourself that each topic detects duplicates and each of its subscriptions requires sessions."
+)
 _REFUSING = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 _SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
@@ -149,7 +152,7 @@ async def preflight(
     """
     if connection_string is not None and "usedevelopmentemulator=true" in connection_string.lower():
         return Inspection(
-            unknown="The topics were not checked: the Service Bus emulator has no management API."
+            unknown=f"The topics were not checked: the Service Bus emulator has no management API. {_CHECK_BY_HAND}"
         )
     misses: list[Miss] = []
     scope = BatchScope(batch_scope)
@@ -160,7 +163,7 @@ async def preflight(
     except (AzureError, ValueError, TimeoutError) as error:
         unknown = (
             f"Not all topics could be checked ({type(error).__name__}); that needs the Manage right on the namespace "
-            "(role Azure Service Bus Data Owner), sending does not."
+            f"(role Azure Service Bus Data Owner), sending does not. {_CHECK_BY_HAND}"
         )
         return Inspection(misses=tuple(misses), unknown=unknown)
     return Inspection(misses=tuple(misses))

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from cosmos_outbox.adapters.servicebus.preflight import Inspection
 from cosmos_outbox.cli.doctor.coverage import Overlap
+from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 _SWITCH_TTL_ON = "Set the container's default time to live to -1 (on, no default)."
@@ -103,6 +104,16 @@ class Resources:
     deletes: bool = False
 
 
+def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
+    """
+    Return the finding of an account that cannot be opened, so that nothing else can be checked.
+    """
+    if isinstance(error, StoreUnavailable):
+        return _warning("no-answer", f"The account does not answer: {error}", _REACH)
+    fix = _ADMISSIONS.get(error.refused_by or "", " Or: ".join(_ADMISSIONS.values()))
+    return _error("account", f"The account refuses this program: {error}", fix)
+
+
 def findings_in(resources: Resources) -> tuple[Finding, ...]:
     """
     Return all findings, the worst first.
@@ -123,7 +134,10 @@ def _containers(resources: Resources) -> Iterator[Finding]:
             continue
         name, wanted = f"Container {container.name!r}", " or ".join(path for (path,) in paths)
         if container.error is not None:
-            fix = "Grant the identity a data-plane role on the container, or correct the endpoint."
+            fix = (
+                "Grant the identity a data-plane role on the container, let this machine through the firewall of the account, or "
+                "correct the endpoint."
+            )
             yield _error(check, f"{name} cannot be read: {container.error}", fix)
         elif not container.exists:
             fix = f"Create it with partition key {wanted} and a default time to live of -1."
@@ -169,11 +183,19 @@ def _silence(resources: Resources) -> Iterator[Finding]:
         yield _warning(
             "no-answer",
             f"Whether it is possible to {operation} is not known: {error}",
-            "Try again. If this stays, raise the throughput if requests are throttled, or else check the endpoint, the "
-            "network and the health of the service.",
+            _REACH,
         )
 
 
+_REACH = (
+    "Try again. If this stays, raise the throughput if requests are throttled, or else check the endpoint, the network and "
+    "the health of the service."
+)
+_ADMISSIONS = {
+    "credential": "Correct the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity that this runs as.",
+    "roles": "Assign the identity Cosmos DB Built-in Data Contributor on the account of OUTBOX_COSMOS_ENDPOINT.",
+    "firewall": "Let the address, subnet or private endpoint of this machine through the firewall of the account (networking).",
+}
 _ANY_GRANT = "Grant the identity the role that the operation needs."
 _GRANTS = {
     "read the change feed": "Grant readMetadata and readChangeFeed on the data container.",
