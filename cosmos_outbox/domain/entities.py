@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.identifiers import new_id
+from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
 
 # Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with

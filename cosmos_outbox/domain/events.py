@@ -4,7 +4,7 @@ DomainEvent: something that happened to an entity, published under its name and 
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, ClassVar, Self
@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox.domain.identifiers import new_id
+from cosmos_outbox.domain.sources import new_id, utc_now
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 _MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
@@ -46,7 +46,7 @@ class DomainEvent(BaseModel):
     implied_by_creation: ClassVar[bool] = False
 
     id: str = Field(default_factory=new_id)
-    created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    created_at: datetime = Field(default_factory=utc_now)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,10 +1,8 @@
 """
-Identifiers: random ids, and which ids and partition keys Cosmos DB takes.
+Identifiers: which ids and partition keys Cosmos DB takes.
 """
 
 from __future__ import annotations
-
-import uuid
 
 from cosmos_outbox.errors import UsageError
 
@@ -13,13 +11,6 @@ _RELATIVE = frozenset({".", ".."})
 _MAX_ID_BYTES = 1023
 _MAX_KEY_BYTES = 2048
 _SHOWN = 100
-
-
-def new_id() -> str:
-    """
-    Return a random UUID (version 4).
-    """
-    return str(uuid.uuid4())
 
 
 def check_id(document_id: str) -> None:

@@ -11,7 +11,8 @@ from enum import StrEnum
 from cosmos_outbox.documents import event_meta
 from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.identifiers import check_id, check_partition_key, new_id
+from cosmos_outbox.domain.identifiers import check_id, check_partition_key
+from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import (
     BatchTooLarge,
     EventTooLarge,

@@ -1,0 +1,65 @@
+"""
+What `cosmos_outbox.testing` gives to the tests of an application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+
+from cosmos_outbox import DomainEvent, Entity, Outbox
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.testing import fixed, like
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Paid(DomainEvent):
+    order: str
+    cents: int = 0
+
+
+class Refunded(Paid):
+    pass
+
+
+class Order(Entity):
+    def pay(self) -> None:
+        self.record(Paid(order=self.id))
+
+
+def numbered() -> Callable[[], str]:
+    numbers = count(1)
+    return lambda: f"id-{next(numbers)}"
+
+
+async def test_entities_events_and_commits_have_the_ids_and_times_that_a_test_gives():
+    with fixed(now=NOON, ids=numbered()):
+        async with Outbox(MemoryContainer()).unit_of_work() as uow:
+            order = uow.repository(Order).create(Order())
+            order.pay()
+            commit = await asyncio.create_task(uow.commit())
+    assert ("id-1", "id-2", "id-3") == (order.id, commit.events[0].id, commit.id)
+    assert NOON == commit.events[0].created_at
+    assert "id-" not in Order().id
+    assert Paid(order="o").created_at != NOON
+
+
+def test_a_clock_may_go_on():
+    times = iter([NOON, datetime(2027, 1, 1, tzinfo=UTC)])
+    with fixed(now=lambda: next(times)):
+        assert [2026, 2027] == [Paid(order="o").created_at.year for _ in range(2)]
+
+
+def test_events_are_alike_that_say_the_same():
+    order = Order(id="o")
+    order.pay()
+    assert order.events == (like(Paid(order="o")),)
+    assert (like(Paid(order="o")),) == order.events
+    assert order.events != (like(Paid(order="other")),)
+    assert Paid(order="o", cents=1) != like(Paid(order="o"))
+    assert Paid(order="o") != like(Refunded(order="o"))
+    assert "o" != like(Paid(order="o"))
+    assert "like(Paid(order='o', cents=0))" == repr(like(Paid(order="o")))
