@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.events import DomainEvent, refuse_taken_names
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
 
@@ -41,11 +41,6 @@ class _Progress:
     created: DomainEvent | None = None
     stored: Mapping[str, Any] | None = None
     closed: str | None = None  # why no commit writes it
-
-
-_RESERVED = frozenset(
-    {"version", "etag", "stored", "is_new", "events", "has_events", "partition_key", "entity_type"}
-)
 
 
 class Entity(BaseModel):
@@ -77,11 +72,9 @@ class Entity(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if taken := _RESERVED & cls.model_fields.keys():
-            raise TypeError(
-                f"{cls.__name__} cannot have a field named {min(taken)!r}: {Entity.__name__} uses that name. "
-                "Give the field another name, and an alias if the document needs this one."
-            )
+        for base in cls.__mro__[1:]:
+            if base.__module__ == __name__:
+                refuse_taken_names(cls, base)
         if cls._marked_when_deleted:
             _check_mark(cls)
         elif hasattr(cls, "delete"):
@@ -94,12 +87,7 @@ class Entity(BaseModel):
 
     @classmethod
     def restore(
-        cls,
-        data: dict[str, Any],
-        *,
-        version: int,
-        etag: str | None,
-        stored: Mapping[str, Any] | None = None,
+        cls, data: dict[str, Any], *, version: int, etag: str | None, stored: Mapping[str, Any] | None = None
     ) -> Self:
         """
         Return an entity as it was stored, with nothing recorded; `stored` is the whole document.
@@ -173,8 +161,9 @@ class Entity(BaseModel):
 
         Raises:
             UsageError: a commit of this object was refused, so its unit of work holds it no longer; or it was read with
-                readonly=True.
+                readonly=True; or it is no event.
         """
+        self._check_event(event, "record")
         if self._state.closed is not None:
             raise UsageError(
                 f"{self.entity_type} {self.id!r} {self._state.closed}, so no commit would write {event.action}: read it "
@@ -212,6 +201,7 @@ class Entity(BaseModel):
         created = self.created_event() if progress.version == 0 else None
         if created is None:
             return CommitEvents(events=tuple(progress.recorded), settled=settled)
+        self._check_event(created, "return from created_event")
         created = created.frozen()
         if progress.created is not None:
             # A repeated commit must write the id that the first attempt may have written.
@@ -222,13 +212,17 @@ class Entity(BaseModel):
         followed_by = (event for event in progress.recorded if not event.implied_by_creation)
         return CommitEvents(events=(created, *followed_by), settled=settled)
 
+    def _check_event(self, event: object, verb: str) -> None:
+        if not isinstance(event, DomainEvent):
+            raise UsageError(
+                f"{self.entity_type} {self.id!r} cannot {verb} {event!r:.100}: it is no event. Make an object of a class that "
+                "derives from DomainEvent.",
+                document_id=self.id,
+                partition_key=self.partition_key,
+            )
+
     def mark_committed(
-        self,
-        *,
-        version: int,
-        etag: str | None,
-        taken: CommitEvents,
-        stored: Mapping[str, Any] | None = None,
+        self, *, version: int, etag: str | None, taken: CommitEvents, stored: Mapping[str, Any] | None = None
     ) -> None:
         """
         Note a successful commit: the events it settled are dropped, those recorded since stay.

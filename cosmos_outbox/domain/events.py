@@ -18,7 +18,6 @@ from cosmos_outbox.domain.sources import new_id, utc_now
 DEFAULT_EVENT_TTL = timedelta(days=10)
 _MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
 _IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, UUID, Enum)
-_RESERVED = frozenset({"action", "schema_version", "ttl", "coalesce", "implied_by_creation"})
 
 
 class DomainEvent(BaseModel):
@@ -51,14 +50,20 @@ class DomainEvent(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        aliases = {field.serialization_alias for field in cls.model_fields.values()}
-        if taken := _RESERVED & cls.model_fields.keys() or {"action"} & aliases:
-            raise TypeError(
-                f"{cls.__name__} cannot have a field named {min(taken)!r}: that is a property of the type. "
-                "Declare it as a ClassVar, or give the field another name."
-            )
+        refuse_taken_names(cls, DomainEvent)
+        for name, field in cls.model_fields.items():
+            if field.serialization_alias == "action":
+                raise TypeError(
+                    f"{cls.__name__} cannot write the field {name!r} as 'action': the payload has the event's action under that "
+                    "name. Give it another alias."
+                )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
+        for name, kind, example in _SETTINGS:
+            if not isinstance(value := getattr(cls, name), kind):
+                raise TypeError(
+                    f"{cls.__name__}.{name} has to be a {kind.__name__} such as {example}, not {value!r}."
+                )
         if not cls.action or cls.schema_version < 1 or not _MIN_TTL <= cls.ttl <= _MAX_TTL:
             raise TypeError(
                 f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
@@ -79,6 +84,36 @@ class DomainEvent(BaseModel):
         """
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
+
+
+# What a subclass sets: the name, its type, and an example.
+_SETTINGS: tuple[tuple[str, type, str], ...] = (
+    ("action", str, "'OrderPaid'"),
+    ("schema_version", int, "2"),
+    ("ttl", timedelta, "timedelta(days=10)"),
+)
+
+
+def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:
+    """
+    Refuse fields that hide what the base class has under their names.
+
+    Raises:
+        TypeError: there is one; the message names it.
+    """
+    of_base = base.__private_attributes__
+    private = {name for name, one in cls.__private_attributes__.items() if of_base.get(name) is not one}
+    used = {*vars(base), *base.__annotations__} - base.model_fields.keys()
+    if taken := used & (cls.model_fields.keys() | private):
+        name = min(taken)
+        advice = "Give the field another name, and an alias if the document needs this one."
+        if name in base.__class_vars__:
+            advice = (
+                "That is a property of the type: declare it as a ClassVar, or give the field another name."
+            )
+        raise TypeError(
+            f"{cls.__name__} cannot have a field named {name!r}: {base.__name__} uses that name. {advice}"
+        )
 
 
 def _is_immutable(value: object) -> bool:

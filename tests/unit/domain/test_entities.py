@@ -164,7 +164,27 @@ def test_the_id_cannot_change_and_values_are_checked_when_set():
         note.text = 3
 
 
-@pytest.mark.parametrize("name", ["version", "etag", "events", "partition_key"])
+def test_a_softly_deletable_entity_cannot_hide_what_deletes_it():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(TypeError, match="named 'delete': SoftDeletable uses that name"):
+            type("Hiding", (SoftDeletable,), {"__annotations__": {"delete": bool}, "__module__": __name__})
+
+
+def test_an_alias_stores_a_name_that_the_entity_uses():
+    class Vinyl(Entity):
+        title: str = Field(alias="record")
+
+    assert "Abbey Road" == Vinyl(record="Abbey Road").model_dump(by_alias=True)["record"]
+
+
+OWN_NAMES = {name for name in vars(Entity) if not name.startswith("_")} - {
+    "model_config",
+    *Entity.model_fields,
+}
+
+
+@pytest.mark.parametrize("name", sorted(OWN_NAMES | {"entity_type", "_state", "_progress"}))
 def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic warns of it too
