@@ -56,11 +56,7 @@ class OutboxError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(
-        self,
-        message: str | None = None,
-        *,
-        document_id: str | None = None,
-        partition_key: str | None = None,
+        self, message: str | None = None, *, document_id: str | None = None, partition_key: str | None = None
     ) -> None:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         super().__init__(message or " ".join(doc.split()))
@@ -108,10 +104,20 @@ class BatchTooLarge(UsageError):
     size_bytes      how large they are together.
     """
 
-    def __init__(self, *, operations: int, size_bytes: int, max_operations: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        operations: int,
+        size_bytes: int,
+        max_operations: int,
+        max_bytes: int,
+        partition_key: str | None = None,
+    ) -> None:
+        of = "" if partition_key is None else f" of partition key {partition_key!r}"
         super().__init__(
-            f"The commit has {operations} operations and {size_bytes} bytes; one transactional batch holds at most "
-            f"{max_operations} operations and {max_bytes} bytes. Split it into several commits."
+            f"The commit{of} has {operations} operations and {size_bytes} bytes; one transactional batch holds at most "
+            f"{max_operations} operations and {max_bytes} bytes. Split it into several commits.",
+            partition_key=partition_key,
         )
         self.operations, self.size_bytes = operations, size_bytes
 
@@ -240,11 +246,7 @@ class NotModified(StoreError):
     """
 
     def __init__(
-        self,
-        *,
-        etag: str | None = None,
-        document_id: str | None = None,
-        partition_key: str | None = None,
+        self, *, etag: str | None = None, document_id: str | None = None, partition_key: str | None = None
     ) -> None:
         super().__init__(document_id=document_id, partition_key=partition_key)
         self.etag = etag

@@ -13,9 +13,13 @@ _MAX_KEY_BYTES = 2048
 _SHOWN = 100
 
 
-def check_id(document_id: str) -> None:
+def check_id(document_id: str, *, of: str = "a document") -> None:
     """
     Check that Cosmos DB takes an id and returns the document under it.
+
+    Args:
+        document_id: the id.
+        of: what has it, for the message.
 
     Raises:
         UsageError: it does not.
@@ -28,21 +32,25 @@ def check_id(document_id: str) -> None:
         or document_id.endswith(" ")
     ):
         raise UsageError(
-            f"{_shown(document_id)} cannot be the id of a document: an id has 1 to {_MAX_ID_BYTES} bytes of valid text "
+            f"{_shown(document_id)} cannot be the id of {of}: an id has 1 to {_MAX_ID_BYTES} bytes of valid text "
             "without / \\ ? #, tabs and line ends, does not end with a space, and is not . or .."
         )
 
 
-def check_partition_key(partition_key: str) -> None:
+def check_partition_key(partition_key: str, *, of: str = "a document") -> None:
     """
     Check that Cosmos DB takes a partition key, and that Service Bus can name a session after it.
+
+    Args:
+        partition_key: the partition key.
+        of: what has it, for the message.
 
     Raises:
         UsageError: one of them cannot.
     """
     if not 1 <= _bytes_of(partition_key) <= _MAX_KEY_BYTES:
         raise UsageError(
-            f"{_shown(partition_key)} cannot be a partition key: it needs 1 to {_MAX_KEY_BYTES} bytes of valid text."
+            f"{_shown(partition_key)} cannot be the partition key of {of}: it needs 1 to {_MAX_KEY_BYTES} bytes of valid text."
         )
 
 

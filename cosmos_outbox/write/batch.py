@@ -105,7 +105,7 @@ def assembled(
         UsageError: Cosmos DB takes no such partition key or event id, or a stored entity has no etag.
     """
     partition_key = parts[0].entity.partition_key
-    check_partition_key(partition_key)
+    check_partition_key(partition_key, of=f"{parts[0].entity.entity_type} {parts[0].entity.id!r}")
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
@@ -117,14 +117,14 @@ def assembled(
             event = published.get(recorded.id, recorded)
             if event is None:
                 continue
-            check_id(event.id)
+            check_id(event.id, of=f"the event {event.action}")
             document = storable_event(event, partition_key=partition_key, meta=meta, sequence=len(events))
             events.append(event)
             writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
     if events:
         _check_correlation(correlation)
     writes.extend(_entity_write(part) for part in parts)
-    _check_identities(writes)
+    _check_identities(writes, partition_key)
     _check_size(writes, [*events, *(part.entity for part in parts)], partition_key)
     return PendingCommit(
         commit_id=commit_id,
@@ -144,7 +144,9 @@ def _entity_write(part: PendingEntity) -> Write:
     if etag is None:
         raise UsageError(
             f"{entity.entity_type} {entity.id!r} has no etag, so it is not known which stored state it follows. "
-            "Read it and change that object."
+            "Read it and change that object.",
+            document_id=entity.id,
+            partition_key=entity.partition_key,
         )
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
@@ -152,14 +154,16 @@ def _entity_write(part: PendingEntity) -> Write:
     return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=etag)
 
 
-def _check_identities(writes: Sequence[Write]) -> None:
+def _check_identities(writes: Sequence[Write], partition_key: str) -> None:
     # A batch that names a document twice is refused by its own first half, which looks like a repeated commit.
     ids = [write.id for write in writes]
     if len(set(ids)) < len(ids):
         twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
         raise IdentityConflict(
-            f"One commit would write two documents with the id {twice!r}; all entities and events of one partition key "
-            "need different ids, whatever their types."
+            f"One commit would write two documents with the id {twice!r} of partition key {partition_key!r}; all entities and "
+            "events of one partition key need different ids, whatever their types: give one of them another id.",
+            document_id=twice,
+            partition_key=partition_key,
         )
 
 
@@ -168,11 +172,12 @@ def _check_correlation(correlation: Mapping[str, str]) -> None:
     for name, size in sizes.items():
         if size > _LONGEST_CORRELATION // 2:
             raise EventTooLarge(
-                f"The {name} has {size} bytes; a message carries {_LONGEST_CORRELATION // 2}."
+                f"The {name} has {size} bytes; a message carries {_LONGEST_CORRELATION // 2}. Pass on a shorter one."
             )
     if sum(sizes.values()) > _LONGEST_CORRELATION:
         raise EventTooLarge(
-            f"{', '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}."
+            f"{', '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}. "
+            "Pass on shorter ones."
         )
 
 
@@ -187,8 +192,10 @@ def _check_size(writes: Sequence[Write], owners: Sequence[DomainEvent | Entity],
     for write, owner, size in zip(writes, owners, sizes, strict=True):
         if isinstance(owner, DomainEvent) and size > MAX_EVENT_BYTES:
             raise EventTooLarge(
-                f"Event {write.id!r} takes {size} bytes; an event of more than {MAX_EVENT_BYTES} cannot be parked if the "
-                "topic refuses it. Store the data elsewhere, and a reference in the event."
+                f"{owner.action} {write.id!r} of partition key {partition_key!r} takes {size} bytes; an event of more than "
+                f"{MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the event.",
+                document_id=write.id,
+                partition_key=partition_key,
             )
     if len(writes) > MAX_BATCH_OPERATIONS or sum(sizes) > MAX_BATCH_BYTES:
         raise BatchTooLarge(
@@ -196,4 +203,5 @@ def _check_size(writes: Sequence[Write], owners: Sequence[DomainEvent | Entity],
             size_bytes=sum(sizes),
             max_operations=MAX_BATCH_OPERATIONS,
             max_bytes=MAX_BATCH_BYTES,
+            partition_key=partition_key,
         )

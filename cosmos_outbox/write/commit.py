@@ -93,14 +93,14 @@ class Submission:
             except (Conflict, NotFound, PreconditionFailed) as refusal:
                 if await self._was_written(refusal):
                     return await self._resolved()
-                raise await self._with_actual_etag(refusal) from refusal.__cause__
+                raise await self._with_what_is_stored(refusal) from refusal.__cause__
             except (TooManyRequests, StoreUnavailable) as failure:
                 if await self._was_applied(failure):
                     return await self._resolved()
                 await self._pause_or_give_up(failure)
             except StoreError as refusal:
                 if self._in_doubt:
-                    raise CommitOutcomeUnknown from refusal
+                    raise self._unknown() from refusal
                 raise
             else:
                 etags = {write.id: etag for write, etag in zip(self.commit.writes, result.etags, strict=True)}
@@ -129,7 +129,7 @@ class Submission:
         if refused is not None and refused not in event_ids:
             # The events come first in the batch, so the store had accepted their ids: they are not there, or not any more.
             if self._in_doubt and not self._absence_proves():
-                raise CommitOutcomeUnknown from refusal
+                raise self._unknown() from refusal
             return False
         attempt = 0
         while event_ids:
@@ -140,10 +140,13 @@ class Submission:
                 return False
             attempt += 1  # the replica that was read lags, or the event was deleted meanwhile
             if not await self._deadline.pause(attempt):
-                raise CommitOutcomeUnknown from refusal
+                raise self._unknown() from refusal
         if self._in_doubt:
-            raise CommitOutcomeUnknown from refusal
+            raise self._unknown() from refusal
         return False
+
+    def _unknown(self) -> CommitOutcomeUnknown:
+        return CommitOutcomeUnknown(commit_id=self.commit.commit_id, partition_key=self.commit.partition_key)
 
     async def _is_ours(self, event_id: str | None) -> bool | None:
         """
@@ -193,11 +196,15 @@ class Submission:
             attempts=self._attempts,
         )
 
-    async def _with_actual_etag(self, refusal: StoreError) -> StoreError:
+    async def _with_what_is_stored(self, refusal: StoreError) -> StoreError:
         """
-        Return a refusal with the etag that the document has now; the service does not name it.
+        Return a refusal with the etag or the type that the document has now; the service does not name them.
         """
-        if not isinstance(refusal, PreconditionFailed) or refusal.actual or refusal.document_id is None:
+        named = {"document_id": refusal.document_id, "partition_key": self.commit.partition_key}
+        wanting = isinstance(refusal, Conflict) or (
+            isinstance(refusal, PreconditionFailed) and not refusal.actual
+        )
+        if not wanting or refusal.document_id is None:
             return refusal
         try:
             document = await self._deadline.attempt(
@@ -205,9 +212,9 @@ class Submission:
             )
         except StoreError:  # deleted since, or unreadable; the refusal stands
             return refusal
-        return PreconditionFailed(
-            expected=refusal.expected, actual=document["_etag"], document_id=refusal.document_id
-        )
+        if isinstance(refusal, PreconditionFailed):
+            return PreconditionFailed(expected=refusal.expected, actual=document["_etag"], **named)
+        return Conflict(stored_type=document.get("type"), **named)
 
     async def _pause_or_give_up(self, failure: TooManyRequests | StoreUnavailable) -> None:
         _logger.info(
@@ -216,7 +223,7 @@ class Submission:
         )
         if not await self._deadline.pause(self._attempts, failure.retry_after):
             if self._in_doubt:
-                raise CommitOutcomeUnknown from failure
+                raise self._unknown() from failure
             raise failure
 
 

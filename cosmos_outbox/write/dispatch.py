@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Generic, Self, TypeVar
 
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.errors import EventHandlerCycle
+from cosmos_outbox.errors import EventHandlerCycle, UsageError
 
 UnitT = TypeVar("UnitT")
 MAX_CHAIN = 16
@@ -34,24 +34,37 @@ class EventHandlers(Generic[UnitT]):
     ) -> None:
         """
         Run `handler(event, unit_of_work)` before the commit that writes such an event.
+
+        Raises:
+            TypeError: that is no event type, or the handler does not take these two arguments.
         """
+        _check_registration("on", event_type, handler, arguments=("event", "unit_of_work"))
         self._handlers.append((event_type, handler))
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], DomainEvent | None]) -> None:
         """
         Write `mapping(event)` in place of such an event, or nothing if it returns None.
+
+        Raises:
+            TypeError: that is no event type, or the mapping does not take one argument.
         """
+        _check_registration("publishes", event_type, mapping, arguments=("event",))
         self._public[event_type] = mapping
 
     def published(self, events: Iterable[DomainEvent]) -> dict[str, DomainEvent | None]:
         """
         Return the replacement of each mapped event by the event's id, which it keeps, so that a retry repeats it.
+
+        Raises:
+            UsageError: a mapping returned something else than an event or None.
         """
         found: dict[str, DomainEvent | None] = {}
         for event in events if self._public else ():
             mapping = next((self._public[kind] for kind in type(event).__mro__ if kind in self._public), None)
             if mapping is not None:
                 public = mapping(event)
+                if public is not None and not isinstance(public, DomainEvent):
+                    raise _refused_mapping(mapping, event, public)
                 found[event.id] = public and public.model_copy(
                     update={"id": event.id, "created_at": event.created_at}
                 )
@@ -92,10 +105,17 @@ class Dispatch(Generic[UnitT]):
         return copied
 
     async def run(
-        self, pending: Callable[[], Iterable[DomainEvent]], unit: UnitT, *, max_raised: int
+        self,
+        pending: Callable[[], Iterable[DomainEvent]],
+        unit: UnitT,
+        *,
+        max_raised: int,
+        recorded_by: Callable[[DomainEvent], str],
     ) -> None:
         """
         Handle all pending events, and those that the handlers raise, until none is left.
+
+        What a handler raises passes, with a note that names the handler, the event and the entity that recorded it.
 
         Raises:
             EventHandlerCycle: an event led to itself again and again, or the handlers raised more than `max_raised`.
@@ -109,9 +129,17 @@ class Dispatch(Generic[UnitT]):
                 raise EventHandlerCycle(
                     "Event handlers raise events that call each other without end: " + " -> ".join(chain)
                 )
-            answer = self._handlers[position][1](event, unit)
-            if inspect.isawaitable(answer):
-                await answer
+            handler = self._handlers[position][1]
+            try:
+                answer = handler(event, unit)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:
+                error.add_note(
+                    f"Raised by the handler {_named(handler)} of {event.action} {event.id!r}, which "
+                    f"{recorded_by(event)} recorded; the commit sent nothing."
+                )
+                raise
             self._done.add((event.id, position))
             for raised in pending():
                 if raised.id not in known:
@@ -129,3 +157,39 @@ class Dispatch(Generic[UnitT]):
                 if isinstance(event, kind) and (event.id, position) not in self._done:
                     return event, position
         return None
+
+
+def _named(function: object) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def _check_registration(
+    method: str, event_type: object, function: Callable[..., object], *, arguments: tuple[str, ...]
+) -> None:
+    if not isinstance(event_type, type) or not issubclass(event_type, DomainEvent):
+        shown = event_type.__name__ if isinstance(event_type, type) else repr(event_type)
+        raise TypeError(
+            f"{method}({shown}, {_named(function)}): {shown} is no event type; name a class that derives from DomainEvent."
+        )
+    call = f"{_named(function)}({', '.join(arguments)})"
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{method}({event_type.__name__}, {_named(function)}): it would be called as {call}, which does not work: {error}."
+        ) from error
+    except ValueError:  # a built-in function does not say what it takes
+        return
+
+
+def _refused_mapping(mapping: object, event: DomainEvent, public: object) -> UsageError:
+    if inspect.iscoroutine(public):
+        public.close()
+        returned = "a coroutine: it cannot be async; do what has to wait in a handler (`outbox.on`)"
+    else:
+        returned = f"{public!r:.100}, which is no event"
+    return UsageError(
+        f"The mapping {_named(mapping)} of {event.action} {event.id!r} returned {returned}. It has to return an object of a "
+        "class that derives from DomainEvent, or None to publish nothing.",
+        document_id=event.id,
+    )

@@ -69,7 +69,9 @@ class Tracked:
         if self.stored_under not in (None, entity.partition_key):
             raise UsageError(
                 f"The partition key of {entity.entity_type} {entity.id!r} was {self.stored_under!r} and is now "
-                f"{entity.partition_key!r}; a stored document cannot change it. Delete the entity and create another one."
+                f"{entity.partition_key!r}; a stored document cannot change it. Delete the entity and create another one.",
+                document_id=entity.id,
+                partition_key=self.stored_under,
             )
         return PendingEntity(
             entity=entity,
@@ -101,11 +103,13 @@ class SingleTaskGuard:
 
     Raises:
         SharedUnitOfWork: on entering, another task is inside.
+        UsageError: on entering, it is closed.
     """
 
-    __slots__ = ("_depth", "_user")
+    __slots__ = ("_depth", "_user", "closed")
 
     def __init__(self) -> None:
+        self.closed = False
         self._user: asyncio.Task[object] | None = None
         self._depth = 0
 
@@ -116,8 +120,13 @@ class SingleTaskGuard:
 
     def check(self) -> None:
         """
-        Raise SharedUnitOfWork if another task is inside; enough for code that does not await.
+        Raise SharedUnitOfWork if another task is inside, UsageError if none may enter again; enough for code that does not await.
         """
+        if self.closed:
+            raise UsageError(
+                "This unit of work has ended with its `async with` block, and what was not committed is forgotten. Open another one "
+                "(`outbox.unit_of_work()`) and read the entities in it."
+            )
         if self._depth and self._user is not _current_task():
             raise SharedUnitOfWork
 
@@ -221,9 +230,13 @@ class IdentityMap:
                 tracked.stored_under, tracked.state = entity.partition_key, state_of(entity)
             return
         if known.entity is not entity:
+            advice = "change the one that `read` or `create` returned first"
+            if known.change is Change.DELETE:
+                advice = "commit the deletion before you create it again, or change it instead of deleting it"
             raise IdentityConflict(
-                f"Two different objects are {entity.entity_type} {entity.id!r} in one unit of work; "
-                "use the one that is already there."
+                f"Two different objects are {entity.entity_type} {entity.id!r} in one unit of work: {advice}.",
+                document_id=entity.id,
+                partition_key=known.entity.partition_key,
             )
         if change is not Change.NONE:
             known.merge(change)
@@ -317,7 +330,7 @@ def _current_task() -> asyncio.Task[object] | None:
 
 
 def _check_new(entity: Entity, change: Change) -> None:
-    check_id(entity.id)
+    check_id(entity.id, of=f"a new {entity.entity_type}")
     if change is Change.UPDATE:
         # It would replace, under no etag, whatever is stored under that id.
         raise UsageError(

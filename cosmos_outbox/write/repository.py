@@ -94,18 +94,24 @@ class Repository(Generic[EntityT]):
             entity = self._entities.find(self._types(), entity_id, partition_key)
             if entity is None:
                 key = entity_id if partition_key is None else partition_key
-                check_id(entity_id)
-                check_partition_key(key)
-                document = await retry_reads(
-                    lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
-                )
-                if document.get("type") not in self._types():
-                    raise NotFound(document_id=entity_id)
+                check_id(entity_id, of=f"a {self._type.entity_type}")
+                check_partition_key(key, of=f"{self._type.entity_type} {entity_id!r}")
+                try:
+                    document = await retry_reads(
+                        lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
+                    )
+                except NotFound as error:
+                    raise self._not_found(entity_id, key, by_default=partition_key is None) from error
+                if (stored_type := document.get("type")) not in self._types():
+                    raise self._not_found(entity_id, key, stored_type=str(stored_type))
                 entity = self._restored(document)
-            if not isinstance(entity, self._type) or (self._is_gone(entity) and not include_deleted):
-                raise NotFound(f"There is no {self._type.entity_type} {entity_id!r}.", document_id=entity_id)
+            gone = self._is_gone(entity)
+            if not isinstance(entity, self._type) or (gone and not include_deleted):
+                raise self._not_found(entity_id, entity.partition_key, deleted=gone)
             if if_none_match is not None and entity.etag == if_none_match:
-                raise NotModified(etag=if_none_match)
+                raise NotModified(
+                    etag=if_none_match, document_id=entity_id, partition_key=entity.partition_key
+                )
             return self._kept(entity, readonly=readonly)
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
@@ -319,6 +325,28 @@ class Repository(Generic[EntityT]):
             field, reason = first_error(error)
             raise self._unreadable(document, field=field, reason=reason) from error
 
+    def _not_found(
+        self,
+        entity_id: str,
+        partition_key: str,
+        *,
+        by_default: bool = False,
+        deleted: bool = False,
+        stored_type: str | None = None,
+    ) -> NotFound:
+        message = f"There is no {self._type.entity_type} {entity_id!r} in partition key {partition_key!r}"
+        if by_default:
+            message += ", which defaults to the id: pass `partition_key` if the entity has another one."
+        elif deleted:
+            message += ": it is deleted; `include_deleted=True` returns what is still stored."
+        elif stored_type is not None:
+            message += (
+                f": the document with this id is a {stored_type!r}; read it by the repository of that type."
+            )
+        else:
+            message += " (or its TTL has passed); check the id and the partition key."
+        return NotFound(message, document_id=entity_id, partition_key=partition_key, stored_type=stored_type)
+
     def _unreadable(self, document: Document, *, field: str, reason: str) -> UnreadableDocument:
         return UnreadableDocument(
             entity_type=self._type.entity_type,
@@ -331,7 +359,9 @@ class Repository(Generic[EntityT]):
 
 def _check_etag(entity: Entity, etag: str | None) -> None:
     if etag is not None and etag != entity.etag:
-        raise PreconditionFailed(expected=etag, actual=entity.etag, document_id=entity.id)
+        raise PreconditionFailed(
+            expected=etag, actual=entity.etag, document_id=entity.id, partition_key=entity.partition_key
+        )
 
 
 def _check_page_size(page_size: int) -> None:

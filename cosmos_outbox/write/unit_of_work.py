@@ -80,9 +80,11 @@ class UnitOfWork:
     One task's changes to entities of one partition key.
 
     `async with outbox.unit_of_work() as uow:`: nothing is written without `await uow.commit()`; leaving the block
-    forgets what was not committed. After a commit the unit can be used on. A commit that another program's write refuses
-    is undone (see `commit`). After any other failure what the caller did is still pending, with the same event ids, and may
-    be committed again or dropped with `rollback()`; what a failed handler added is undone, and handlers run again.
+    forgets what was not committed and ends the unit. A unit that no block enters works too, and forgets nothing by itself.
+
+    After a commit the unit can be used on. A commit that another program's write refuses is undone (see `commit`). After any
+    other failure what the caller did is still pending, with the same event ids, and may be committed again or dropped with
+    `rollback()`; what a failed handler added is undone, and handlers run again.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class UnitOfWork:
         self._committing = False
 
     async def __aenter__(self) -> Self:
+        self._entities.guard.check()
         return self
 
     async def __aexit__(
@@ -109,6 +112,7 @@ class UnitOfWork:
             self.rollback()
         else:
             self._forget()  # also while another task commits: the error of the block must not be hidden
+        self._entities.guard.closed = True
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
         """
@@ -193,6 +197,7 @@ class UnitOfWork:
                 to find out. If no event proves the commit, or its events may be deleted by now, the outcome stays unknown:
                 `rollback()`, read the entities anew and decide.
             SharedUnitOfWork: another task uses this unit of work right now.
+            UsageError: the unit has ended with its block; or a handler called commit().
         """
         with self._entities.guard:
             if self._committing:
@@ -243,7 +248,12 @@ class UnitOfWork:
         before = self._entities.snapshot()
         dispatch = self._handlers.start() if self._dispatch is None else self._dispatch.copy()
         try:
-            await dispatch.run(self._entities.recorded, self, max_raised=MAX_BATCH_OPERATIONS)
+            await dispatch.run(
+                self._entities.recorded,
+                self,
+                max_raised=MAX_BATCH_OPERATIONS,
+                recorded_by=self._recorded_by,
+            )
         except BaseException:  # whatever a handler raises: the next commit runs all of them again
             self._entities.put_back(before)
             raise
@@ -277,6 +287,13 @@ class UnitOfWork:
             attempts=written.attempts,
         )
 
+    def _recorded_by(self, event: DomainEvent) -> str:
+        for tracked in self._entities.changed():
+            entity = tracked.entity
+            if any(event.id == one.id for one in entity.events):
+                return f"{entity.entity_type} {entity.id!r} of partition key {entity.partition_key!r}"
+        return "an entity"
+
 
 class Outbox:
     """
@@ -295,6 +312,11 @@ class Outbox:
         retries: RetryOptions | None = None,
         tracer_provider: trace.TracerProvider | None = None,
     ) -> None:
+        if not callable(getattr(store, "commit", None)):
+            raise TypeError(
+                f"Outbox needs a store, and a {type(store).__name__} is none: pass `await open_store(client, database, container)` "
+                "of cosmos_outbox.adapters.cosmos, or a MemoryContainer in tests."
+            )
         self._store, self._options = store, retries or RetryOptions()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
@@ -305,13 +327,20 @@ class Outbox:
         """
         Run `handler(event, unit_of_work)` in this process before such an event is committed.
 
-        What the handler adds to the unit of work is committed in the same batch; events it raises are handled too.
+        What the handler adds to the unit of work is committed in the same batch; events it raises are handled too. What it
+        raises passes through `commit`, with a note that names the handler, the event and the entity.
+
+        Raises:
+            TypeError: that is no event type, or the handler does not take these two arguments.
         """
         self._handlers.on(event_type, handler)
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], DomainEvent | None]) -> None:
         """
         Publish `mapping(event)` in place of such an event, or nothing if it returns None.
+
+        Raises:
+            TypeError: that is no event type, or the mapping does not take one argument.
         """
         self._handlers.publishes(event_type, mapping)
 

@@ -416,10 +416,10 @@ async def test_a_partition_key_that_cosmos_db_does_not_take_is_refused_before_an
     watched = FaultyStore(store)
     async with Outbox(watched).unit_of_work() as uow:
         uow.repository(Line).create(Line.model_construct(id="l", book=key))
-        with pytest.raises(UsageError, match="cannot be a partition key"):
+        with pytest.raises(UsageError, match="cannot be the partition key of line"):
             await uow.commit()
         uow.rollback()
-        with pytest.raises(UsageError, match="cannot be a partition key"):
+        with pytest.raises(UsageError, match="cannot be the partition key of line"):
             await uow.repository(Line).read("l", partition_key=key)
     assert (0, 0) == (watched.commits, watched.reads)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
+from azure import cosmos as blocking
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.errors import translated
@@ -30,6 +31,21 @@ def shared_containers(names: Mapping[str, str | None]) -> list[str]:
     ]
 
 
+def refuse_blocking(sdk: object) -> None:
+    """
+    Refuse a client or container of `azure.cosmos`, whose calls cannot be awaited.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if isinstance(sdk, (blocking.CosmosClient, blocking.ContainerProxy)):
+        kind = type(sdk).__name__
+        raise TypeError(
+            f"The {kind} of azure.cosmos blocks; use that of azure.cosmos.aio. `open_cosmos_client` of "
+            "cosmos_outbox.adapters.cosmos opens a client with the settings that this library needs."
+        )
+
+
 async def open_container(
     client: CosmosClient, database: str, container: str, *, needed_ttl: str
 ) -> tuple[ContainerProxy, int | None]:
@@ -44,7 +60,9 @@ async def open_container(
 
     Raises:
         ConfigurationError: it is missing, or partitioned on something else.
+        TypeError: the client is the blocking one.
     """
+    refuse_blocking(client)
     proxy = client.get_database_client(database).get_container_client(container)
     try:
         async with translated():
@@ -57,6 +75,7 @@ async def open_container(
     paths = properties["partitionKey"]["paths"]
     if paths != ["/partitionKey"]:
         raise ConfigurationError(
-            f"The container {container!r} is partitioned on {', '.join(paths)}; it has to be on /partitionKey."
+            f"The container {container!r} of database {database!r} is partitioned on {', '.join(paths)}; it has to be on "
+            "/partitionKey, and that cannot be changed: create another container."
         )
     return proxy, properties.get("defaultTtl")

@@ -15,7 +15,7 @@ from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import lsn_in
-from cosmos_outbox.adapters.cosmos.containers import open_container
+from cosmos_outbox.adapters.cosmos.containers import open_container, refuse_blocking
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.sql import condition_of, sql_of
 from cosmos_outbox.errors import (
@@ -41,6 +41,7 @@ class CosmosStore:
     """
 
     def __init__(self, container: ContainerProxy) -> None:
+        refuse_blocking(container)
         self._container = container
         # By partition key: how new the session is, and its token. The SDK drops the token of a batch, so a later read might not
         # see what the batch wrote.

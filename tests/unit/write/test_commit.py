@@ -138,9 +138,14 @@ async def test_a_refusal_after_a_lost_request_without_events_is_unknown_for_it_m
         lines = uow.repository(Line)
         lines.update(await lines.read("l", partition_key="b"))
         await changed_line(container, "theirs")
-        with pytest.raises(CommitOutcomeUnknown):
+        with pytest.raises(CommitOutcomeUnknown) as told:
             await uow.commit()
 
+    text = str(told.value)
+    assert f"It is commit {told.value.commit_id} of partition key 'b'." in text
+    assert "within a minute; later, or if the commit has no event, roll back" in text
+    assert "  " not in text
+    assert "b" == told.value.partition_key
     assert ["theirs"] == [d["data"]["text"] for d in stored(container, "line")]
 
 

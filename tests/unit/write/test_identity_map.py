@@ -248,7 +248,7 @@ def test_an_event_that_could_not_be_set_aside_is_refused_by_its_id(character: st
         context.track(note)
         note.record(Grown(id="large", text=character * ((MAX_EVENT_BYTES + spare) // as_sent)))
         if refused:
-            with pytest.raises(EventTooLarge, match="Event 'large' takes"):
+            with pytest.raises(EventTooLarge, match="Grown 'large' of partition key 'n' takes"):
                 pending(context)
         else:
             assert ["large"] == [event.id for event in pending(context).events]

@@ -262,7 +262,7 @@ async def test_what_cannot_be_stored_or_read_is_refused_by_name(container: Memor
             await uow.commit()
         uow.rollback()
     uow.save({"id": "o"})
-    with pytest.raises(UsageError, match="None cannot be a partition key"):
+    with pytest.raises(UsageError, match="None cannot be the partition key of dict 'o'"):
         await uow.commit()
     uow.rollback()
     uow.save({"id": "o", "partitionKey": "o", "total": "many"})

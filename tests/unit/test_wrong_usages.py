@@ -1,0 +1,801 @@
+"""
+Wrong usages of the library, one row each: the error says which document, partition key, event or field it is about, and what to do.
+
+Rows that ask a worker's settings or an operator's command are here too, as far as their texts are made by pure functions; exit
+codes and tables are tested in tests/cli and tests/service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import azure.cosmos
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.exceptions import CosmosHttpResponseError
+from azure.servicebus.exceptions import ServiceBusAuthenticationError
+
+from cosmos_outbox import (
+    AccessDenied,
+    BatchTooLarge,
+    Commit,
+    ConfigurationError,
+    Conflict,
+    DomainEvent,
+    Entity,
+    EventHandlerCycle,
+    IdentityConflict,
+    MixedPartitionKeys,
+    NotFound,
+    Outbox,
+    RetryOptions,
+    SharedUnitOfWork,
+    StoreUnavailable,
+    TooManyRequests,
+    UnitOfWork,
+    UnstorableValue,
+    UsageError,
+)
+from cosmos_outbox.adapters.cosmos import (
+    CosmosChangeFeed,
+    CosmosLeases,
+    CosmosStore,
+    open_cosmos_client,
+    open_parked,
+    open_store,
+)
+from cosmos_outbox.adapters.cosmos.errors import translate
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.adapters.servicebus.errors import publish_error
+from cosmos_outbox.adapters.servicebus.preflight import preflight, subscription_misses
+from cosmos_outbox.errors import TopicUnavailable
+from cosmos_outbox.service.settings import load, unknown_variables
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.unit.adapters.test_service_bus_preflight import subscription
+
+pytestmark = pytest.mark.looptime(False)
+
+GUIDE = Path(__file__).parents[2] / "docs/how-to/write.md"
+
+
+class OrderPlaced(DomainEvent):
+    order_id: str = "o1"
+
+
+class OrderPaid(DomainEvent):
+    amount: float = 1.0
+    proof: bytes = b""
+
+
+class Order(Entity):
+    tenant: str = "t"
+    weight: float = 0.0
+    note: str = ""
+
+    @property
+    def partition_key(self) -> str:
+        return self.tenant
+
+    def pay(self, **facts: Any) -> None:
+        self.record(OrderPaid(**facts))
+
+
+class Customer(Entity):
+    tenant: str = "t"
+
+    @property
+    def partition_key(self) -> str:
+        return self.tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    A wrong usage: what it raises, and fragments that the text has to hold. Nothing is raised where there is nothing to raise.
+    """
+
+    number: int
+    usage: str
+    raises: type[BaseException] | None
+    fragments: tuple[str, ...]
+    use: Callable[[], Awaitable[object]]
+
+
+ROWS: list[Row] = []
+
+
+def wrong(
+    number: int, usage: str, raises: type[BaseException] | None, *fragments: str
+) -> Callable[[Callable[[], Awaitable[object]]], Callable[[], Awaitable[object]]]:
+    def added(use: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
+        ROWS.append(Row(number, usage, raises, fragments, use))
+        return use
+
+    return added
+
+
+def an_outbox() -> Outbox:
+    return Outbox(MemoryContainer())
+
+
+async def committed(*entities: Entity, outbox: Outbox | None = None) -> Outbox:
+    outbox = outbox or an_outbox()
+    async with outbox.unit_of_work() as uow:
+        for entity in entities:
+            uow.repository(type(entity)).create(entity)
+        await uow.commit()
+    return outbox
+
+
+@asynccontextmanager
+async def an_account() -> AsyncIterator[tuple[CosmosServer, CosmosClient]]:
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("d")
+        await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1)
+        yield server, client
+
+
+async def opened(**how: Any) -> None:
+    async with open_cosmos_client(**how):
+        pass
+
+
+@wrong(1, "two partition keys in one commit", MixedPartitionKeys, "'a' and 'b'", "in two units of work")
+async def _() -> None:
+    await committed(Order(tenant="a"), Order(tenant="b"))
+
+
+def _wrong_key(key: Any) -> None:
+    shown = repr(key[:100] if isinstance(key, str) else key)
+
+    @wrong(
+        2,
+        f"the partition key {shown:.10}",
+        UsageError,
+        shown,
+        "partition key of order 'o1'",
+        "1 to 2048 bytes",
+    )
+    async def written() -> None:
+        await committed(Order.model_construct(id="o1", tenant=key))
+
+    @wrong(2, f"read by {shown:.10}", UsageError, shown, "partition key of order 'o1'", "1 to 2048 bytes")
+    async def read() -> None:
+        # None is the default: the id.
+        await an_outbox().unit_of_work().repository(Order).read("o1", partition_key=key or "")
+
+
+for _key in ("", 5, "x" * 3000):
+    _wrong_key(_key)
+
+
+@wrong(
+    2,
+    "the partition key None",
+    UsageError,
+    "None cannot be the partition key of order 'o1'",
+    "1 to 2048 bytes",
+)
+async def _() -> None:
+    await committed(Order.model_construct(id="o1", tenant=None))
+
+
+@wrong(3, "an id that Cosmos DB refuses", UsageError, "'a/b'", "the id of a new order", "without / \\ ? #")
+async def _() -> None:
+    await committed(Order(id="a/b"))
+
+
+@wrong(4, "another partition key", UsageError, "order 'o1' was 't' and is now 'u'", "create another one")
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    async with outbox.unit_of_work() as uow:
+        order = await uow.repository(Order).read("o1", partition_key="t")
+        order.tenant = "u"
+        uow.repository(Order).update(order)
+        await uow.commit()
+
+
+@wrong(4, "another id", ValueError, "Order", "id", "frozen")
+async def _() -> None:
+    Order(id="o1").id = "o2"
+
+
+@wrong(
+    5, "update of what was never read", UsageError, "order 'o1'", "neither read nor created. Read it first"
+)
+async def _() -> None:
+    an_outbox().unit_of_work().repository(Order).update(Order(id="o1"))
+
+
+@wrong(6, "one unit of work in two tasks", SharedUnitOfWork, "two tasks at once; give every task its own")
+async def _() -> None:
+    orders = an_outbox().unit_of_work().repository(Order)
+    await asyncio.gather(orders.read("a"), orders.read("b"))
+
+
+@wrong(
+    7,
+    "commit() in a handler",
+    UsageError,
+    "called commit()",
+    "is committed anyway",
+    "OrderPaid",
+    "order 'o1'",
+)
+async def _() -> None:
+    outbox = an_outbox()
+
+    async def commits(event: OrderPaid, uow: UnitOfWork) -> None:
+        await uow.commit()
+
+    outbox.on(OrderPaid, commits)
+    order = Order(id="o1")
+    order.pay()
+    await committed(order, outbox=outbox)
+
+
+@wrong(8, "handlers that raise each other's events", EventHandlerCycle, "without end: OrderPaid -> OrderPaid")
+async def _() -> None:
+    outbox, order = an_outbox(), Order(id="o1")
+    order.pay()
+    outbox.on(OrderPaid, lambda event, uow: order.pay())
+    await committed(order, outbox=outbox)
+
+
+@wrong(
+    9,
+    "a handler that raises",
+    KeyError,
+    "'lost'",
+    "handler",
+    "breaks",
+    "of OrderPaid 'e1'",
+    "order 'o1' of partition key 't'",
+)
+async def _() -> None:
+    outbox, order = an_outbox(), Order(id="o1")
+
+    def breaks(event: OrderPaid, uow: UnitOfWork) -> None:
+        raise KeyError("lost")
+
+    outbox.on(OrderPaid, breaks)
+    order.pay(id="e1")
+    await committed(order, outbox=outbox)
+
+
+@wrong(10, "on(event, 42)", TypeError, "on(OrderPaid, 42)", "42(event, unit_of_work)", "not a callable")
+async def _() -> None:
+    an_outbox().on(OrderPaid, 42)  # type: ignore[arg-type]
+
+
+@wrong(
+    10, "a handler of one argument", TypeError, "on(OrderPaid", "<lambda>(event, unit_of_work)", "too many"
+)
+async def _() -> None:
+    an_outbox().on(OrderPaid, lambda event: None)  # type: ignore[arg-type, misc]
+
+
+@wrong(10, "a handler of an entity", TypeError, "Order is no event type", "derives from DomainEvent")
+async def _() -> None:
+    an_outbox().on(Order, lambda event, uow: None)  # type: ignore[type-var]
+
+
+@wrong(10, "a mapping of two arguments", TypeError, "publishes(OrderPaid", "<lambda>(event)", "missing")
+async def _() -> None:
+    an_outbox().publishes(OrderPaid, lambda event, uow: None)  # type: ignore[arg-type, misc]
+
+
+def _wrong_mapping(usage: str, mapping: Any, *fragments: str) -> None:
+    @wrong(
+        11,
+        usage,
+        UsageError,
+        "OrderPaid 'e1'",
+        "derives from DomainEvent, or None",
+        *fragments,
+    )
+    async def _() -> None:
+        outbox, order = an_outbox(), Order(id="o1")
+        outbox.publishes(OrderPaid, mapping)
+        order.pay(id="e1")
+        await committed(order, outbox=outbox)
+
+
+async def waits(event: OrderPaid) -> OrderPaid:
+    return event
+
+
+_wrong_mapping("a mapping that returns a dict", lambda event: {"paid": 1}, "<lambda>", "returned {'paid': 1}")
+_wrong_mapping("an async mapping", waits, "The mapping waits", "cannot be async", "outbox.on")
+
+
+@wrong(12, "record(dict)", UsageError, "order 'o1' cannot record {'paid': 1}", "derives from DomainEvent")
+async def _() -> None:
+    Order(id="o1").record({"paid": 1})  # type: ignore[arg-type]
+
+
+@wrong(12, "record(class)", UsageError, "order 'o1' cannot record <class", "Make an object of a class")
+async def _() -> None:
+    Order(id="o1").record(OrderPaid)  # type: ignore[arg-type]
+
+
+def _unstorable(usage: str, field: str, **facts: Any) -> None:
+    @wrong(
+        13,
+        usage,
+        UnstorableValue,
+        "OrderPaid 'e1' of partition key 't'",
+        f"because {field}",
+        "Correct the value",
+    )
+    async def _() -> None:
+        order = Order(id="o1")
+        order.pay(id="e1", **facts)
+        await committed(order)
+
+
+_unstorable("a number that is none", "amount", amount=float("nan"))
+_unstorable("bytes that are no text", "proof", proof=b"\xff")
+
+
+@wrong(
+    13, "an entity with such a number", UnstorableValue, "Order 'o1' of partition key 't'", "because weight"
+)
+async def _() -> None:
+    await committed(Order(id="o1", weight=float("inf")))
+
+
+@wrong(14, "commit() twice", None)
+async def _() -> None:
+    async with an_outbox().unit_of_work() as uow:
+        uow.repository(Order).create(Order(id="o1"))
+        await uow.commit()
+        assert Commit() == await uow.commit()
+
+
+def _after_the_end(usage: str, use: Callable[[UnitOfWork], Any]) -> None:
+    @wrong(
+        15, f"{usage} after the block", UsageError, "has ended", "Open another one", "read the entities in it"
+    )
+    async def _() -> None:
+        async with an_outbox().unit_of_work() as uow:
+            pass
+        answer = use(uow)
+        if answer is not None:
+            await answer
+
+
+_after_the_end("commit()", lambda uow: uow.commit())
+_after_the_end("repository()", lambda uow: uow.repository(Order).create(Order()) and None)
+_after_the_end("rollback()", lambda uow: uow.rollback())
+_after_the_end("async with", lambda uow: uow.__aenter__())
+
+
+@wrong(15, "a repository after the block", UsageError, "has ended", "Open another one")
+async def _() -> None:
+    async with an_outbox().unit_of_work() as uow:
+        orders = uow.repository(Order)
+    await orders.read("o1")
+
+
+@wrong(15, "a unit that no block enters", None)
+async def _() -> None:
+    uow = an_outbox().unit_of_work()
+    uow.repository(Order).create(Order(id="o1"))
+    assert 1 == (await uow.commit()).operations
+
+
+@wrong(16, "an entity that was never added", None)
+async def _() -> None:
+    # No unit of work knows it, so it cannot be an error; the guide says so.
+    async with an_outbox().unit_of_work() as uow:
+        order = Order(id="o1")
+        order.pay()
+        assert Commit() == await uow.commit()
+        assert order.is_new
+    assert "that no repository read or created" in GUIDE.read_text()
+
+
+@wrong(
+    17,
+    "read without the partition key",
+    NotFound,
+    "order 'o1' in partition key 'o1'",
+    "defaults to the id",
+    "pass `partition_key`",
+)
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    await outbox.unit_of_work().repository(Order).read("o1")
+
+
+@wrong(
+    17,
+    "read with a wrong partition key",
+    NotFound,
+    "order 'o1' in partition key 'u'",
+    "check the id and the partition key",
+)
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    await outbox.unit_of_work().repository(Order).read("o1", partition_key="u")
+
+
+@wrong(
+    18,
+    "read as another type",
+    NotFound,
+    "no order 'x' in partition key 't'",
+    "is a 'customer'",
+    "repository of that type",
+)
+async def _() -> None:
+    outbox = await committed(Customer(id="x"))
+    await outbox.unit_of_work().repository(Order).read("x", partition_key="t")
+
+
+@wrong(
+    18,
+    "create beside another type",
+    Conflict,
+    "'x' of partition key 't' already exists as a 'customer'",
+    "under another id",
+)
+async def _() -> None:
+    await committed(Order(id="x"), outbox=await committed(Customer(id="x")))
+
+
+@wrong(
+    19,
+    "delete and create one id",
+    IdentityConflict,
+    "order 'o1'",
+    "commit the deletion before you create it again",
+)
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    async with outbox.unit_of_work() as uow:
+        await uow.repository(Order).delete("o1", partition_key="t")
+        uow.repository(Order).create(Order(id="o1"))
+
+
+@wrong(
+    19,
+    "create an id that was read",
+    IdentityConflict,
+    "order 'o1'",
+    "change the one that `read` or `create` returned first",
+)
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    async with outbox.unit_of_work() as uow:
+        await uow.repository(Order).read("o1", partition_key="t")
+        uow.repository(Order).create(Order(id="o1"))
+
+
+@wrong(20, "two event types of one name", None)
+async def _() -> None:
+    class Paid(DomainEvent):
+        action: ClassVar[str] = "OrderPaid"
+
+    order = Order(id="o1")
+    order.pay()
+    order.record(Paid())
+    await committed(order)
+
+
+@wrong(
+    21,
+    "more than 100 operations",
+    BatchTooLarge,
+    "101 operations",
+    "partition key 't'",
+    "at most 100 operations",
+    "Split it",
+)
+async def _() -> None:
+    await committed(*(Order() for _ in range(101)))
+
+
+@wrong(21, "more than 2 MB", BatchTooLarge, "2 operations and 24", f"{2 * 1024 * 1024} bytes", "Split it")
+async def _() -> None:
+    await committed(*(Order(note="x" * 1_200_000) for _ in range(2)))
+
+
+for _text in ("", "nonsense", "Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=a2V5"):
+
+    @wrong(
+        22,
+        f"the connection string {_text!r}",
+        ConfigurationError,
+        "'AccountEndpoint=https://…;AccountKey=…;'",
+    )
+    async def _(text: str = _text) -> None:
+        await opened(connection_string=text)
+
+
+@wrong(23, "a key that is not whole", ConfigurationError, "account key", "copy it again, to its end")
+async def _() -> None:
+    await opened(endpoint="https://a", credential="abc")
+
+
+@wrong(
+    24,
+    "a wrong key",
+    AccessDenied,
+    "refuses the key or token: copy the account's key again",
+    "answered 401",
+    "activity id",
+)
+async def _() -> None:
+    async with CosmosServer() as server:
+        await opened(endpoint=server.url, credential="d3Jvbmc=")
+
+
+@wrong(
+    25, "a closed port", StoreUnavailable, "did not answer; check the scheme, host and port", "127.0.0.1:9"
+)
+async def _() -> None:
+    await opened(endpoint="http://127.0.0.1:9/", credential="a2V5")
+
+
+@wrong(25, "https where http is spoken", StoreUnavailable, "did not answer; check the scheme, host and port")
+async def _() -> None:
+    async with CosmosServer() as server:
+        await opened(endpoint=server.url.replace("http:", "https:"), credential=server.key)
+
+
+@wrong(
+    26,
+    "a missing container",
+    ConfigurationError,
+    "'nowhere' of database 'd'",
+    "create it with partition key /partitionKey",
+    "-1",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        await open_store(client, "d", "nowhere")
+
+
+@wrong(
+    26,
+    "a missing database",
+    ConfigurationError,
+    "'c' of database 'nowhere'",
+    "create it with partition key /partitionKey",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        await open_store(client, "nowhere", "c")
+
+
+@wrong(
+    26,
+    "a missing container behind a bare store",
+    ConfigurationError,
+    "'nowhere' of database 'd'",
+    "create it, or correct the name",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        store = CosmosStore(client.get_database_client("d").get_container_client("nowhere"))
+        await committed(Order(id="z"), outbox=Outbox(store))
+
+
+@wrong(
+    26,
+    "missing leases",
+    ConfigurationError,
+    "lease container 'nowhere'",
+    "create it with partition key /id",
+    "-1",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        await CosmosLeases(
+            client.get_database_client("d").get_container_client("nowhere")
+        ).partitioned_by_id()
+
+
+@wrong(26, "a missing parked container", ConfigurationError, "'nowhere' of database 'd'", "no time to live")
+async def _() -> None:
+    async with an_account() as (_, client):
+        await open_parked(client, "d", "nowhere")
+
+
+@wrong(
+    26,
+    "a worker without its container",
+    ConfigurationError,
+    "'nowhere' of the events",
+    "create it with partition key /partitionKey",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        container = client.get_database_client("d").get_container_client("nowhere")
+        await CosmosChangeFeed(container, account_host="a").describe()
+
+
+@wrong(
+    27,
+    "another partition key path",
+    ConfigurationError,
+    "'ids' of database 'd' is partitioned on /id",
+    "has to be on /partitionKey",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        await client.get_database_client("d").create_container("ids", PartitionKey("/id"), default_ttl=-1)
+        await open_store(client, "d", "ids")
+
+
+@wrong(
+    27,
+    "no time to live",
+    ConfigurationError,
+    "off on the container 'e'",
+    "set its default time to live to -1",
+)
+async def _() -> None:
+    async with an_account() as (_, client):
+        await client.get_database_client("d").create_container("e", PartitionKey("/partitionKey"))
+        await open_store(client, "d", "e")
+
+
+SETTINGS = {
+    "OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=https://a;AccountKey=a2V5;",
+    "OUTBOX_COSMOS_CONTAINER": "c",
+    "OUTBOX_LEASE_CONTAINER": "c",
+    "OUTBOX_HEALTH_PORT": "many",
+    "OUTBOX_SERVICEBUS_NAMESPACE": "n",
+    "OUTBOX_TOPIC": "t",
+}
+
+
+@wrong(
+    28,
+    "settings that cannot work",
+    ConfigurationError,
+    "OUTBOX_LEASE_CONTAINER: names the container of",
+    "OUTBOX_HEALTH_PORT: ",
+)
+async def _() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
+        load()
+
+
+@wrong(28, "a setting of another name", None)
+async def _() -> None:
+    (sentence,) = unknown_variables({"OUTBOX_TOPICK": "t"})
+    assert "did you mean OUTBOX_TOPIC?" in sentence
+
+
+@wrong(
+    29,
+    "a missing topic",
+    TopicUnavailable,
+    "Topic 'events'",
+    "create it if it is missing, enable it, or grant",
+    "Service Bus said: 404",
+)
+async def _() -> None:
+    raise publish_error(ServiceBusAuthenticationError(message="404"), topic="events")
+
+
+@wrong(30, "a subscription without sessions", None)
+async def _() -> None:
+    (miss,) = subscription_misses("events", [subscription(requires_session=False)])
+    assert "Subscription 'all' of topic 'events' has no sessions" in miss.message
+    assert "create it anew with requiresSession" in miss.fix
+    # The topic's settings are only seen with the right to manage it.
+    unseen = await preflight(["events"], connection_string="Endpoint=sb://x;UseDevelopmentEmulator=true;")
+    assert "Check yourself" in str(unseen.unknown)
+    assert "subscriptions requires sessions" in str(unseen.unknown)
+
+
+def _refusal(usage: str, said: str, *fragments: str) -> None:
+    @wrong(31, usage, AccessDenied, *fragments, "answered 403", said)
+    async def _() -> None:
+        body = json.dumps({"code": "Forbidden", "message": f"{said}\r\nActivityId: 1"})
+        raise translate(CosmosHttpResponseError(status_code=403, message=body))
+
+
+_refusal(
+    "the firewall of the account",
+    "Request originated from IP 10.0.0.1 through public internet.",
+    "The firewall of the Cosmos DB account blocks this machine: allow its address",
+)
+_refusal(
+    "an identity without a role",
+    "principal [1] does not have required RBAC permissions",
+    "lacks a data-plane role: assign it Cosmos DB Built-in Data Contributor",
+)
+_refusal(
+    "the key, a role or the firewall",
+    "Request is blocked.",
+    "key may not",
+    "data-plane role",
+    "firewall",
+    "check all three",
+)
+
+
+@wrong(
+    32,
+    "429 for ever",
+    TooManyRequests,
+    "throttles this client; try again later, or provision more request units",
+    "'o1'",
+    "'t'",
+)
+async def _() -> None:
+    async with an_account() as (server, client):
+        store = await open_store(client, "d", "c")
+        server.faults.add(FaultRule(operation=RequestKind.CREATE, status=429, retry_after_ms=50))
+        outbox = Outbox(store, retries=RetryOptions(deadline_seconds=0.3, attempt_seconds=0.3))
+        await committed(Order(id="o1"), outbox=outbox)
+
+
+@wrong(
+    33,
+    "the blocking client",
+    TypeError,
+    "CosmosClient of azure.cosmos blocks",
+    "azure.cosmos.aio",
+    "open_cosmos_client",
+)
+async def _() -> None:
+    await open_store(object.__new__(azure.cosmos.CosmosClient), "d", "c")  # type: ignore[arg-type]
+
+
+@wrong(33, "a blocking container", TypeError, "ContainerProxy of azure.cosmos blocks", "azure.cosmos.aio")
+async def _() -> None:
+    CosmosStore(object.__new__(azure.cosmos.ContainerProxy))  # type: ignore[arg-type]
+
+
+@wrong(
+    34,
+    "Outbox(ContainerProxy)",
+    TypeError,
+    "a ContainerProxy is none",
+    "await open_store(client, database, container)",
+)
+async def _() -> None:
+    Outbox(object.__new__(ContainerProxy))  # type: ignore[arg-type]
+
+
+@wrong(35, "with in place of async with", TypeError, "context manager protocol")  # Python's own words
+async def _() -> None:
+    with an_outbox().unit_of_work():  # type: ignore[attr-defined]
+        pass
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
+async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
+    if row.raises is None:
+        await row.use()
+        return
+    with pytest.raises(row.raises) as told:
+        await row.use()
+    text = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
+    for fragment in row.fragments:
+        assert fragment in text
+
+
+def test_every_row_of_the_table_is_here():
+    assert [*range(1, 36)] == sorted({row.number for row in ROWS})
