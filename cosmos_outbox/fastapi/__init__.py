@@ -1,0 +1,47 @@
+"""
+The write side in a FastAPI application: a unit of work for each request, etags, problem details and correlation.
+
+    app = FastAPI(lifespan=lifespan, responses=PROBLEMS)
+    install(app)
+
+and `app.state.outbox = Outbox(…)` in the lifespan, or `install(app, outbox)`. It needs the extra `fastapi`.
+"""
+
+try:
+    import fastapi as _fastapi
+except ModuleNotFoundError as error:
+    if error.name != "fastapi":
+        raise
+    raise ModuleNotFoundError(
+        "cosmos_outbox.fastapi needs the package 'fastapi': pip install 'cosmos-outbox[fastapi]'",
+        name="fastapi",
+    ) from None
+
+from cosmos_outbox.fastapi.conditions import (
+    NOT_MODIFIED,
+    IfMatch,
+    IfNoneMatch,
+    Match,
+    NoneMatch,
+    RequiredIfMatch,
+    set_etag,
+)
+from cosmos_outbox.fastapi.installation import DocumentId, OutboxDep, UnitOfWorkDep, install, unit_of_work
+from cosmos_outbox.fastapi.problems import PROBLEMS, Problem
+
+__all__ = [
+    "NOT_MODIFIED",
+    "PROBLEMS",
+    "DocumentId",
+    "IfMatch",
+    "IfNoneMatch",
+    "Match",
+    "NoneMatch",
+    "OutboxDep",
+    "Problem",
+    "RequiredIfMatch",
+    "UnitOfWorkDep",
+    "install",
+    "set_etag",
+    "unit_of_work",
+]

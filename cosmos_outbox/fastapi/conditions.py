@@ -1,0 +1,154 @@
+"""
+Conditions: the etags under which a request is to be carried out, from its headers (RFC 9110, section 13).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, HTTPException, Request, Response
+
+from cosmos_outbox.domain.entities import Entity
+from cosmos_outbox.errors import NotModified, PreconditionFailed
+
+ANY = "*"
+# Each alternative begins in its own way, so that no header makes the search go back and forth.
+_ETAG = re.compile(r'(?:W/)?"[^"]*"|[^\s,"*][^\s,"]*')
+_ETAGS = re.compile(rf"[\s,]*(?:{_ETAG.pattern})(?:\s*,[\s,]*(?:{_ETAG.pattern}))*[\s,]*")
+
+# Of a route that reads under `IfNoneMatch`, for its `responses`.
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {
+        "description": "It still has the etag of If-None-Match.",
+        "headers": {"ETag": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """
+    The etags of which an entity must have one; without any there is no condition.
+    """
+
+    etags: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, lines: Sequence[str] | None) -> Match:
+        """
+        Read a header's lines; a weak etag stays weak, and matches nothing.
+
+        Raises:
+            HTTPException: 400, it is no list of etags.
+        """
+        return cls(_etags(lines))
+
+    def check(self, entity: Entity) -> None:
+        """
+        Raise PreconditionFailed (412) where the entity has none of them.
+        """
+        if self.etags and not _named(self.etags, entity):
+            raise PreconditionFailed(
+                expected=", ".join(self.etags), actual=entity.etag, document_id=entity.id
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class NoneMatch:
+    """
+    The etags of which an entity must have none; `reads` says that the request changes nothing.
+    """
+
+    etags: tuple[str, ...] = ()
+    reads: bool = False
+
+    @classmethod
+    def of(cls, request: Request, lines: Sequence[str] | None) -> NoneMatch:
+        """
+        Read a header's lines; a weak etag counts as the strong one.
+
+        Raises:
+            HTTPException: 400, it is no list of etags.
+        """
+        etags = tuple(etag.removeprefix("W/") for etag in _etags(lines))
+        return cls(etags, reads=request.method in ("GET", "HEAD"))
+
+    def check(self, entity: Entity) -> None:
+        """
+        Raise NotModified (304) for a read, else PreconditionFailed (412), where the entity has one of them.
+        """
+        if _named(self.etags, entity):
+            if self.reads:
+                raise NotModified(etag=entity.etag)
+            raise PreconditionFailed(
+                f"The document {entity.id!r} has the etag {entity.etag}, which the request excludes.",
+                actual=entity.etag,
+                document_id=entity.id,
+            )
+
+
+def set_etag(response: Response, entity: Entity) -> None:
+    """
+    Give the response the entity's etag, where it is known: after a commit whose answer was lost it may not be.
+    """
+    if entity.etag is not None:
+        response.headers["ETag"] = entity.etag
+
+
+def _named(etags: tuple[str, ...], entity: Entity) -> bool:
+    return ANY in etags or entity.etag in etags
+
+
+def _etags(lines: Sequence[str] | None) -> tuple[str, ...]:
+    # A header may come in several lines, which are one list.
+    if lines is None:
+        return ()
+    text = ",".join(lines)
+    if text.strip() == ANY:
+        return (ANY,)
+    if not _ETAGS.fullmatch(text):
+        # read as "no condition" it would let a change through that the caller wanted to guard
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, "The header with etags is malformed; it must be * or a list of etags."
+        )
+    # An unquoted etag, as some clients send it, means the quoted one.
+    return tuple(tag if tag.endswith('"') else f'"{tag}"' for tag in _ETAG.findall(text))
+
+
+_Lines = list[str] | None
+_Guard = Annotated[
+    _Lines, Header(description="Go on only while it has this etag, or one of these, or exists (*).")
+]
+_Known = Annotated[
+    _Lines,
+    Header(
+        description="Go on only while it has not this etag, nor one of these, nor exists (*). "
+        "Else a read is answered with 304, a change with 412."
+    ),
+]
+
+
+async def _if_match(if_match: _Guard = None) -> Match:
+    return Match.of(if_match)
+
+
+async def _required_if_match(if_match: _Guard = None) -> Match:
+    if if_match is None:
+        raise HTTPException(
+            HTTPStatus.PRECONDITION_REQUIRED, "Send If-Match with the etag that you read, or with *."
+        )
+    return Match.of(if_match)
+
+
+async def _if_none_match(request: Request, if_none_match: _Known = None) -> NoneMatch:
+    return NoneMatch.of(request, if_none_match)
+
+
+# Parameters of a route. The required one answers 428 where the header is absent.
+IfMatch = Annotated[Match, Depends(_if_match)]
+RequiredIfMatch = Annotated[Match, Depends(_required_if_match)]
+IfNoneMatch = Annotated[NoneMatch, Depends(_if_none_match)]

@@ -1,0 +1,83 @@
+"""
+Installation: what an application is given once, and its outbox and units of work for each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI
+from fastapi.requests import HTTPConnection
+from pydantic import AfterValidator
+
+from cosmos_outbox.domain.identifiers import check_id
+from cosmos_outbox.errors import OutboxError, UsageError
+from cosmos_outbox.fastapi.problems import add_handlers
+from cosmos_outbox.fastapi.request_context import RequestContext
+from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
+
+
+def install(app: FastAPI, outbox: Outbox | None = None, *, invalid_status: int = 422) -> None:
+    """
+    Make an application answer every error as problem details, and give the events of a request its correlation and trace.
+
+    Args:
+        app: the application, before it starts.
+        outbox: of its requests. Defaults to what its lifespan sets as `app.state.outbox`.
+        invalid_status: of the answer to a request that does not validate. Defaults to FastAPI's own, 422.
+    """
+    if outbox is not None:
+        app.state.outbox = outbox
+    app.add_middleware(RequestContext)
+    add_handlers(app, invalid_status)
+
+
+async def _outbox(connection: HTTPConnection) -> Outbox:
+    app = connection.app
+    if OutboxError not in app.exception_handlers:
+        raise UsageError(
+            "This application does not answer the errors of its outbox; call install(app) of cosmos_outbox.fastapi "
+            "where the application is made."
+        )
+    outbox = getattr(app.state, "outbox", None)
+    if not isinstance(outbox, Outbox):
+        raise UsageError(
+            f"The application's outbox is {outbox!r}; set app.state.outbox to an Outbox in its lifespan, or give one to "
+            "install(app, outbox)."
+        )
+    return outbox
+
+
+OutboxDep = Annotated[Outbox, Depends(_outbox)]
+
+
+@cache  # one callable for each kind: FastAPI then calls it once for each request
+def unit_of_work(kind: type[UnitOfWork]) -> Callable[..., AsyncIterator[Any]]:
+    """
+    Return the dependency that gives each request a unit of work of this subclass, for `Annotated[Orders, Depends(…)]`.
+
+    All of a request that asks for it gets the same one. The end of the request forgets what was not committed.
+    """
+
+    async def opened(outbox: OutboxDep) -> AsyncIterator[UnitOfWork]:
+        async with outbox.unit_of_work(kind) as uow:
+            yield uow
+
+    return opened
+
+
+UnitOfWorkDep = Annotated[UnitOfWork, Depends(unit_of_work(UnitOfWork))]
+
+
+def _checked(document_id: str) -> str:
+    try:
+        check_id(document_id)
+    except UsageError as error:
+        raise ValueError(str(error)) from error  # what pydantic reports as the caller's mistake
+    return document_id
+
+
+# A parameter or field that is an id: the caller is told of one that Cosmos DB does not take.
+DocumentId = Annotated[str, AfterValidator(_checked)]

@@ -1,0 +1,168 @@
+"""
+Problems: every error of the application as RFC 9457 problem details.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.client import responses as phrases
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.routing import Match
+
+from cosmos_outbox.errors import (
+    BatchTooLarge,
+    CommitOutcomeUnknown,
+    Conflict,
+    EventTooLarge,
+    InvalidRequest,
+    NotFound,
+    NotModified,
+    OutboxError,
+    PreconditionFailed,
+    RequestTooLarge,
+    StoreUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.fastapi.request_context import CORRELATION_HEADER
+
+MEDIA_TYPE = "application/problem+json"
+DEFAULT_RETRY_SECONDS = 1.0
+
+_logger = logging.getLogger("cosmos_outbox.fastapi")
+_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+
+# What the errors themselves say is for the program that calls the library; these sentences are for callers of the API.
+_ANSWERS: dict[type[OutboxError], tuple[int, str]] = {
+    NotFound: (404, "It does not exist, or it was deleted."),
+    Conflict: (409, "There is one with this id already."),
+    PreconditionFailed: (412, "Its etag is not the one that the request asks for; read it again."),
+    InvalidRequest: (
+        400,
+        "The request is not valid; a continuation token must be one that this API returned.",
+    ),
+    RequestTooLarge: (413, "It is too large."),
+    BatchTooLarge: (413, "The change is too large."),
+    EventTooLarge: (413, "The change is too large."),
+    TooManyRequests: (429, "There are too many requests; retry after the time in Retry-After."),
+    StoreUnavailable: (503, "The data cannot be reached, and nothing was changed; retry later."),
+    CommitOutcomeUnknown: (503, "It is not known whether the change was stored; read it to find out."),
+    OutboxError: (500, "The server cannot do this as it is set up; see its log."),
+}
+
+
+class Problem(BaseModel):
+    """
+    What went wrong (RFC 9457).
+    """
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str | None = None
+    instance: str | None = None
+    errors: dict[str, list[str]] | None = Field(
+        default=None, description="For invalid requests: what is wrong with each field."
+    )
+
+
+# Of every route, for `FastAPI(responses=…)`; FastAPI then describes no 422 of its own.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    kind: {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+    for kind in ("4XX", "5XX")
+}
+
+
+def add_handlers(app: FastAPI, invalid_status: int) -> None:
+    """
+    Make an application answer every error as a problem; a handler of its own for a class of errors comes first.
+    """
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        errors: dict[str, list[str]] = defaultdict(list)
+        if isinstance(error, RequestValidationError):
+            for mistake in error.errors():
+                place, *path = mistake["loc"]
+                field = ".".join(str(part) for part in path) if mistake["type"] != "json_invalid" else ""
+                errors[field or str(place)].append(mistake["msg"])
+        said = {"detail": "The request is not valid; see errors.", "errors": errors}
+        return _answer(request, invalid_status, said)
+
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(OutboxError, _outbox_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _answer(
+    request: Request, status: int, said: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    problem = {"type": "about:blank", "title": phrases.get(status, "Error"), "instance": request.url.path}
+    return JSONResponse(
+        {**problem, **said, "status": status}, status_code=status, headers=headers, media_type=MEDIA_TYPE
+    )
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    status, headers = error.status_code, dict(error.headers or {})
+    if status < HTTPStatus.BAD_REQUEST:  # a redirection, for example
+        return await http_exception_handler(request, error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log(request, error)
+    if status == HTTPStatus.METHOD_NOT_ALLOWED and "Allow" in headers:
+        headers["Allow"] = _allowed(request)
+    said: Any = error.detail  # FastAPI allows any: the items of a dict become the problem's own
+    if not isinstance(said, dict):
+        said = {} if said == phrases.get(status) else {"detail": str(said)}
+    return _answer(request, status, said, headers)
+
+
+def _allowed(request: Request) -> str:
+    # Starlette names those of the first route of a path only, while each method may have a route of its own.
+    scope = {name: value for name, value in request.scope.items() if name != "fastapi"}
+    routes = request.app.router.routes
+    return ", ".join(
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    )
+
+
+async def _outbox_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, OutboxError) or request.scope["type"] != "http":  # a WebSocket gets no answer
+        raise error
+    if isinstance(error, NotModified):
+        return Response(status_code=304, headers={"ETag": error.etag} if error.etag else None)
+    status, detail = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log(request, error)
+    headers: dict[str, str] = {}
+    # None for CommitOutcomeUnknown: a caller that repeats a creation would make a second one.
+    if isinstance(error, (TooManyRequests, StoreUnavailable)):
+        headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
+    elif isinstance(error, PreconditionFailed) and error.actual:
+        headers["ETag"] = error.actual
+    return _answer(request, status, {"detail": detail}, headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    # This answer does not pass the middleware, and it needs the id most. The server logs the error.
+    given = getattr(request.state, "correlation_id", None)
+    said = {"detail": "The server failed; see its log."}
+    return _answer(request, 500, said, {CORRELATION_HEADER: given} if given else None)
+
+
+def _log(request: Request, error: Exception) -> None:
+    _logger.error("request.failed", extra={"path": request.url.path}, exc_info=error)

@@ -1,0 +1,125 @@
+"""
+Etags in the headers of requests and answers, as RFC 9110 has them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from fastapi import HTTPException, Request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox import NotModified, PreconditionFailed
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.fastapi import Match, NoneMatch
+from tests.unit.fastapi.orders import Order, ask, make_app
+
+# What RFC 9110 lets an etag consist of, but the characters beyond ASCII.
+opaque = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='"'), max_size=8)
+etags = st.builds(lambda weak, text: f'{"W/" * weak}"{text}"', st.booleans(), opaque)
+gaps = st.text(" \t", max_size=2)
+commas = st.lists(gaps, min_size=2, max_size=3).map(",".join)
+
+
+def order(etag: str | None) -> Order:
+    return Order.restore({"id": "o1"}, version=1, etag=etag)
+
+
+def request(method: str) -> Request:
+    return Request({"type": "http", "method": method, "headers": []})
+
+
+@given(st.lists(etags, min_size=1, max_size=4), st.data())
+def test_a_list_of_etags_is_read_whatever_stands_between_them_and_in_how_many_lines(
+    listed: list[str], data: st.DataObject
+):
+    text = data.draw(gaps) + listed[0]
+    lines: list[str] = []
+    for etag in listed[1:]:
+        if data.draw(st.booleans()):
+            lines.append(text)
+            text = etag
+        else:
+            text += data.draw(commas) + etag
+    lines.append(text + data.draw(gaps))
+
+    assert tuple(listed) == Match.of(lines).etags
+    strong = tuple(etag.removeprefix("W/") for etag in listed)
+    assert strong == NoneMatch.of(request("GET"), lines).etags
+
+
+@given(st.text(st.sampled_from('*,"W/ ab'), max_size=8))
+def test_a_header_that_is_there_is_a_condition_or_refused(text: str):
+    try:
+        found = Match.of([text]).etags
+    except HTTPException:
+        return
+    assert found
+    assert all(etag == "*" or etag.endswith('"') for etag in found)
+
+
+@given(st.lists(etags, max_size=4), etags)
+def test_an_etag_matches_strongly_for_a_change_and_weakly_for_a_copy(listed: list[str], own: str):
+    own = own.removeprefix("W/")
+    change, copy = Match.of(listed or None), NoneMatch.of(request("HEAD"), listed or None)
+
+    assert (not listed or own in listed) == holds(change, order(own))
+    assert (own not in {etag.removeprefix("W/") for etag in listed}) == holds(copy, order(own))
+
+
+def holds(condition: Match | NoneMatch, entity: Order) -> bool:
+    try:
+        condition.check(entity)
+    except (PreconditionFailed, NotModified):
+        return False
+    return True
+
+
+def test_a_star_is_any_etag():
+    assert holds(Match.of([" * "]), order('"1"'))
+    assert not holds(NoneMatch.of(request("PUT"), ["*"]), order('"1"'))
+
+
+def test_without_the_header_there_is_no_condition():
+    assert holds(Match.of(None), order('"1"'))
+    assert holds(Match.of(None), order(None))
+    assert holds(NoneMatch.of(request("GET"), None), order('"1"'))
+
+
+@pytest.mark.parametrize(
+    ("method", "error"), [("GET", NotModified), ("HEAD", NotModified), ("PUT", PreconditionFailed)]
+)
+def test_an_excluded_etag_is_news_for_a_change_only(method: str, error: type[Exception]):
+    with pytest.raises(error):
+        NoneMatch.of(request(method), ['"1"']).check(order('"1"'))
+
+
+async def test_a_client_reads_changes_and_deletes_by_etag():
+    app = make_app(MemoryContainer())
+    created = await ask(app, "POST", "/orders/o1")
+    first = created.headers["etag"]
+
+    unchanged = await ask(app, "GET", "/orders/o1", [("If-None-Match", f'"x", W/{first}')])
+    assert (304, first, "") == (unchanged.status, unchanged.headers["etag"], unchanged.text)
+    paid = await ask(app, "POST", "/orders/o1/payment", [("If-Match", first)])
+    assert (200, True) == (paid.status, paid.body["paid"])
+    second = paid.headers["etag"]
+    assert first != second
+    assert 200 == (await ask(app, "GET", "/orders/o1", [("If-None-Match", first)])).status
+
+    late = await ask(app, "DELETE", "/orders/o1", [("If-Match", first)])
+    assert (412, second) == (late.status, late.headers["etag"])
+    assert 412 == (await ask(app, "DELETE", "/orders/o1", [("If-None-Match", "*")])).status
+    assert 204 == (await ask(app, "DELETE", "/orders/o1", [("If-Match", f'"x",{second}')])).status
+    assert 404 == (await ask(app, "GET", "/orders/o1")).status
+
+
+async def test_a_change_that_needs_a_condition_is_answered_428_without():
+    app = make_app(MemoryContainer())
+    await ask(app, "POST", "/orders/o1")
+
+    answer = await ask(app, "POST", "/orders/o1/payment")
+
+    assert (428, "application/problem+json") == (answer.status, answer.headers["content-type"])
+    assert "If-Match" in answer.body["detail"]
+    assert 200 == (await ask(app, "POST", "/orders/o1/payment", [("If-Match", "*")])).status

@@ -1,0 +1,189 @@
+"""
+Every error of an application is answered with problem details that say what its caller may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, HTTPException, WebSocket
+
+from cosmos_outbox import Outbox, errors
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.fastapi import PROBLEMS, Problem, install
+from tests.unit.fastapi.orders import Answer, ask, make_app
+
+STATUSES = {
+    "NotFound": 404,
+    "Conflict": 409,
+    "PreconditionFailed": 412,
+    "InvalidRequest": 400,
+    "RequestTooLarge": 413,
+    "BatchTooLarge": 413,
+    "EventTooLarge": 413,
+    "TooManyRequests": 429,
+    "StoreUnavailable": 503,
+    "CommitOutcomeUnknown": 503,
+    "NotModified": 304,
+}
+TREE = [
+    kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.OutboxError)
+]
+
+
+def made(kind: type[errors.OutboxError]) -> errors.OutboxError:
+    error = kind.__new__(kind)  # without its own arguments
+    errors.OutboxError.__init__(error, "the key is sesame")
+    for name in ("retry_after", "actual", "etag"):
+        setattr(error, name, None)
+    return error
+
+
+async def answer_to(error: Exception, app: FastAPI | None = None) -> Answer:
+    app = app or make_app(MemoryContainer())
+
+    @app.get("/failing")
+    async def fail() -> None:
+        raise error
+
+    return await ask(app, "GET", "/failing")
+
+
+@pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
+async def test_every_error_of_the_tree_has_its_status_and_tells_no_secret(
+    kind: type[errors.OutboxError], caplog: pytest.LogCaptureFixture
+):
+    answer = await answer_to(made(kind))
+
+    assert STATUSES.get(kind.__name__, 500) == answer.status
+    assert "sesame" not in answer.text
+    assert (answer.status >= 500) == ("request.failed" in caplog.messages), "what an operator has to know of"
+    if kind is not errors.NotModified:
+        assert "application/problem+json" == answer.headers["content-type"]
+        problem = Problem.model_validate(answer.body)
+        assert (answer.status, "/failing") == (problem.status, problem.instance)
+        assert problem.detail
+
+
+@pytest.mark.parametrize(
+    ("error", "header", "value"),
+    [
+        pytest.param(errors.TooManyRequests(retry_after=30.2), "retry-after", "31", id="429"),
+        pytest.param(errors.TooManyRequests(), "retry-after", "1", id="429 that says nothing"),
+        pytest.param(errors.StoreUnavailable(retry_after=2), "retry-after", "2", id="503"),
+        pytest.param(errors.CommitOutcomeUnknown(), "retry-after", None, id="unknown outcome"),
+        pytest.param(errors.PreconditionFailed(actual='"2"'), "etag", '"2"', id="412"),
+        pytest.param(errors.NotModified(etag='"3"'), "etag", '"3"', id="304"),
+    ],
+)
+async def test_an_answer_says_when_to_retry_and_what_is_stored_now(
+    error: Exception, header: str, value: str | None
+):
+    assert value == (await answer_to(error)).headers.get(header)
+
+
+async def test_a_bug_is_a_problem_that_names_the_request_and_no_secret():
+    answer = await answer_to(RuntimeError("the key is sesame"))
+
+    assert (500, "application/problem+json") == (answer.status, answer.headers["content-type"])
+    assert "sesame" not in answer.text
+    assert answer.headers["x-correlation-id"]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        pytest.param(HTTPException(404), {"title": "Not Found"}, id="without detail"),
+        pytest.param(HTTPException(404, "no order"), {"title": "Not Found", "detail": "no order"}, id="text"),
+        pytest.param(
+            HTTPException(409, {"orders": [1], "status": 7}), {"title": "Conflict", "orders": [1]}, id="dict"
+        ),
+        pytest.param(HTTPException(422, ["a"]), {"detail": "['a']"}, id="list"),
+        pytest.param(HTTPException(499, "gone"), {"title": "Error", "detail": "gone"}, id="own status"),
+        pytest.param(
+            HTTPException(503, "later", headers={"Retry-After": "7"}), {"detail": "later"}, id="503"
+        ),
+    ],
+)
+async def test_an_error_that_the_application_raises_is_a_problem_too(
+    error: HTTPException, told: dict[str, Any], caplog: pytest.LogCaptureFixture
+):
+    answer = await answer_to(error)
+
+    assert error.status_code == answer.status == answer.body["status"]
+    assert "application/problem+json" == answer.headers["content-type"]
+    assert told == {name: answer.body[name] for name in told}
+    assert (error.headers or {}).get("Retry-After") == answer.headers.get("retry-after")
+    assert (answer.status >= 500) == ("request.failed" in caplog.messages)
+
+
+async def test_what_is_no_error_is_left_to_fastapi():
+    answer = await answer_to(HTTPException(303, headers={"Location": "/other"}))
+    assert (303, "/other") == (answer.status, answer.headers["location"])
+    assert "problem" not in answer.headers["content-type"]
+
+
+async def test_a_handler_of_the_applications_own_comes_first():
+    app = make_app(MemoryContainer())
+
+    async def not_found(request: Any, error: Exception) -> Any:
+        raise HTTPException(410, "There is no such order any more.")
+
+    app.add_exception_handler(errors.NotFound, not_found)
+    assert 410 == (await answer_to(errors.NotFound(), app)).status
+    assert 409 == (await ask_twice(app)).status
+
+
+async def ask_twice(app: FastAPI) -> Answer:
+    await ask(app, "POST", "/orders/o1")
+    return await ask(app, "POST", "/orders/o1")
+
+
+@pytest.mark.parametrize("status", [422, 400])
+async def test_an_invalid_request_is_answered_with_the_field_at_fault_under_the_status_that_was_asked_for(
+    status: int,
+):
+    app = make_app(MemoryContainer(), **({} if status == 422 else {"invalid_status": status}))
+
+    answer = await ask(app, "GET", f"/orders/{'x' * 1024}")
+
+    assert (status, "application/problem+json") == (answer.status, answer.headers["content-type"])
+    assert ["order_id"] == list(answer.body["errors"])
+    assert "1 to 1023 bytes" in answer.text
+
+
+async def test_a_method_that_is_not_offered_is_answered_with_those_of_all_routes_of_the_path():
+    answer = await ask(make_app(MemoryContainer()), "PATCH", "/orders/o1")
+    assert (405, "DELETE, GET, POST") == (answer.status, answer.headers["allow"])
+
+
+async def test_an_error_of_a_websocket_is_raised_for_the_server():
+    app = FastAPI()
+    install(app, Outbox(MemoryContainer()))
+
+    @app.websocket("/ws")
+    async def fail(socket: WebSocket) -> None:
+        raise errors.NotFound
+
+    scope = {"type": "websocket", "path": "/ws", "root_path": "", "query_string": b"", "headers": []}
+    with pytest.raises(errors.NotFound):
+        await app(scope, asyncio.Event().wait, print)
+
+
+def test_the_description_has_the_problems_of_every_route_and_the_conditions():
+    paths = make_app(MemoryContainer()).openapi()["paths"]
+
+    operations = {f"{method} {path}": each for path, all_ in paths.items() for method, each in all_.items()}
+    for operation in operations.values():
+        assert {*PROBLEMS} <= {*operation["responses"]}
+        assert "422" not in operation["responses"], "FastAPI's own form, which is never answered"
+    read = operations["get /orders/{order_id}"]
+    assert "content" not in read["responses"]["304"]
+    for name, header in (
+        ("get /orders/{order_id}", "if-none-match"),
+        ("post /orders/{order_id}/payment", "if-match"),
+    ):
+        assert header in [parameter["name"] for parameter in operations[name]["parameters"]]
