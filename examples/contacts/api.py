@@ -5,18 +5,28 @@ The contacts API: HTTP in, one unit of work per request, problem details out.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from http import HTTPStatus
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from cosmos_outbox import Outbox, Store
+from cosmos_outbox import CommitOutcomeUnknown, Outbox, Store
 from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
-from examples.contacts import problems, service
-from examples.contacts.conditions import ChangeConditions, ReadConditions
+from cosmos_outbox.fastapi import (
+    NOT_MODIFIED,
+    PROBLEMS,
+    IfMatch,
+    IfNoneMatch,
+    Match,
+    NoneMatch,
+    install,
+    set_etag,
+    unit_of_work,
+)
+from examples.contacts import service
 from examples.contacts.domain import Contact
 from examples.contacts.models import (
     ContactPage,
@@ -27,7 +37,6 @@ from examples.contacts.models import (
     NewEmail,
     NewName,
 )
-from examples.contacts.request_context import RequestContext
 from examples.contacts.service import Changed, ContactsUnitOfWork
 from examples.contacts.settings import Settings
 
@@ -38,8 +47,10 @@ People and how to reach them. Every change is committed together with the event 
 Errors are problem details (RFC 9457). `X-Correlation-Id` and `traceparent` of a request are passed on to its events.
 """
 
-contacts = APIRouter(prefix="/api/contacts", tags=["contacts"], responses=problems.DOCUMENTED)
-operations = APIRouter(tags=["operations"], responses=problems.DOCUMENTED)
+_Apply = Callable[[Contact], None]
+_Change = Callable[[UUID, _Apply], Awaitable[ContactView]]
+contacts = APIRouter(prefix="/api/contacts", tags=["contacts"])
+operations = APIRouter(tags=["operations"])
 
 
 def create_app(settings: Settings | None = None, *, store: Store | None = None) -> FastAPI:
@@ -53,42 +64,54 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            app.state.outbox = Outbox(store or await _opened(settings or Settings(), stack))
+        async with nullcontext(store) if store else _opened(settings or Settings()) as opened:
+            app.state.outbox = Outbox(opened)
             yield
 
-    app = FastAPI(title="Contacts", version="1", description=_DESCRIPTION, lifespan=lifespan)
-    app.add_middleware(RequestContext)
+    app = FastAPI(
+        title="Contacts", version="1", description=_DESCRIPTION, lifespan=lifespan, responses=PROBLEMS
+    )
+    install(app, invalid_status=HTTPStatus.BAD_REQUEST)  # as Microsoft's sample answers
     app.include_router(contacts)
     app.include_router(operations)
-    problems.install(app, contacts, operations)
     return app
 
 
-async def _opened(settings: Settings, stack: AsyncExitStack) -> Store:
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[Store]:
     secret = settings.cosmos_connection_string
-    client = await stack.enter_async_context(
-        open_cosmos_client(
-            connection_string=secret.get_secret_value() if secret else None,
-            endpoint=settings.cosmos_endpoint,
-        )
-    )
-    return await open_store(client, settings.cosmos_database, settings.cosmos_container)
+    account = secret.get_secret_value() if secret else None
+    async with open_cosmos_client(connection_string=account, endpoint=settings.cosmos_endpoint) as client:
+        yield await open_store(client, settings.cosmos_database, settings.cosmos_container)
 
 
-async def _unit_of_work(request: Request) -> AsyncIterator[ContactsUnitOfWork]:
-    outbox: Outbox = request.app.state.outbox
-    async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
-        yield uow
-
-
-UnitOfWorkNeeded = Annotated[ContactsUnitOfWork, Depends(_unit_of_work)]
+UnitOfWorkNeeded = Annotated[ContactsUnitOfWork, Depends(unit_of_work(ContactsUnitOfWork))]
 ContactId = Annotated[UUID, Path(description="The contact's id, as its creation gave it out.")]
+SampleEtag = Annotated[
+    list[str] | None,
+    Header(description="As Microsoft's sample has it: If-None-Match of a read, If-Match of a change."),
+]
+
+
+async def _conditions(
+    request: Request, if_match: IfMatch, if_none_match: IfNoneMatch, etag: SampleEtag = None
+) -> _Apply:
+    reads = if_none_match.reads
+    match = if_match if if_match.etags or reads else Match.of(etag)
+    none_match = if_none_match if if_none_match.etags or not reads else NoneMatch.of(request, etag)
+
+    def check(contact: Contact) -> None:
+        match.check(contact)
+        none_match.check(contact)
+
+    return check
+
+
+Conditions = Annotated[_Apply, Depends(_conditions)]
 
 
 def _shown(contact: Contact, response: Response) -> ContactView:
-    if contact.etag is not None:
-        response.headers["ETag"] = contact.etag
+    set_etag(response, contact)
     return ContactView.of(contact)
 
 
@@ -97,13 +120,9 @@ def _report_commit(changed: Changed, response: Response) -> None:
     response.headers["X-Event-Ids"] = ",".join(event.id for event in changed.commit.events)
 
 
-_Apply = Callable[[Contact], None]
-_Change = Callable[[UUID, _Apply], Awaitable[ContactView]]
-
-
-def _changing(uow: UnitOfWorkNeeded, conditions: ChangeConditions, response: Response) -> _Change:
+async def _changing(uow: UnitOfWorkNeeded, check: Conditions, response: Response) -> _Change:
     async def change(contact_id: UUID, apply: _Apply) -> ContactView:
-        changed = await service.change(uow, str(contact_id), conditions, apply)
+        changed = await service.change(uow, str(contact_id), check, apply)
         _report_commit(changed, response)
         return _shown(changed.contact, response)
 
@@ -132,16 +151,17 @@ async def healthz() -> Health:
 
 
 @contacts.post("", status_code=HTTPStatus.CREATED, operation_id="createContact")
-async def create_contact(
-    body: NewContact, uow: UnitOfWorkNeeded, request: Request, response: Response
-) -> ContactView:
+async def create_contact(body: NewContact, uow: UnitOfWorkNeeded, response: Response) -> ContactView:
     """
     Add a contact.
     """
     contact = Contact(name=body.name, description=body.description, email=body.email, company=body.company)
     location = f"/api/contacts/{contact.id}"
-    request.state.location = location  # for the caller to check if the outcome stays unknown
-    changed = await service.create(uow, contact)
+    try:
+        changed = await service.create(uow, contact)
+    except CommitOutcomeUnknown as error:  # a caller that repeats a creation would make a second contact
+        detail = "It is not known whether the contact was stored; read it to find out."
+        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Location": location}) from error
     response.headers["Location"] = location
     _report_commit(changed, response)
     return _shown(contact, response)
@@ -166,21 +186,23 @@ async def list_contacts(
     """
     List the contacts that are not deleted, ordered by id.
     """
-    page = await service.read_page(uow, page_size, continuation_token or x_continuation_token)
+    page = await uow.contacts.read_all(page_size, continuation_token or x_continuation_token)
     if page.continuation is not None:
         response.headers["X-Continuation-Token"] = page.continuation
     return ContactPage.of(page)
 
 
 @contacts.head("/{contact_id}", include_in_schema=False)
-@contacts.get("/{contact_id}", operation_id="getContact")
+@contacts.get("/{contact_id}", operation_id="getContact", responses=NOT_MODIFIED)
 async def get_contact(
-    contact_id: ContactId, uow: UnitOfWorkNeeded, conditions: ReadConditions, response: Response
+    contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> ContactView:
     """
     Read a contact.
     """
-    return _shown(await service.read(uow, str(contact_id), conditions), response)
+    contact = await uow.contacts.read(str(contact_id))
+    check(contact)
+    return _shown(contact, response)
 
 
 # PUT …/name is the resource; POST …/update-name is what clients of Microsoft's sample call.
@@ -222,9 +244,9 @@ async def update_company(contact_id: ContactId, body: NewCompany, change: Change
 
 @contacts.delete("/{contact_id}", status_code=HTTPStatus.NO_CONTENT, operation_id="deleteContact")
 async def delete_contact(
-    contact_id: ContactId, uow: UnitOfWorkNeeded, conditions: ChangeConditions, response: Response
+    contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> None:
     """
     Delete a contact; its document stays, marked, and is no longer returned.
     """
-    _report_commit(await service.delete(uow, str(contact_id), conditions), response)
+    _report_commit(await service.change(uow, str(contact_id), check, Contact.delete), response)

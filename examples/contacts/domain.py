@@ -44,18 +44,10 @@ class Company(_Value):
 
 
 class ContactEvent(DomainEvent):
-    """
-    What all events of contacts have in common.
-    """
-
     contact_id: str
 
 
 class ContactCreatedEvent(ContactEvent):
-    """
-    A contact was added, with this state.
-    """
-
     name: Name
     description: str
     email: str | None
@@ -71,41 +63,23 @@ class ContactUpdatedEvent(ContactEvent):
 
 
 class ContactNameUpdatedEvent(ContactUpdatedEvent):
-    """
-    A contact is called differently.
-    """
-
     name: Name
 
 
 class ContactDescriptionUpdatedEvent(ContactUpdatedEvent):
-    """
-    A contact is described differently.
-    """
-
     description: str
 
 
 class ContactEmailUpdatedEvent(ContactUpdatedEvent):
-    """
-    A contact has another e-mail address, or none any more.
-    """
-
     email: str | None
 
 
 class ContactCompanyUpdatedEvent(ContactUpdatedEvent):
-    """
-    A contact works for another company or at another address.
-    """
-
     company: Company
 
 
 class ContactDeletedEvent(ContactEvent):
-    """
-    A contact was deleted; its document stays, marked.
-    """
+    pass
 
 
 class Contact(SoftDeletable):

@@ -51,10 +51,6 @@ class CompanyBody(Company):
 
 
 class NewContact(_Body):
-    """
-    A contact to be added.
-    """
-
     name: NameBody
     description: DescriptionText = ""
     email: EmailStr | None = None
@@ -62,18 +58,10 @@ class NewContact(_Body):
 
 
 class NewName(_Body):
-    """
-    How a contact is to be called.
-    """
-
     name: NameBody
 
 
 class NewDescription(_Body):
-    """
-    How a contact is to be described.
-    """
-
     description: DescriptionText
 
 
@@ -86,10 +74,6 @@ class NewEmail(_Body):
 
 
 class NewCompany(_Body):
-    """
-    A contact's new company.
-    """
-
     company: CompanyBody
 
 
