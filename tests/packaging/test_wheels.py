@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.system]
 PACKAGES = {"cosmos_outbox": ROOT, "cosmos_outbox_emulators": ROOT / "emulators"}
 README = blocks_of((ROOT / "README.md").read_text())
 EMULATORS_README = blocks_of((ROOT / "emulators/README.md").read_text())
+FASTAPI = blocks_of((ROOT / "docs/how-to/fastapi.md").read_text())
 TUTORIAL = blocks_of((ROOT / "docs/tutorial/first-message.md").read_text())
 
 
@@ -146,6 +147,25 @@ def test_the_command_says_which_extra_it_needs(library: Environment, guarded):
 
     assert 1 == ran.returncode
     assert "pip install 'cosmos-outbox[cli]'" in ran.stderr
+
+
+def test_the_package_for_fastapi_says_which_extra_it_needs(library: Environment, guarded):
+    guarded.append(library)
+    ran = library.run("-c", "import cosmos_outbox.fastapi")
+
+    assert 1 == ran.returncode
+    assert "pip install 'cosmos-outbox[fastapi]'" in ran.stderr.splitlines()[-1]
+
+
+def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Built], guarded, tmp_path: Path):
+    environment = make_environment(tmp_path, {built["cosmos_outbox"].wheel: ("fastapi",)})
+    guarded.append(environment)
+    applications = [*python_blocks(FASTAPI), *(block.text for block in FASTAPI if block.file)]
+    for code in applications:
+        ran = environment.run("-W", "error", "-c", f"{code}\nassert app.openapi()['paths']")
+        assert (0, "") == (ran.returncode, ran.stderr)
+
+    assert 2 == len(applications)
 
 
 def test_the_command_of_the_library(everything: Environment, guarded):
