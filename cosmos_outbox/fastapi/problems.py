@@ -131,12 +131,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> str:
     # Starlette names those of the first route of a path only, while each method may have a route of its own.
-    scope = {name: value for name, value in request.scope.items() if name != "fastapi"}
     routes = request.app.router.routes
     return ", ".join(
         method
         for method in _METHODS
-        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     )
 
 

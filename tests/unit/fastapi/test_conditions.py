@@ -5,13 +5,13 @@ Etags in the headers of requests and answers, as RFC 9110 has them.
 from __future__ import annotations
 
 import pytest
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox import NotModified, PreconditionFailed
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.fastapi import Match, NoneMatch
+from cosmos_outbox.fastapi import Match, NoneMatch, set_etag
 from tests.unit.fastapi.orders import Order, ask, make_app
 
 # What RFC 9110 lets an etag consist of, but the characters beyond ASCII.
@@ -78,6 +78,12 @@ def holds(condition: Match | NoneMatch, entity: Order) -> bool:
 def test_a_star_is_any_etag():
     assert holds(Match.of([" * "]), order('"1"'))
     assert not holds(NoneMatch.of(request("PUT"), ["*"]), order('"1"'))
+
+
+def test_an_etag_that_is_not_known_is_not_given_out():
+    response = Response()
+    set_etag(response, order(None))
+    assert "etag" not in response.headers
 
 
 def test_without_the_header_there_is_no_condition():

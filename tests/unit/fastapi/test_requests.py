@@ -11,17 +11,22 @@ from typing import Annotated
 
 import pytest
 from fastapi import Depends, FastAPI
+from opentelemetry import trace
 
 from cosmos_outbox import Outbox, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.fastapi import OutboxDep, UnitOfWorkDep, install
+from cosmos_outbox.fastapi import OutboxDep, UnitOfWorkDep, install, unit_of_work
 from tests.support.notes import events, stored
 from tests.unit.fastapi.orders import Order, Orders, OrdersDep, ask, make_app
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-async def same_unit(uow: OrdersDep) -> Orders:
+# What another module of the application says once more.
+OrdersAgain = Annotated[Orders, Depends(unit_of_work(Orders))]
+
+
+async def same_unit(uow: OrdersAgain) -> Orders:
     return uow
 
 
@@ -118,6 +123,20 @@ async def test_events_carry_the_correlation_id_and_the_trace_of_their_request():
     assert TRACE == first["traceparent"].split("-")[1]
     assert second["correlationId"] == refused.headers["x-correlation-id"] != "a b"
     assert "traceparent" not in second
+
+
+async def test_the_span_of_an_instrumentation_is_the_parent_of_the_commit_and_not_the_callers():
+    container = MemoryContainer()
+    app = make_app(container)
+    await ask(app, "POST", "/orders/o1")
+    span = trace.NonRecordingSpan(trace.SpanContext(trace_id=7, span_id=8, is_remote=False))
+
+    with trace.use_span(span):
+        headers = [("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"), ("If-Match", "*")]
+        await ask(app, "POST", "/orders/o1/payment", headers)
+
+    (event,) = events(container)
+    assert 7 == int(event["meta"]["traceparent"].split("-")[1], 16)
 
 
 @pytest.mark.parametrize("path", ["/orders/" + "x" * 1024, "/orders/a%23", "/orders/a "])
