@@ -5,7 +5,7 @@ cosmos-outbox: the transactional outbox for Azure Cosmos DB and Azure Service Bu
 from __future__ import annotations
 
 from cosmos_outbox.correlation import correlated
-from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.documents import StoredEvent, claimed_payload, stored_event
 from cosmos_outbox.domain.entities import Entity, SoftDeletable
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.own_documents import DocumentMapper
@@ -47,6 +47,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import EntityPage, Repository
 from cosmos_outbox.write.unit_of_work import Commit, Outbox, UnitOfWork
@@ -67,6 +68,7 @@ __all__ = [
     "Entity",
     "EntityPage",
     "EventHandlerCycle",
+    "EventSizes",
     "EventTooLarge",
     "IdentityConflict",
     "InvalidRequest",
@@ -100,6 +102,7 @@ __all__ = [
     "UnreadableDocument",
     "UnstorableValue",
     "UsageError",
+    "claimed_payload",
     "correlated",
     "stored_event",
 ]

@@ -8,7 +8,7 @@ worker relays our events and ours relays its events (which have no `meta`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE, OwnDocument
 from cosmos_outbox.errors import UnstorableValue
 
 EVENT_TYPE = "domainEvent"
+PAYLOAD_TYPE = "eventPayload"
+CLAIM = "claimCheck"
 KEPT_FOREVER = -1
 _OURS = frozenset({"id", "partitionKey", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
@@ -146,6 +148,49 @@ def event_document(event: DomainEvent, *, partition_key: str, meta: Document, se
         "ttl": max(1, int(event.ttl.total_seconds())),
         "meta": {**meta, "sequence": sequence, "schemaVersion": event.schema_version},
     }
+
+
+def event_with_claim(document: Document, *, partition_key: Any) -> Document:
+    """
+    Return the document of an event whose payload is stored in a document of its own: it has that one's address instead.
+    """
+    claim = {"id": _payload_id(document), "partitionKey": partition_key}
+    kept = {name: document["data"][name] for name in ("id", "action", "createdAt")}
+    return {**document, "data": {**kept, CLAIM: claim}, "meta": {**document["meta"], CLAIM: claim["id"]}}
+
+
+def payload_document(document: Document) -> Document:
+    """
+    Return the document that holds the payload of an event, for as long as the event's would live.
+    """
+    content = {name: value for name, value in document.items() if name != "meta"}
+    return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE}
+
+
+def _payload_id(document: Document) -> str:
+    return f"payload-{document['id']}"
+
+
+async def claimed_payload(
+    data: Mapping[str, Any], read: Callable[[str, Any], Awaitable[Document]]
+) -> Mapping[str, Any]:
+    """
+    Return the payload of an event: `data` itself or, if that holds a claim, what is stored under it.
+
+    Args:
+        data: the body of a message, or the `data` of an event.
+        read: returns a document by id and partition key, such as `store.read`.
+
+    Raises:
+        NotFound: the payload is gone, because the event's time to live has passed.
+    """
+    claim = data.get(CLAIM)
+    if not isinstance(claim, Mapping):
+        return data
+    key = claim["partitionKey"]
+    document = await read(claim["id"], tuple(key) if isinstance(key, list) else key)
+    payload: Mapping[str, Any] = document["data"]
+    return payload
 
 
 def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:

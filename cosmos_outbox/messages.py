@@ -31,6 +31,7 @@ _PROPERTIES = {
     "schemaVersion": "schema-version",
     "correlationId": "correlation-id",
     "causationId": "causation-id",
+    "claimCheck": "claim-check",
 }
 _INT = range(-(2**31), 2**31)  # the SDK sends a whole number as a 32-bit AMQP int
 
@@ -88,6 +89,14 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         body=_json(event.data),
         properties=_properties(event.meta),
     )
+
+
+def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
+    """
+    Return how many bytes the body and the properties of an event's message have; frames and ids come on top.
+    """
+    properties = _properties(meta).items()
+    return len(_json(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
 
 
 def broker_id(name: str) -> str:

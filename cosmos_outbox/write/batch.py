@@ -5,7 +5,7 @@ PendingCommit: everything that one commit writes, assembled once and frozen, so 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cosmos_outbox.documents import event_meta
@@ -21,6 +21,7 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
+from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.storable import size_of, storable_entity, storable_event
 
 # Of all ids and trace headers. A message carries 64 KB of properties, the relay's own included.
@@ -66,7 +67,9 @@ class PendingCommit:
     partition_key: str
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
-    entities: tuple[PendingEntity, ...]
+    entities: tuple[
+        PendingEntity, ...
+    ]  # written behind the events, and before payloads that have a document of their own
 
     @property
     def event_ids(self) -> frozenset[str]:
@@ -81,7 +84,7 @@ class PendingCommit:
 
     @property
     def entity_writes(self) -> tuple[Write, ...]:
-        return self.writes[len(self.events) :]
+        return self.writes[len(self.events) :][: len(self.entities)]
 
 
 def assembled(
@@ -89,6 +92,7 @@ def assembled(
     *,
     correlation: Mapping[str, str],
     published: Mapping[str, DomainEvent | None],
+    sizes: EventSizes,
 ) -> PendingCommit:
     """
     Return what a commit of these entities writes.
@@ -97,6 +101,7 @@ def assembled(
         parts: the entities, at least one.
         correlation: what to store with every event.
         published: for the id of a domain event, the event to write in its place, or None to write none.
+        sizes: what becomes of large events.
 
     Raises:
         MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
@@ -109,6 +114,8 @@ def assembled(
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
+    payloads: list[Write] = []
+    size = 0
     for part in parts:
         if part.entity.partition_key != partition_key:
             raise MixedPartitionKeys(partition_key, part.entity.partition_key)
@@ -119,13 +126,26 @@ def assembled(
                 continue
             check_id(event.id, of=f"the event {event.action}")
             document = storable_event(event, partition_key=partition_key, meta=meta, sequence=len(events))
+            write = Write(kind=WriteKind.CREATE, id=event.id, document=document)
+            event_size = _size_of(write, event, partition_key)
+            size += event_size
+            document, payload = sizes.fitted(document, size_bytes=event_size, partition_key=partition_key)
+            if payload is None:
+                _check_event_size(event, event_size, partition_key)
+            else:
+                payloads.append(Write(kind=WriteKind.CREATE, id=payload["id"], document=payload))
+                write = replace(write, document=document)
+                size += _size_of(write, event, partition_key)
             events.append(event)
-            writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
+            writes.append(write)
     if events:
         _check_correlation(correlation)
-    writes.extend(_entity_write(part) for part in parts)
+    for part in parts:
+        writes.append(write := _entity_write(part))
+        size += _size_of(write, part.entity, partition_key)
+    writes.extend(payloads)
     _check_identities(writes, partition_key)
-    _check_size(writes, [*events, *(part.entity for part in parts)], partition_key)
+    _check_batch_size(len(writes), size, partition_key)
     return PendingCommit(
         commit_id=commit_id,
         partition_key=partition_key,
@@ -181,26 +201,26 @@ def _check_correlation(correlation: Mapping[str, str]) -> None:
         )
 
 
-def _check_size(writes: Sequence[Write], owners: Sequence[DomainEvent | Entity], partition_key: str) -> None:
-    sizes = [
-        len(write.id)
-        + len(write.etag or "")
-        + _OPERATION_OVERHEAD_BYTES
-        + (size_of(write.document, owner, partition_key=partition_key) if write.document else 0)
-        for write, owner in zip(writes, owners, strict=True)
-    ]
-    for write, owner, size in zip(writes, owners, sizes, strict=True):
-        if isinstance(owner, DomainEvent) and size > MAX_EVENT_BYTES:
-            raise EventTooLarge(
-                f"{owner.action} {write.id!r} of partition key {partition_key!r} takes {size} bytes; an event of more than "
-                f"{MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the event.",
-                document_id=write.id,
-                partition_key=partition_key,
-            )
-    if len(writes) > MAX_BATCH_OPERATIONS or sum(sizes) > MAX_BATCH_BYTES:
+def _size_of(write: Write, owner: DomainEvent | Entity, partition_key: str) -> int:
+    named = len(write.id) + len(write.etag or "") + _OPERATION_OVERHEAD_BYTES
+    return named + (size_of(write.document, owner, partition_key=partition_key) if write.document else 0)
+
+
+def _check_event_size(event: DomainEvent, size: int, partition_key: str) -> None:
+    if size > MAX_EVENT_BYTES:
+        raise EventTooLarge(
+            f"{event.action} {event.id!r} of partition key {partition_key!r} takes {size} bytes; an event of more than "
+            f"{MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the event.",
+            document_id=event.id,
+            partition_key=partition_key,
+        )
+
+
+def _check_batch_size(operations: int, size: int, partition_key: str) -> None:
+    if operations > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
         raise BatchTooLarge(
-            operations=len(writes),
-            size_bytes=sum(sizes),
+            operations=operations,
+            size_bytes=size,
             max_operations=MAX_BATCH_OPERATIONS,
             max_bytes=MAX_BATCH_BYTES,
             partition_key=partition_key,

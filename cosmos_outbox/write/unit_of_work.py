@@ -30,6 +30,7 @@ from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.batch import PendingCommit, assembled
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
+from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.identity_map import IdentityMap, Tracked
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import Repository
@@ -93,9 +94,11 @@ class UnitOfWork:
         *,
         options: RetryOptions,
         handlers: EventHandlers[UnitOfWork],
+        sizes: EventSizes,
         tracer: trace.Tracer,
     ) -> None:
         self._store, self._options, self._handlers, self._tracer = store, options, handlers, tracer
+        self._sizes = sizes
         self._entities = IdentityMap()
         self._dispatch: Dispatch[UnitOfWork] | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
@@ -262,7 +265,9 @@ class UnitOfWork:
     def _assembled(self, changed: Sequence[Tracked], *, traced: bool) -> PendingCommit:
         parts = [tracked.part() for tracked in changed]
         published = self._handlers.published(event for part in parts for event in part.taken.events)
-        return assembled(parts, correlation=current_correlation(traced=traced), published=published)
+        return assembled(
+            parts, correlation=current_correlation(traced=traced), published=published, sizes=self._sizes
+        )
 
     async def _submit(self, submission: Submission) -> Commit:
         self._unresolved, pending = submission, submission.commit
@@ -302,6 +307,7 @@ class Outbox:
     Args:
         store: where to commit, `CosmosStore` or `MemoryContainer`.
         retries: how long a read or a commit is tried. Defaults to 10 s.
+        sizes: what becomes of large events. Defaults to refusing a message of more than 256 KB, as Service Bus Standard does.
         tracer_provider: receives a span for each commit. Defaults to OpenTelemetry's global one.
     """
 
@@ -310,6 +316,7 @@ class Outbox:
         store: Store,
         *,
         retries: RetryOptions | None = None,
+        sizes: EventSizes | None = None,
         tracer_provider: trace.TracerProvider | None = None,
     ) -> None:
         if not callable(getattr(store, "commit", None)):
@@ -318,6 +325,7 @@ class Outbox:
                 "of cosmos_outbox.adapters.cosmos, or a MemoryContainer in tests."
             )
         self._store, self._options = store, retries or RetryOptions()
+        self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
 
@@ -352,7 +360,13 @@ class Outbox:
         """
         Return a new unit of work, or one of the given subclass.
         """
-        return kind(self._store, options=self._options, handlers=self._handlers, tracer=self._tracer)
+        return kind(
+            self._store,
+            options=self._options,
+            handlers=self._handlers,
+            sizes=self._sizes,
+            tracer=self._tracer,
+        )
 
     @overload
     async def run(

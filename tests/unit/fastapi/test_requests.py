@@ -56,7 +56,8 @@ async def test_what_a_request_did_not_commit_is_forgotten_at_its_end():
         seen.append(uow)
 
     assert 200 == (await ask(app, "POST", "/forgetful")).status
-    await seen[0].commit()
+    with pytest.raises(UsageError, match="has ended"):
+        await seen[0].commit()
     assert () == container.documents()
 
 

@@ -17,13 +17,16 @@ from cosmos_outbox import (
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, WriteKind
 from cosmos_outbox.write.batch import Change, PendingCommit, assembled
 from cosmos_outbox.write.commit import WrittenCommit
+from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.identity_map import IdentityMap
 from tests.support.notes import Line, Note, NoteDeleted, NoteEvent, Remark
+
+PREMIUM = EventSizes(max_message_bytes=100 * 1024 * 1024)
 
 
 def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) -> PendingCommit:
     parts = [tracked.part() for tracked in context.changed()]
-    return assembled(parts, correlation=correlation or {}, published={})
+    return assembled(parts, correlation=correlation or {}, published={}, sizes=PREMIUM)
 
 
 def settle(context: IdentityMap, commit: PendingCommit) -> None:

@@ -1,0 +1,127 @@
+"""
+A message that the topic would refuse is refused at commit, or its payload is stored beside the event.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import (
+    BatchTooLarge,
+    DomainEvent,
+    Entity,
+    EventSizes,
+    EventTooLarge,
+    NotFound,
+    Outbox,
+    UsageError,
+    claimed_payload,
+    stored_event,
+)
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.messages import OutboundMessage, message_of
+from tests.support.faulty_store import CommitFault, FaultyStore
+from tests.support.notes import events, stored
+
+STANDARD = 256 * 1024
+
+
+class Scanned(DomainEvent):
+    page: str
+
+
+class Letter(Entity):
+    def scan(self, page: str) -> None:
+        self.record(Scanned(page=page))
+
+
+async def scanned(container: MemoryContainer, *pages: str, **sizes: Any) -> None:
+    async with Outbox(container, sizes=EventSizes(**sizes)).unit_of_work() as uow:
+        letter = uow.repository(Letter).create(Letter(id="l"))
+        for page in pages:
+            letter.scan(page)
+        await uow.commit()
+
+
+def messages(container: MemoryContainer) -> list[OutboundMessage]:
+    return [message_of(event) for document in events(container) if (event := stored_event(document))]
+
+
+def size(message: OutboundMessage) -> int:
+    return len(message.body) + sum(len(f"{name}{value}") for name, value in message.properties.items())
+
+
+async def test_a_message_that_service_bus_standard_refuses_is_refused_at_commit():
+    container = MemoryContainer()
+    with pytest.raises(EventTooLarge, match=r"Scanned '.*' of partition key 'l'.*claim_check=True") as caught:
+        await scanned(container, "x" * STANDARD)
+    assert "l" == caught.value.partition_key
+    assert [] == list(container.documents())
+    await scanned(container, "x" * (STANDARD - 4096))
+    assert STANDARD - 4096 < size(messages(container)[0]) < STANDARD
+
+
+async def test_what_counts_is_the_message_and_not_its_escaped_document():
+    container = MemoryContainer()
+    await scanned(
+        container, "é" * (STANDARD // 2 - 2048)
+    )  # six bytes each in the request, two in the message
+    assert 1 == len(messages(container))
+
+
+async def test_a_larger_message_may_be_allowed():
+    container = MemoryContainer()
+    await scanned(container, "x" * STANDARD, max_message_bytes=1024 * 1024)
+    assert size(messages(container)[0]) > STANDARD
+    with pytest.raises(UsageError, match="max_message_bytes is 100"):
+        EventSizes(max_message_bytes=100)
+
+
+async def test_a_claim_check_stores_a_large_payload_beside_its_event_and_leaves_small_ones():
+    container = MemoryContainer()
+    await scanned(container, "small", "x" * STANDARD, claim_check=True)
+    small, large = messages(container)
+    assert "small" == json.loads(small.body)["page"]
+    assert "claim-check" not in small.properties
+    body = json.loads(large.body)
+    assert {"id", "action", "createdAt", "claimCheck"} == body.keys()
+    assert ("Scanned", large.message_id) == (body["action"], body["id"])
+    assert large.properties["claim-check"] == body["claimCheck"]["id"]
+    assert size(large) < 1000
+    [payload] = stored(container, "eventPayload")
+    [_, event] = events(container)
+    assert (event["ttl"], event["partitionKey"]) == (payload["ttl"], payload["partitionKey"])
+    found = await claimed_payload(body, container.read)
+    assert "x" * STANDARD == found["page"]
+    assert body["id"] == found["id"]
+    assert json.loads(small.body) == await claimed_payload(json.loads(small.body), container.read)
+
+
+async def test_a_payload_that_is_gone_is_not_found():
+    container = MemoryContainer()
+    claim = {"claimCheck": {"id": "payload-e", "partitionKey": "l"}}
+    with pytest.raises(NotFound):
+        await claimed_payload(claim, container.read)
+
+
+async def test_a_claim_check_has_the_limits_of_a_batch():
+    container = MemoryContainer()
+    with pytest.raises(BatchTooLarge):
+        await scanned(container, *["x" * 1_000_000] * 3, claim_check=True)
+    assert [] == list(container.documents())
+
+
+@pytest.mark.parametrize("fault", [CommitFault.LOST_AFTER, CommitFault.LOST_BEFORE, CommitFault.RESENT])
+async def test_a_repeated_commit_writes_one_payload_and_knows_the_etags(fault: CommitFault):
+    container = MemoryContainer()
+    store = FaultyStore(container, [fault])
+    async with Outbox(store, sizes=EventSizes(claim_check=True)).unit_of_work() as uow:
+        letter = uow.repository(Letter).create(Letter(id="l"))
+        letter.scan("x" * STANDARD)
+        assert 3 == (await uow.commit()).operations
+        letter.scan("again")
+        await uow.commit()
+    assert (1, 2) == (len(stored(container, "eventPayload")), len(events(container)))
