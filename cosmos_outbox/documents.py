@@ -66,7 +66,7 @@ def entity_document(entity: Entity, *, version: int) -> Document:
         "partitionKey": entity.partition_key,
         "type": entity.entity_type,
         "data": _data_of(entity),
-        "ttl": KEPT_FOREVER,
+        "ttl": KEPT_FOREVER if entity.ttl is None else int(entity.ttl.total_seconds()),
         "version": version,
     }
     stored = entity.stored

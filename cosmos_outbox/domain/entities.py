@@ -7,12 +7,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox.domain.events import DomainEvent, refuse_taken_names
+from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL, DomainEvent, refuse_taken_names
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
 
@@ -49,7 +50,7 @@ class Entity(BaseModel):
 
     Subclasses set `entity_type` (the stored `type`) and may override `partition_key` (default: the id) and `created_event`:
     a new entity then raises that event first, with the state it has at commit, followed by what it recorded, except
-    events whose type says `implied_by_creation`.
+    events whose type says `implied_by_creation`. A subclass with a `ttl` lives that long after its last write, others for ever.
     """
 
     model_config = ConfigDict(
@@ -57,6 +58,7 @@ class Entity(BaseModel):
     )
 
     entity_type: ClassVar[str]
+    ttl: ClassVar[timedelta | None] = None
     _marked_when_deleted: ClassVar[bool] = False  # True for SoftDeletable
 
     id: str = Field(default_factory=new_id, frozen=True)
@@ -81,6 +83,10 @@ class Entity(BaseModel):
             raise TypeError(
                 f"{cls.__name__} has a method `delete`, which no repository would call: `repository.delete()` removes the "
                 "document. Derive the class from SoftDeletable to keep it, marked as deleted, or rename the method."
+            )
+        if cls.ttl is not None and not (isinstance(cls.ttl, timedelta) and MIN_TTL <= cls.ttl <= MAX_TTL):
+            raise TypeError(
+                f"{cls.__name__}.ttl has to be None or a timedelta of 1 s to {MAX_TTL.days} days, not {cls.ttl!r}."
             )
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]

@@ -4,6 +4,7 @@ DomainEvent: something that happened to an entity, published under its name and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -16,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from cosmos_outbox.domain.sources import new_id, utc_now
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
-_MIN_TTL, _MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
 _IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, UUID, Enum)
 
 
@@ -64,11 +65,24 @@ class DomainEvent(BaseModel):
                 raise TypeError(
                     f"{cls.__name__}.{name} has to be a {kind.__name__} such as {example}, not {value!r}."
                 )
-        if not cls.action or cls.schema_version < 1 or not _MIN_TTL <= cls.ttl <= _MAX_TTL:
+        if not cls.action or cls.schema_version < 1 or not MIN_TTL <= cls.ttl <= MAX_TTL:
             raise TypeError(
                 f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
-                f"{_MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
+                f"{MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
             )
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
+        """
+        Return the event of a message's body, as `payload` wrote it.
+
+        Raises:
+            pydantic.ValidationError: it is the payload of another event, or of another version of its shape.
+        """
+        fields = dict(payload)
+        if fields.get("action") == cls.action:
+            del fields["action"]
+        return cls.model_validate(fields)
 
     def frozen(self) -> Self:
         """

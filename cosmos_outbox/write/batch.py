@@ -91,7 +91,7 @@ def assembled(
     parts: Sequence[PendingEntity],
     *,
     correlation: Mapping[str, str],
-    published: Mapping[str, DomainEvent | None],
+    published: Mapping[str, Sequence[DomainEvent]],
     sizes: EventSizes,
 ) -> PendingCommit:
     """
@@ -100,7 +100,7 @@ def assembled(
     Args:
         parts: the entities, at least one.
         correlation: what to store with every event.
-        published: for the id of a domain event, the event to write in its place, or None to write none.
+        published: for the id of a domain event, the events to write in its place.
         sizes: what becomes of large events.
 
     Raises:
@@ -120,10 +120,7 @@ def assembled(
         if part.entity.partition_key != partition_key:
             raise MixedPartitionKeys(partition_key, part.entity.partition_key)
         meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
-        for recorded in part.taken.events:
-            event = published.get(recorded.id, recorded)
-            if event is None:
-                continue
+        for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
             check_id(event.id, of=f"the event {event.action}")
             document = storable_event(event, partition_key=partition_key, meta=meta, sequence=len(events))
             write = Write(kind=WriteKind.CREATE, id=event.id, document=document)

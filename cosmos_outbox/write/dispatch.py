@@ -5,7 +5,8 @@ Dispatch: what a program does inside its own process, before the save, when an e
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from cosmos_outbox.domain.events import DomainEvent
@@ -13,6 +14,8 @@ from cosmos_outbox.errors import EventHandlerCycle, UsageError
 
 UnitT = TypeVar("UnitT")
 MAX_CHAIN = 16
+PublicEvents = DomainEvent | Sequence[DomainEvent] | None
+_Handler = tuple[type[DomainEvent], Callable[[Any, Any], Awaitable[None] | None], type[Any]]
 
 
 class EventHandlers(Generic[UnitT]):
@@ -23,50 +26,62 @@ class EventHandlers(Generic[UnitT]):
     """
 
     def __init__(self) -> None:
-        self._handlers: list[tuple[type[DomainEvent], Callable[[Any, UnitT], Awaitable[None] | None]]] = []
-        self._public: dict[type[DomainEvent], Callable[[Any], DomainEvent | None]] = {}
+        self._handlers: list[_Handler] = []
+        self._public: dict[type[DomainEvent], Callable[[Any], PublicEvents]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._handlers)
 
     def on(
-        self, event_type: type[DomainEvent], handler: Callable[[Any, UnitT], Awaitable[None] | None]
+        self,
+        event_type: type[DomainEvent],
+        handler: Callable[[Any, Any], Awaitable[None] | None],
+        unit_kind: type[UnitT],
     ) -> None:
         """
-        Run `handler(event, unit_of_work)` before the commit that writes such an event.
+        Run `handler(event, unit_of_work)` before the commit that writes such an event; it needs a unit of work of this kind.
 
         Raises:
             TypeError: that is no event type, or the handler does not take these two arguments.
         """
         _check_registration("on", event_type, handler, arguments=("event", "unit_of_work"))
-        self._handlers.append((event_type, handler))
+        self._handlers.append((event_type, handler, unit_kind))
 
-    def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], DomainEvent | None]) -> None:
+    def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
         """
-        Write `mapping(event)` in place of such an event, or nothing if it returns None.
+        Write what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
 
         Raises:
-            TypeError: that is no event type, or the mapping does not take one argument.
+            TypeError: that is no event type, it has a mapping already, or the mapping does not take one argument.
         """
         _check_registration("publishes", event_type, mapping, arguments=("event",))
+        if (known := self._public.get(event_type)) is not None:
+            raise TypeError(
+                f"publishes({event_type.__name__}, {_named(mapping)}): {_named(known)} maps it already; have one mapping return "
+                "all the events."
+            )
         self._public[event_type] = mapping
 
-    def published(self, events: Iterable[DomainEvent]) -> dict[str, DomainEvent | None]:
+    def published(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
         """
-        Return the replacement of each mapped event by the event's id, which it keeps, so that a retry repeats it.
+        Return what replaces each mapped event by the event's id. The first keeps that id, and the ids of the others follow from it,
+        so that a retry repeats them.
 
         Raises:
-            UsageError: a mapping returned something else than an event or None.
+            UsageError: a mapping returned something else.
         """
-        found: dict[str, DomainEvent | None] = {}
+        found: dict[str, tuple[DomainEvent, ...]] = {}
         for event in events if self._public else ():
             mapping = next((self._public[kind] for kind in type(event).__mro__ if kind in self._public), None)
             if mapping is not None:
                 public = mapping(event)
-                if public is not None and not isinstance(public, DomainEvent):
-                    raise _refused_mapping(mapping, event, public)
-                found[event.id] = public and public.model_copy(
-                    update={"id": event.id, "created_at": event.created_at}
+                several = public if isinstance(public, list | tuple) else () if public is None else (public,)
+                for one in several:
+                    if not isinstance(one, DomainEvent):
+                        raise _refused_mapping(mapping, event, one)
+                found[event.id] = tuple(
+                    one.model_copy(update={"id": _id_of(event, place), "created_at": event.created_at})
+                    for place, one in enumerate(several)
                 )
         return found
 
@@ -82,9 +97,7 @@ class Dispatch(Generic[UnitT]):
     The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated.
     """
 
-    def __init__(
-        self, handlers: list[tuple[type[DomainEvent], Callable[[Any, UnitT], Awaitable[None] | None]]]
-    ) -> None:
+    def __init__(self, handlers: list[_Handler]) -> None:
         self._handlers = handlers
         self._done: set[tuple[str, int]] = set()
         self._caused_by: dict[str, tuple[str, ...]] = {}  # event id -> actions of the events that led to it
@@ -129,7 +142,12 @@ class Dispatch(Generic[UnitT]):
                 raise EventHandlerCycle(
                     "Event handlers raise events that call each other without end: " + " -> ".join(chain)
                 )
-            handler = self._handlers[position][1]
+            _, handler, unit_kind = self._handlers[position]
+            if not isinstance(unit, unit_kind):
+                raise UsageError(
+                    f"The handler {_named(handler)} of {event.action} {event.id!r} needs a {unit_kind.__name__}, and this unit of "
+                    f"work is a {type(unit).__name__}: open it with `outbox.unit_of_work({unit_kind.__name__})`."
+                )
             try:
                 answer = handler(event, unit)
                 if inspect.isawaitable(answer):
@@ -153,10 +171,14 @@ class Dispatch(Generic[UnitT]):
 
     def _next(self, events: Iterable[DomainEvent]) -> tuple[DomainEvent, int] | None:
         for event in events:
-            for position, (kind, _) in enumerate(self._handlers):
+            for position, (kind, _, _) in enumerate(self._handlers):
                 if isinstance(event, kind) and (event.id, position) not in self._done:
                     return event, position
         return None
+
+
+def _id_of(event: DomainEvent, place: int) -> str:
+    return event.id if place == 0 else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{event.id}/{place}"))
 
 
 def _named(function: object) -> str:
@@ -190,6 +212,6 @@ def _refused_mapping(mapping: object, event: DomainEvent, public: object) -> Usa
         returned = f"{public!r:.100}, which is no event"
     return UsageError(
         f"The mapping {_named(mapping)} of {event.action} {event.id!r} returned {returned}. It has to return an object of a "
-        "class that derives from DomainEvent, or None to publish nothing.",
+        "class that derives from DomainEvent, a list of them, or None to publish nothing.",
         document_id=event.id,
     )

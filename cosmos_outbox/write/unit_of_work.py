@@ -5,6 +5,8 @@ UnitOfWork: the changes that are written together or not at all; Outbox makes th
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.batch import PendingCommit, assembled
 from cosmos_outbox.write.commit import Submission
-from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
+from cosmos_outbox.write.dispatch import Dispatch, EventHandlers, PublicEvents
 from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.identity_map import IdentityMap, Tracked
 from cosmos_outbox.write.own_documents import Documents
@@ -42,6 +44,7 @@ ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT")
 DEFAULT_ATTEMPTS = 10
 
+_logger = logging.getLogger("cosmos_outbox.unit_of_work")
 _SPAN = "outbox.commit"
 # OpenTelemetry's "create" of messages. Only the worker knows the destination, so the span is named after the operation.
 _CREATE = {
@@ -103,6 +106,7 @@ class UnitOfWork:
         self._dispatch: Dispatch[UnitOfWork] | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
         self._committing = False
+        self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
     async def __aenter__(self) -> Self:
         self._entities.guard.check()
@@ -161,6 +165,15 @@ class UnitOfWork:
         """
         (about if isinstance(about, Entity) else self._entities.required(about)).record(event)
 
+    def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
+        """
+        Run `hook(commit)` once, after the next commit that wrote something; a refusal or a rollback forgets it.
+
+        An error of a hook is logged: what is committed stays so. The process may end before a hook runs, so what has to happen is
+        the part of a handler or of a consumer.
+        """
+        self._after_commit.append(hook)
+
     def rollback(self) -> None:
         """
         Forget all entities of this unit; read them anew to go on.
@@ -180,6 +193,7 @@ class UnitOfWork:
     def _forget(self) -> None:
         self._entities.clear()
         self._dispatch = self._unresolved = None
+        self._after_commit.clear()
 
     async def commit(self) -> Commit:
         """
@@ -209,13 +223,30 @@ class UnitOfWork:
                 )
             self._committing = True
             try:
-                if self._unresolved is None:
-                    return await self._commit_changes() or Commit()
-                settled = await self._submit(self._unresolved)  # first, as newer changes may depend on it
-                newer = await self._commit_changes()
-                return settled if newer is None else settled.followed_by(newer)
+                commit = await self._commit_all()
             finally:
                 self._committing = False
+        if commit is None:
+            return Commit()
+        await self._run_hooks(commit)
+        return commit
+
+    async def _commit_all(self) -> Commit | None:
+        if self._unresolved is None:
+            return await self._commit_changes()
+        settled = await self._submit(self._unresolved)  # first, as newer changes may depend on it
+        newer = await self._commit_changes()
+        return settled if newer is None else settled.followed_by(newer)
+
+    async def _run_hooks(self, commit: Commit) -> None:
+        hooks, self._after_commit = self._after_commit, []
+        for hook in hooks:
+            try:
+                answer = hook(commit)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:  # a caller's code; the commit is written whatever it does
+                _logger.exception("commit.hook_failed", extra={"commit": commit.id})
 
     async def _commit_changes(self) -> Commit | None:
         if self._entities.refusal is not None:
@@ -248,7 +279,7 @@ class UnitOfWork:
             return commit
 
     async def _run_handlers(self) -> None:
-        before = self._entities.snapshot()
+        before, hooks = self._entities.snapshot(), list(self._after_commit)
         dispatch = self._handlers.start() if self._dispatch is None else self._dispatch.copy()
         try:
             await dispatch.run(
@@ -259,6 +290,7 @@ class UnitOfWork:
             )
         except BaseException:  # whatever a handler raises: the next commit runs all of them again
             self._entities.put_back(before)
+            self._after_commit = hooks
             raise
         self._dispatch = dispatch
 
@@ -280,6 +312,7 @@ class UnitOfWork:
             if isinstance(refusal, (Conflict, NotFound, PreconditionFailed)):
                 self._entities.undo(refusal, self._dispatch.raised if self._dispatch else ())
                 self._dispatch = None
+                self._after_commit.clear()
             raise
         # A cancellation, or an error that is not ours, may come after the write: the submission stays unresolved.
         self._unresolved = None
@@ -329,26 +362,43 @@ class Outbox:
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
 
+    @overload
     def on(
         self, event_type: type[EventT], handler: Callable[[EventT, UnitOfWork], Awaitable[None] | None]
+    ) -> None: ...
+    @overload
+    def on(
+        self,
+        event_type: type[EventT],
+        handler: Callable[[EventT, UnitT], Awaitable[None] | None],
+        *,
+        kind: type[UnitT],
+    ) -> None: ...
+    def on(
+        self,
+        event_type: type[EventT],
+        handler: Callable[[EventT, Any], Awaitable[None] | None],
+        *,
+        kind: type[UnitOfWork] = UnitOfWork,
     ) -> None:
         """
         Run `handler(event, unit_of_work)` in this process before such an event is committed.
 
         What the handler adds to the unit of work is committed in the same batch; events it raises are handled too. What it
-        raises passes through `commit`, with a note that names the handler, the event and the entity.
+        raises passes through `commit`, with a note that names the handler, the event and the entity. A handler that needs a
+        subclass of UnitOfWork names it as `kind`; a commit of another kind of unit raises UsageError then.
 
         Raises:
             TypeError: that is no event type, or the handler does not take these two arguments.
         """
-        self._handlers.on(event_type, handler)
+        self._handlers.on(event_type, handler, kind)
 
-    def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], DomainEvent | None]) -> None:
+    def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
         """
-        Publish `mapping(event)` in place of such an event, or nothing if it returns None.
+        Publish what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
 
         Raises:
-            TypeError: that is no event type, or the mapping does not take one argument.
+            TypeError: that is no event type, it has a mapping already, or the mapping does not take one argument.
         """
         self._handlers.publishes(event_type, mapping)
 

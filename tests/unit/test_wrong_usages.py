@@ -303,7 +303,7 @@ def _wrong_mapping(usage: str, mapping: Any, *fragments: str) -> None:
         usage,
         UsageError,
         "OrderPaid 'e1'",
-        "derives from DomainEvent, or None",
+        "derives from DomainEvent, a list of them, or None",
         *fragments,
     )
     async def _() -> None:
