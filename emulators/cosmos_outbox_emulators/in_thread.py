@@ -8,7 +8,7 @@ test may call it from its own thread while clients are connected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ class CosmosEmulator:
         database: str,
         container: str,
         *,
-        partition_key: str = "/partitionKey",
+        partition_key: str | Sequence[str] = "/partitionKey",
         default_ttl: int | None = None,
         ranges: int = 1,
     ) -> None:
@@ -48,13 +48,17 @@ class CosmosEmulator:
         Create a container of so many physical partitions, and its database where that is missing.
 
         Args:
+            partition_key: the path, or up to three of a hierarchical key.
             default_ttl: seconds; -1 keeps every item that names no TTL of its own. Defaults to no TTL at all.
         """
         account = self._server.account
-        body: dict[str, Any] = {
-            "id": container,
-            "partitionKey": {"paths": [partition_key], "kind": "Hash", "version": 2},
+        single = isinstance(partition_key, str)
+        definition = {
+            "paths": [partition_key] if single else list(partition_key),
+            "kind": "Hash" if single else "MultiHash",
+            "version": 2,
         }
+        body: dict[str, Any] = {"id": container, "partitionKey": definition}
         if default_ttl is not None:
             body["defaultTtl"] = default_ttl
 

@@ -37,6 +37,14 @@ def test_a_blocking_test_has_containers_ranges_time_and_faults(cosmos_emulator):
     assert 1 == cosmos_emulator.requests()["create"]
 
 
+def test_a_container_may_have_a_hierarchical_key(cosmos_emulator):
+    cosmos_emulator.create_container("shop", "orders", partition_key=["/tenantId", "/userId"])
+    with CosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:
+        orders = client.get_database_client("shop").get_container_client("orders")
+        orders.create_item({"id": "1", "tenantId": "t1", "userId": "u1"})
+        assert "1" == orders.read_item("1", ["t1", "u1"])["id"]
+
+
 async def test_an_async_test_uses_it_from_its_own_loop(cosmos_emulator):
     cosmos_emulator.create_container("shop", "orders")
     async with AsyncCosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:

@@ -140,7 +140,7 @@ class Account:
             self.database(database_name),
             container.raw_rid,
         )
-        if properties["partitionKey"]["paths"] != container.properties["partitionKey"]["paths"]:
+        if properties["partitionKey"] != container.properties["partitionKey"]:
             raise bad_request("The partition key of a container cannot be changed.")
         container.replace_properties(properties)
         return container
@@ -162,7 +162,7 @@ class Account:
             **{name: value for name, value in body.items() if name != "defaultTtl"},
             **_default_ttl(body.get("defaultTtl")),
             "id": _valid_name(body.get("id")),
-            "partitionKey": _key_definition(body.get("partitionKey")),
+            "partitionKey": partition_key.parse_definition(body.get("partitionKey")),
             "_rid": rid,
             "_self": f"{database.properties['_self']}colls/{rid}/",
             **self._stamp(),
@@ -193,22 +193,6 @@ def _valid_name(name: Any) -> str:
     if any(character in name for character in "/\\?#"):
         raise bad_request("The id must not contain '/', '\\', '?' or '#'.")
     return name
-
-
-def _key_definition(definition: Any) -> JsonObject:
-    if not isinstance(definition, dict) or not isinstance(definition.get("paths"), list):
-        raise bad_request("The container has no partition key definition with 'paths'.")
-    paths = definition["paths"]
-    version = definition.get("version", 2)
-    if (
-        definition.get("kind", "Hash") != "Hash"
-        or len(paths) != 1
-        or version != 2
-        or isinstance(version, bool)
-    ):
-        raise bad_request("This emulator supports partition keys of one path, kind Hash, version 2.")
-    partition_key.parse_path(paths[0])
-    return {"paths": paths, "kind": "Hash", "version": 2}
 
 
 def _default_ttl(ttl: Any) -> JsonObject:

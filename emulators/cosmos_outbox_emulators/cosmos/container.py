@@ -22,7 +22,7 @@ _CACHED_KEYS = 100_000
 
 class Container:
     """
-    Items partitioned by `/partitionKey` paths over one or more physical partitions.
+    Items partitioned by up to three paths over one or more physical partitions.
     """
 
     def __init__(

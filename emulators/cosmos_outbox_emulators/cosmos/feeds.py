@@ -24,7 +24,9 @@ _DEFAULT_PAGE = 100
 _LARGEST_PAGE = 1000
 _UNLIMITED = 2**31  # a page of the change feed then ends by its size only
 _RANGE_ID = re.compile(r"\d{1,9}", re.ASCII)
-_HEX = re.compile(r"[0-9A-F]{0,64}")
+_HEX = re.compile(
+    r"[0-9A-F]{0,98}"
+)  # of a hierarchical key's three hashes, and of the bound "FF" behind them
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
 _EVERYTHING = sql.parse_query("SELECT * FROM c")
 

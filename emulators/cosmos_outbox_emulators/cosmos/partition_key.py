@@ -2,11 +2,14 @@
 Partition keys: their values on the wire and in documents, and their place on the ring of effective partition keys.
 
 The effective partition key (EPK) of kind Hash, version 2, is the byte-reversed MurmurHash3 (x64, 128 bit) of the typed
-components, its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF".
+value, its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF". Of kind
+MultiHash (a hierarchical key) it is the hash of each component, one after the other, so all keys with the same first
+components lie next to each other.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +23,10 @@ FIRST_EPK = ""
 LAST_EPK = "FF"
 UNDEFINED: dict[str, Any] = {}  # the wire form of "the document has no such property"
 
+MOST_LEVELS = 3
+
 _KEY_MISMATCH = 1001
+_SEGMENT = re.compile(r'/(?:"([^"]+)"|([^/"]+))')
 _LONGEST_KEY_BYTES = 2048
 _RING = 1 << 126
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -38,15 +44,20 @@ class LogicalKey:
 
 
 def logical_key(components: Sequence[Any]) -> LogicalKey:
-    encoded = encode_components(components)
-    if len(encoded) > _LONGEST_KEY_BYTES:
+    """
+    Return a full key; the hash of one component is the same for kind Hash and kind MultiHash.
+    """
+    encoded = [_encode_component(component) for component in components]
+    if sum(map(len, encoded)) > _LONGEST_KEY_BYTES:
         raise bad_request("Partition key value is longer than 2048 bytes.")
-    return LogicalKey(encoded=encoded, epk=effective_partition_key(encoded))
+    return LogicalKey(encoded=b"".join(encoded), epk="".join(map(effective_partition_key, encoded)))
 
 
 def parse_header(text: str, paths: int) -> LogicalKey:
     """
     Read `x-ms-documentdb-partitionkey`, a JSON array with one component for each path of the container.
+
+    The first components of a hierarchical key are refused: clients send them as a range of effective partition keys.
     """
     components = jsontext.decode(text)
     if not isinstance(components, list) or len(components) != paths:
@@ -58,9 +69,29 @@ def parse_header(text: str, paths: int) -> LogicalKey:
 
 
 def parse_path(path: Any) -> tuple[str, ...]:
-    if not isinstance(path, str) or not path.startswith("/") or len(path) < 2:
+    """
+    Return the names on a path such as `/owner/id` or `/"a/b"`.
+    """
+    if not isinstance(path, str) or not path or _SEGMENT.sub("", path):
         raise bad_request("A partition key path must start with '/' and name a property.")
-    return tuple(segment.strip('"') for segment in path[1:].split("/"))
+    return tuple(quoted or plain for quoted, plain in _SEGMENT.findall(path))
+
+
+def parse_definition(definition: Any) -> jsontext.JsonObject:
+    """
+    Return the partition key definition of a new container: one path of kind Hash, or up to three of kind MultiHash.
+    """
+    if not isinstance(definition, dict) or not isinstance(definition.get("paths"), list):
+        raise bad_request("The container has no partition key definition with 'paths'.")
+    paths, kind, version = definition["paths"], definition.get("kind", "Hash"), definition.get("version", 2)
+    most = {"Hash": 1, "MultiHash": MOST_LEVELS}.get(kind, 0) if isinstance(kind, str) else 0
+    if not 1 <= len(paths) <= most:
+        raise bad_request("A partition key has one path of kind Hash, or one to three of kind MultiHash.")
+    if version != 2 or isinstance(version, bool):
+        raise bad_request("This emulator supports partition keys of version 2.")
+    if len({parse_path(path) for path in paths}) < len(paths):
+        raise bad_request("A partition key must not name a path twice.")
+    return {"paths": paths, "kind": kind, "version": 2}
 
 
 def encoded_key_of(body: jsontext.JsonObject, paths: Iterable[Sequence[str]]) -> bytes:

@@ -107,3 +107,7 @@ def test_the_key_of_a_document_is_found_along_the_path():
     assert encode_components(["x"]) == encoded_key_of(body, [parse_path("/a/b")])
     assert encode_components([{}]) == encoded_key_of(body, [parse_path("/a/nothing")])
     assert encode_components([{}]) == encoded_key_of(body, [parse_path("/c")])
+
+
+def test_a_quoted_name_on_a_path_may_hold_slashes():
+    assert ("owner", "a/b") == parse_path('/owner/"a/b"')

@@ -1,0 +1,153 @@
+"""
+Hierarchical partition keys, keys of other types and nested paths, as the unmodified SDK uses them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import ContainerProxy
+from azure.cosmos.exceptions import (
+    CosmosBatchOperationError,
+    CosmosHttpResponseError,
+    CosmosResourceNotFoundError,
+)
+
+from cosmos_outbox_emulators.cosmos.partition_key import logical_key
+from tests.emulators.cosmos.driver import Driver, substatus
+from tests.emulators.cosmos.sdk import Setup, drain, running
+
+pytestmark = pytest.mark.looptime(False)
+
+PATHS = ["/tenantId", "/owner/userId", "/session"]
+
+
+@asynccontextmanager
+async def hierarchical(*, partitions: int = 1) -> AsyncIterator[tuple[Setup, ContainerProxy]]:
+    async with running(partitions=partitions) as setup:
+        yield setup, await setup.database.create_container("h", PartitionKey(path=PATHS), default_ttl=-1)
+
+
+def an_item(item_id: str, tenant: Any, user: Any, session: Any, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": item_id,
+        "tenantId": tenant,
+        "owner": {"userId": user, "name": "x"},
+        "session": session,
+        **fields,
+    }
+
+
+async def test_the_hash_is_the_one_of_the_python_sdk():
+    draw = random.Random(7)
+    words = ["".join(draw.choices(string.printable + "äß€😀", k=length)) for length in range(30)]
+    keys: list[list[Any]] = [[words[n], words[-n - 1], n] for n in range(30)]
+    keys += [["t", 1, 1.5], [True, False, "x"], [None, "a", ""], ["t1", "u1", {}]]
+    async with hierarchical() as (_, container):
+        for key in keys:
+            found = (await container.feed_range_from_partition_key(key))["Range"]["min"]
+            assert found == logical_key(key).epk, key
+            assert 96 == len(found)
+
+
+async def test_items_are_written_and_read_under_all_three_levels():
+    async with hierarchical(partitions=4) as (_, container):
+        for user in ("a", 1, True):
+            await container.create_item(an_item("i", "t1", user, 0))
+        for user in ("a", 1, True):
+            assert user == (await container.read_item("i", ["t1", user, 0]))["owner"]["userId"]
+        with pytest.raises(CosmosResourceNotFoundError):
+            await container.read_item("i", ["t1", "b", 0])
+        await container.replace_item("i", an_item("i", "t1", "a", 0, n=2))
+        assert 2 == (await container.read_item("i", ["t1", "a", 0]))["n"]
+        await container.delete_item("i", ["t1", "a", 0])
+
+
+async def test_a_batch_takes_all_three_levels_and_refuses_an_item_of_another_key():
+    async with hierarchical() as (_, container):
+        await container.execute_item_batch(
+            [("create", (an_item(name, "t1", "u1", 1),)) for name in "ab"], ["t1", "u1", 1]
+        )
+        with pytest.raises(CosmosBatchOperationError):
+            await container.execute_item_batch([("create", (an_item("c", "t1", "u2", 1),))], ["t1", "u1", 1])
+        assert "b" == (await container.read_item("b", ["t1", "u1", 1]))["id"]
+
+
+@pytest.mark.parametrize("key", [["t1"], ["t1", "u1"], ["t1", "u1", 1, 2]])
+async def test_a_partial_key_is_refused_by_reads_writes_and_batches(key: list[Any]):
+    async with hierarchical() as (_, container):
+        await container.create_item(an_item("i", "t1", "u1", 1))
+        for call in (
+            container.read_item("i", key),
+            container.delete_item("i", key),
+            container.execute_item_batch([("delete", ("i",))], key),
+        ):
+            with pytest.raises(CosmosHttpResponseError) as caught:
+                await call
+            assert (400, 1001) == (caught.value.status_code, caught.value.sub_status)
+
+
+async def test_a_query_by_the_first_levels_finds_all_keys_that_begin_with_them():
+    async with hierarchical(partitions=4) as (setup, container):
+        for tenant in ("t1", "t2"):
+            for user in range(5):
+                for session in (1, 2):
+                    await container.create_item(an_item("i", tenant, user, session))
+
+        async def count(key: list[Any]) -> int:
+            return len([item async for item in container.query_items("SELECT * FROM c", partition_key=key)])
+
+        assert [10, 2, 1, 0] == [await count(key) for key in (["t2"], ["t2", 3], ["t2", 3, 2], ["t3"])]
+
+        inside = setup.server.account.container("d", "h")
+        for partition in list(inside.partitions):
+            inside.split(partition.range_id)
+        assert [10, 2] == [await count(key) for key in (["t1"], ["t1", 0])]
+
+
+async def test_the_change_feed_of_all_ranges_has_each_item_once():
+    async with hierarchical(partitions=3) as (_, container):
+        expected = {(f"t{n}", n) for n in range(30)}
+        for tenant, user in expected:
+            await container.create_item(an_item("i", tenant, user, "s"))
+        found = []
+        async for feed_range in container.read_feed_ranges():
+            items, _, _ = await drain(container, feed_range=feed_range, start_time="Beginning")
+            found += [(item["tenantId"], item["owner"]["userId"]) for item in items]
+        assert sorted(expected) == sorted(found)
+
+
+async def test_a_number_and_a_boolean_are_keys_of_a_container_with_one_path():
+    async with running(partitions=3) as setup:
+        for key in (5, 5.5, True, False, "5"):
+            await setup.container.create_item({"id": "i", "pk": key})
+        for key in (5, 5.5, True, False, "5"):
+            found = (await setup.container.read_item("i", key))["pk"]
+            assert (key, type(key)) == (found, type(found))
+
+
+def test_null_and_a_missing_property_are_keys_of_their_own():
+    driver = Driver()
+    for name, key in (("null", "[null]"), ("missing", "[{}]")):
+        body = {"id": name, **({"pk": None} if name == "null" else {})}
+        reply = driver.send("POST", "/dbs/d/colls/c/docs", body, x_ms_documentdb_partitionkey=key)
+        assert 201 == reply.status
+    body = {"id": "x"}
+    refused = driver.send("POST", "/dbs/d/colls/c/docs", body, x_ms_documentdb_partitionkey="[null]")
+    assert (400, 1001) == substatus(refused)
+
+
+def test_a_container_says_how_its_key_is_made():
+    driver = Driver()
+    definition = {"paths": PATHS, "kind": "MultiHash", "version": 2}
+    driver.ok("POST", "/dbs/d/colls", {"id": "h", "partitionKey": definition})
+    assert definition == driver.ok("GET", "/dbs/d/colls/h")["partitionKey"]
+    refused = driver.send("PUT", "/dbs/d/colls/h", {"id": "h", "partitionKey": {"paths": ["/tenantId"]}})
+    assert 400 == refused.status, json.loads(refused.body)
