@@ -1,0 +1,209 @@
+"""
+Partition keys: their values, where a container keeps them in its documents, and the text that names a key.
+
+The text is a key's session id, its name in logs and in the parked store, and the KEY of commands. That of a string is the string;
+that of any other key is the compact JSON of the list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+KeyPart = str | int | float | bool
+PartitionKey = KeyPart | tuple[KeyPart, ...]
+
+MOST_LEVELS = 3
+_MAX_KEY_BYTES = 2048
+_A_TEXT = f"1 to {_MAX_KEY_BYTES} bytes of valid text"
+_EXACT = 2**53  # up to here a 64-bit float holds every integer
+_SHOWN = 100
+_STEP = re.compile(r'/(?:"([^"]+)"|([^/"]+))')
+# What the library keeps in a document beside the key. An entity and its events differ there, or write other things.
+_ENVELOPE = frozenset({"id", "type", "data", "ttl", "version", "meta"})
+
+
+def parts_of(key: PartitionKey) -> tuple[KeyPart, ...]:
+    """
+    Return the parts of a key, one for each level.
+    """
+    return key if isinstance(key, tuple) else (key,)
+
+
+def key_text(key: PartitionKey) -> str:
+    """
+    Return the text that names a key; equal keys have the same one, and so 1 and 1.0.
+
+    In a container whose keys are strings and numbers, the number 5 and the string `[5]` have the same text too.
+    """
+    if isinstance(key, str):
+        return key
+    parts = parts_of(key)
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"))
+
+
+def identity(key: PartitionKey) -> Hashable:
+    """
+    Return what is equal for equal keys only: Python takes True for 1.
+    """
+    if isinstance(key, str):
+        return key
+    parts = parts_of(key)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else (key_text(key),)
+
+
+def rank(part: KeyPart) -> tuple[int, KeyPart]:
+    """
+    Return the sort key of a part, as Cosmos DB orders values: booleans, numbers, strings.
+    """
+    return (0 if isinstance(part, bool) else 1 if isinstance(part, int | float) else 2), part
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPaths:
+    """
+    The partition key paths of a container, each as the names of the properties on it.
+    """
+
+    levels: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        return ", ".join(
+            "".join(f'/"{name}"' if "/" in name else f"/{name}" for name in names) for names in self.levels
+        )
+
+    def key_of(self, document: Mapping[str, Any]) -> PartitionKey | None:
+        """
+        Return the partition key of a document; None if a part of it is missing or null.
+        """
+        if len(self.levels) == 1:
+            part = _value_at(document, self.levels[0])
+            return part if _is_part(part) else None
+        parts = tuple([_value_at(document, names) for names in self.levels])
+        return parts if all(map(_is_part, parts)) else None
+
+    def fields(self, key: PartitionKey, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """
+        Return the properties that put a key into a document; what is stored beside a nested one stays.
+        """
+        fields: dict[str, Any] = {}
+        for names, part in zip(self.levels, parts_of(key), strict=True):
+            *outer, last = names
+            inside = fields
+            for depth, name in enumerate(outer, start=1):
+                kept = _value_at(stored or {}, outer[:depth])
+                inside = inside.setdefault(name, dict(kept) if isinstance(kept, dict) else {})
+            inside[last] = part
+        return fields
+
+    def problem(self, key: object) -> str | None:
+        """
+        Return why a value cannot be a key of the container; None if it can.
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) != len(self.levels):
+            example = ", ".join(names[-1] for names in self.levels)
+            asked = f"a tuple ({example})" if len(self.levels) > 1 else "a single value"
+            return f"the container is partitioned on {self}, so its keys are {asked}"
+        if (why := next(filter(None, map(_problem_of, parts)), None)) is not None:
+            return why
+        size = sum(_bytes_of(part) or 0 for part in parts if isinstance(part, str))
+        return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES or parts == ("",) else None
+
+    def parse(self, text: str) -> PartitionKey:
+        """
+        Return the key that a text names, as `key_text` writes it or with spaces between the parts.
+
+        Raises:
+            ValueError: it names no key of the container.
+        """
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if len(self.levels) == 1:
+            match found:
+                case [int() | float() as value] if _is_part(value) and key_text(value) == text:
+                    return value
+            return text
+        key = tuple(found) if isinstance(found, list) else (text,)
+        if (why := self.problem(key)) is not None:
+            example = json.dumps([names[-1] for names in self.levels], separators=(",", ":"))
+            raise ValueError(f"{text[:_SHOWN]!r} names no partition key, for {why}; write it as {example}.")
+        return key
+
+
+ON_PARTITION_KEY = KeyPaths((("partitionKey",),))
+
+
+def key_paths_of(paths: Sequence[str]) -> KeyPaths:
+    """
+    Return the paths of a container that the outbox can work on.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not 1 <= len(paths) <= MOST_LEVELS:
+        raise ValueError(f"a container has 1 to {MOST_LEVELS} partition key paths, not {len(paths)}")
+    levels = []
+    for path in paths:
+        if not path or _STEP.sub("", path):
+            raise ValueError(f"{path!r} is no path of a property, such as /tenantId or /owner/id")
+        names = tuple(quoted or plain for quoted, plain in _STEP.findall(path))
+        if names[0] in _ENVELOPE or names[0].startswith("_"):
+            raise ValueError(
+                f"{path} is no property that an entity and its events share, so no batch could hold both; the paths must "
+                f"not begin with /{', /'.join(sorted(_ENVELOPE))} or an underscore"
+            )
+        levels.append(names)
+    return KeyPaths(tuple(levels))
+
+
+def _value_at(document: Mapping[str, Any], names: Sequence[str]) -> Any:
+    value = document.get(names[0])
+    for name in names[1:]:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _is_part(value: Any) -> TypeGuard[KeyPart]:
+    return isinstance(value, str) or (isinstance(value, int | float) and _double(value) is not None)
+
+
+def _problem_of(part: object) -> str | None:
+    if isinstance(part, str):
+        return None if _bytes_of(part) is not None else f"it needs {_A_TEXT}"
+    if isinstance(part, int | float):
+        # As a 64-bit float, which is what Cosmos DB keeps of a number
+        return None if _double(part) == part else "a number has to be one that a 64-bit float holds"
+    if part is None:
+        return "null is no key: an event has to name the one that it belongs to"
+    return "each part is a string, a number or a boolean"
+
+
+def _bytes_of(text: str) -> int | None:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+
+
+def _double(number: float) -> float | None:
+    try:
+        return float(number) if math.isfinite(number) else None
+    except OverflowError:
+        return None
+
+
+def _canonical(part: KeyPart) -> KeyPart:
+    # One number has one text, whether a program wrote 1 or 1.0.
+    if isinstance(part, str | bool):
+        return part
+    number = float(part)
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number

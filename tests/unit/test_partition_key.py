@@ -1,0 +1,198 @@
+"""
+Partition keys: their text, their place in documents, and what is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.messages import broker_id
+from cosmos_outbox.partition_key import (
+    ON_PARTITION_KEY,
+    KeyPart,
+    PartitionKey,
+    identity,
+    key_paths_of,
+    key_text,
+)
+from tests.support.effort import examples
+
+TENANT = key_paths_of(["/tenantId"])
+THREE = key_paths_of(["/tenantId", "/owner/userId", '/owner/"of/part"'])
+
+strings = st.text(max_size=30) | st.sampled_from(
+    ["[5]", "[true]", '["a"]', '["a","b"]', "[", "1", "true", "null"]
+)
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+parts: st.SearchStrategy[KeyPart] = strings | numbers | st.booleans()
+triples = st.tuples(parts, parts, parts)
+
+
+def same(one: Any, other: Any) -> bool:
+    """
+    Say whether two values are one in JSON, whose numbers are 64-bit floats.
+    """
+    if isinstance(one, tuple):
+        return all(map(same, one, other))
+    kinds = [
+        bool if isinstance(part, bool) else str if isinstance(part, str) else float for part in (one, other)
+    ]
+    return kinds[0] is kinds[1] and bool(one == other)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("ada", "ada"),
+        ("Zoë ☃", "Zoë ☃"),
+        ("", ""),
+        (("ada",), "ada"),
+        (5, "[5]"),
+        (5.0, "[5]"),
+        (-0.0, "[0]"),
+        (1.5, "[1.5]"),
+        (2**53, "[9007199254740992]"),
+        (1e300, "[1e+300]"),
+        (True, "[true]"),
+        (("t1", "u1"), '["t1","u1"]'),
+        (("t1", 5, False), '["t1",5,false]'),
+        (("Zoë", ""), '["Zoë",""]'),
+    ],
+)
+def test_a_string_is_its_own_text_and_any_other_key_a_compact_list(key: PartitionKey, text: str):
+    assert text == key_text(key)
+
+
+@given(strings)
+def test_the_session_of_a_string_is_what_it_always_was(key: str):
+    assert (key, broker_id(key)) == (key_text(key), broker_id(key_text(key)))
+
+
+@given(triples)
+@settings(max_examples=examples(300, many=5000))
+def test_the_text_of_a_hierarchical_key_names_that_key(key: tuple[KeyPart, ...]):
+    assert same(key, THREE.parse(key_text(key)))
+    assert same(key, THREE.parse(json.dumps(key)))  # as an operator may write it, with spaces
+
+
+@given(parts)
+@settings(max_examples=examples(300, many=5000))
+def test_the_text_of_a_single_value_names_that_key_unless_it_is_a_string_that_is_a_list(key: KeyPart):
+    named = TENANT.parse(key_text(key))
+    assert key_text(key) == key_text(named)
+    assert same(key, named) or (isinstance(key, str) and key_text(json.loads(key)[0]) == key)
+
+
+@given(triples, triples)
+@example((True, 1, "1"), (1, True, "1"))
+@settings(max_examples=examples(300, many=5000))
+def test_two_hierarchical_keys_have_two_texts(one: tuple[KeyPart, ...], other: tuple[KeyPart, ...]):
+    assert same(one, other) == (key_text(one) == key_text(other)) == (identity(one) == identity(other))
+
+
+@given(parts, parts)
+@example(5, "[5]")
+@example(True, 1)
+@example("a", "b")
+@settings(max_examples=examples(300, many=5000))
+def test_two_values_are_two_keys_and_share_a_text_only_where_a_string_spells_the_list(
+    one: KeyPart, other: KeyPart
+):
+    assert same(one, other) == (identity(one) == identity(other))
+    if not same(one, other) and key_text(one) == key_text(other):
+        assert {True, False} == {isinstance(one, str), isinstance(other, str)}
+
+
+@given(
+    triples, st.dictionaries(st.sampled_from(["owner", "tenantId", "x"]), st.dictionaries(strings, numbers))
+)
+def test_a_key_that_is_put_into_a_document_is_found_there_and_its_neighbours_stay(
+    key: tuple[KeyPart, ...], stored: dict[str, Any]
+):
+    before = json.dumps(stored)
+    fields = THREE.fields(key, stored)
+    assert same(key, THREE.key_of(fields))
+    assert before == json.dumps(stored)
+    assert {"tenantId", "owner"} == fields.keys()
+    for name, value in stored.get("owner", {}).items():
+        assert name in ("userId", "of/part") or fields["owner"][name] == value
+
+
+@pytest.mark.parametrize(
+    "missing", [{}, {"tenantId": None}, {"tenantId": {}}, {"tenantId": ["a"]}, {"tenantId": float("inf")}]
+)
+def test_a_document_without_a_value_on_the_path_has_no_key(missing: dict[str, Any]):
+    assert None is TENANT.key_of(missing)
+    assert None is THREE.key_of({**missing, "owner": {"userId": 1, "of/part": 2}})
+    assert None is key_paths_of(["/tenantId/x"]).key_of(missing)
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("t1", "a tuple (tenantId, userId, of/part)"),
+        (("t1", "u1"), 'partitioned on /tenantId, /owner/userId, /owner/"of/part"'),
+        (["t1", "u1", 1], "a tuple"),
+        (("t1", None, 1), "null is no key"),
+        (("t1", float("nan"), 1), "64-bit float"),
+        (("t1", 2**53 + 1, 1), "64-bit float"),
+        (("t1", 10**400, 1), "64-bit float"),
+        (("t1", "\ud800", 1), "valid text"),
+        (("t1", {"a": 1}, 1), "a string, a number or a boolean"),
+        (("t" * 1000, "u" * 1049, 1), "2048 bytes"),
+    ],
+)
+def test_what_is_no_key_of_the_container_is_refused_with_the_reason(bad: object, why: str):
+    assert why in (THREE.problem(bad) or "")
+
+
+@pytest.mark.parametrize(
+    "good", [("t1", "u1", 1), ("", "", ""), (True, 1.5, -1), ("t" * 1000, "u" * 1048, 1)]
+)
+def test_any_values_of_all_levels_are_a_key(good: PartitionKey):
+    assert None is THREE.problem(good)
+
+
+@pytest.mark.parametrize("text", ["ada", "[", '["t1","u1"]', '["t1","u1",null]', "null", "[" * 100_000])
+def test_a_text_that_names_no_hierarchical_key_is_refused_with_an_example(text: str):
+    with pytest.raises(ValueError, match="names no partition key") as caught:
+        THREE.parse(text)
+    assert '["tenantId","userId","of/part"]' in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["ada", "[5.0]", "[ 5]", "[null]", '["a"]', "5", "true", "[1,2]", "[NaN]"])
+def test_any_other_text_names_a_string(text: str):
+    assert text == TENANT.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("paths", "why"),
+    [
+        (["/id"], "share"),
+        (["/tenantId", "/id"], "share"),
+        (["/type"], "share"),
+        (["/data/tenantId"], "share"),
+        (["/_partitionKey"], "share"),
+        ([], "1 to 3"),
+        (["/a", "/b", "/c", "/d"], "1 to 3"),
+        (["a"], "no path"),
+        (["/a//b"], "no path"),
+    ],
+)
+def test_a_container_that_cannot_hold_an_entity_beside_its_events_is_refused(paths: list[str], why: str):
+    with pytest.raises(ValueError, match=why):
+        key_paths_of(paths)
+
+
+@pytest.mark.parametrize(
+    "path", ["/partitionKey", "/tenantId", "/owner/id", '/owner/"a/b"', "/idOf", "/typed"]
+)
+def test_paths_are_shown_as_the_container_has_them(path: str):
+    assert path == str(key_paths_of([path]))
+    assert "/partitionKey" == str(ON_PARTITION_KEY)
