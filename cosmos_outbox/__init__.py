@@ -45,6 +45,7 @@ from cosmos_outbox.errors import (
     UnstorableValue,
     UsageError,
 )
+from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.write.event_size import EventSizes
@@ -82,6 +83,7 @@ __all__ = [
     "OutboxError",
     "ParkingError",
     "ParkingFull",
+    "PartitionKey",
     "PreconditionFailed",
     "PublishError",
     "RangeGone",
@@ -104,5 +106,6 @@ __all__ = [
     "UsageError",
     "claimed_payload",
     "correlated",
+    "key_text",
     "stored_event",
 ]

@@ -19,12 +19,13 @@ from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE, OwnDocument
 from cosmos_outbox.errors import UnstorableValue
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
 
 EVENT_TYPE = "domainEvent"
 PAYLOAD_TYPE = "eventPayload"
 CLAIM = "claimCheck"
 KEPT_FOREVER = -1
-_OURS = frozenset({"id", "partitionKey", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
+_OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
 Document = dict[str, Any]
 
@@ -32,7 +33,7 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvent:
     """
-    An event document as the change feed delivered it.
+    An event document as the change feed delivered it; `partition_key` is the text of the key (see `key_text`).
     """
 
     id: str
@@ -53,7 +54,7 @@ class StoredEvent:
         return self.lsn, sequence if isinstance(sequence, int) else 0
 
 
-def entity_document(entity: Entity, *, version: int) -> Document:
+def entity_document(entity: Entity, *, version: int, paths: KeyPaths = ON_PARTITION_KEY) -> Document:
     """
     Return the document of an entity as the commit with this version writes it.
 
@@ -61,17 +62,17 @@ def entity_document(entity: Entity, *, version: int) -> Document:
     """
     if isinstance(entity, OwnDocument):
         return entity.document()
+    stored = entity.stored
     document: Document = {
         "id": entity.id,
-        "partitionKey": entity.partition_key,
+        **paths.fields(entity.partition_key, stored),
         "type": entity.entity_type,
         "data": _data_of(entity),
         "ttl": KEPT_FOREVER if entity.ttl is None else int(entity.ttl.total_seconds()),
         "version": version,
     }
-    stored = entity.stored
     if stored is not None:
-        for name in stored.keys() - _OURS:
+        for name in stored.keys() - _OURS - document.keys():
             document[name] = stored[name]
         kept, data = stored.get("data"), document["data"]
         if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
@@ -136,13 +137,20 @@ def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Map
     }
 
 
-def event_document(event: DomainEvent, *, partition_key: str, meta: Document, sequence: int) -> Document:
+def event_document(
+    event: DomainEvent,
+    *,
+    partition_key: PartitionKey,
+    meta: Document,
+    sequence: int,
+    paths: KeyPaths = ON_PARTITION_KEY,
+) -> Document:
     """
     Return the document of an event, the one with this number inside its commit.
     """
     return {
         "id": event.id,
-        "partitionKey": partition_key,
+        **paths.fields(partition_key),
         "type": EVENT_TYPE,
         "data": event.payload(),
         "ttl": max(1, int(event.ttl.total_seconds())),
@@ -154,7 +162,10 @@ def event_with_claim(document: Document, *, partition_key: Any) -> Document:
     """
     Return the document of an event whose payload is stored in a document of its own: it has that one's address instead.
     """
-    claim = {"id": _payload_id(document), "partitionKey": partition_key}
+    claim = {
+        "id": _payload_id(document),
+        "partitionKey": [*partition_key] if isinstance(partition_key, tuple) else partition_key,
+    }
     kept = {name: document["data"][name] for name in ("id", "action", "createdAt")}
     return {**document, "data": {**kept, CLAIM: claim}, "meta": {**document["meta"], CLAIM: claim["id"]}}
 
@@ -193,7 +204,7 @@ async def claimed_payload(
     return payload
 
 
-def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
+def stored_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY) -> StoredEvent | None:
     """
     Return the event of a document; None if it is something else, or malformed (see `is_malformed_event`).
 
@@ -201,13 +212,13 @@ def stored_event(document: Mapping[str, Any]) -> StoredEvent | None:
     """
     if document.get("type") != EVENT_TYPE:
         return None
-    data, event_id, partition_key = document.get("data"), document.get("id"), document.get("partitionKey")
-    if not isinstance(data, dict) or not isinstance(event_id, str) or not isinstance(partition_key, str):
+    data, event_id, partition_key = document.get("data"), document.get("id"), paths.key_of(document)
+    if not isinstance(data, dict) or not isinstance(event_id, str) or partition_key is None:
         return None
     meta, ttl = document.get("meta"), document.get("ttl")
     return StoredEvent(
         id=event_id,
-        partition_key=partition_key,
+        partition_key=key_text(partition_key),
         action=str(data.get("action") or ""),
         data=data,
         meta=meta if isinstance(meta, dict) else {},
@@ -234,9 +245,9 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))
 
 
-def is_malformed_event(document: Mapping[str, Any]) -> bool:
+def is_malformed_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY) -> bool:
     """
-    Say whether a document has the type of an event but cannot be published: its id or partition key is not a string, or its
-    data not an object. Neither this library nor Microsoft's sample writes such documents.
+    Say whether a document has the type of an event but cannot be published: its id is not a string, its partition key missing
+    or null, or its data not an object. Neither this library nor Microsoft's sample writes such documents.
     """
-    return claims_to_be_an_event(document) and stored_event(document) is None
+    return claims_to_be_an_event(document) and stored_event(document, paths) is None

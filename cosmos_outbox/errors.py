@@ -43,6 +43,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from cosmos_outbox.partition_key import PartitionKey
+
 
 class OutboxError(Exception):
     """
@@ -56,7 +58,11 @@ class OutboxError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(
-        self, message: str | None = None, *, document_id: str | None = None, partition_key: str | None = None
+        self,
+        message: str | None = None,
+        *,
+        document_id: str | None = None,
+        partition_key: PartitionKey | None = None,
     ) -> None:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         super().__init__(message or " ".join(doc.split()))
@@ -88,7 +94,7 @@ class MixedPartitionKeys(UsageError):
     first, second   the partition keys of two of its entities.
     """
 
-    def __init__(self, first: str, second: str) -> None:
+    def __init__(self, first: PartitionKey, second: PartitionKey) -> None:
         super().__init__(
             f"One commit may only touch one partition key, but it holds {first!r} and {second!r}; "
             "commit them in two units of work."
@@ -111,7 +117,7 @@ class BatchTooLarge(UsageError):
         size_bytes: int,
         max_operations: int,
         max_bytes: int,
-        partition_key: str | None = None,
+        partition_key: PartitionKey | None = None,
     ) -> None:
         of = "" if partition_key is None else f" of partition key {partition_key!r}"
         super().__init__(
@@ -137,7 +143,9 @@ class UnstorableValue(UsageError):
     field           the path of the field that holds the value.
     """
 
-    def __init__(self, owner: str, *, document_id: str, partition_key: str, field: str, reason: str) -> None:
+    def __init__(
+        self, owner: str, *, document_id: str, partition_key: PartitionKey, field: str, reason: str
+    ) -> None:
         super().__init__(
             f"{owner} {document_id!r} of partition key {partition_key!r} cannot be committed, because {field} could not be read "
             f"back as it is: {reason}. Correct the value, or give the field a type that JSON can hold.",
@@ -177,7 +185,7 @@ class NotFound(StoreError):
         message: str | None = None,
         *,
         document_id: str | None = None,
-        partition_key: str | None = None,
+        partition_key: PartitionKey | None = None,
         stored_type: str | None = None,
     ) -> None:
         if document_id is not None:
@@ -198,7 +206,7 @@ class Conflict(StoreError):
         self,
         *,
         document_id: str | None = None,
-        partition_key: str | None = None,
+        partition_key: PartitionKey | None = None,
         stored_type: str | None = None,
     ) -> None:
         message = None
@@ -227,7 +235,7 @@ class PreconditionFailed(StoreError):
         expected: str | None = None,
         actual: str | None = None,
         document_id: str | None = None,
-        partition_key: str | None = None,
+        partition_key: PartitionKey | None = None,
     ) -> None:
         if document_id is not None:
             message = message or (
@@ -246,7 +254,11 @@ class NotModified(StoreError):
     """
 
     def __init__(
-        self, *, etag: str | None = None, document_id: str | None = None, partition_key: str | None = None
+        self,
+        *,
+        etag: str | None = None,
+        document_id: str | None = None,
+        partition_key: PartitionKey | None = None,
     ) -> None:
         super().__init__(document_id=document_id, partition_key=partition_key)
         self.etag = etag
@@ -262,7 +274,13 @@ class UnreadableDocument(StoreError):
     """
 
     def __init__(
-        self, *, entity_type: str, document_id: str, partition_key: str, field: str, reason: str
+        self,
+        *,
+        entity_type: str,
+        document_id: str,
+        partition_key: PartitionKey | None,
+        field: str,
+        reason: str,
     ) -> None:
         super().__init__(
             f"The stored {entity_type} {document_id!r} of partition key {partition_key!r} cannot be read, because of {field}: "
@@ -346,7 +364,7 @@ class CommitOutcomeUnknown(StoreError):
     partition_key   the commit's partition key.
     """
 
-    def __init__(self, *, commit_id: str | None = None, partition_key: str | None = None) -> None:
+    def __init__(self, *, commit_id: str | None = None, partition_key: PartitionKey | None = None) -> None:
         super().__init__(partition_key=partition_key)
         if commit_id is not None:
             self.args = (f"{self} It is commit {commit_id} of partition key {partition_key!r}.",)
@@ -449,7 +467,7 @@ class MessageRejected(PublishError):
     """
 
 
-def _place(document_id: str, partition_key: str | None) -> str:
+def _place(document_id: str, partition_key: PartitionKey | None) -> str:
     return (
         repr(document_id) if partition_key is None else f"{document_id!r} of partition key {partition_key!r}"
     )

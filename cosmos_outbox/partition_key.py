@@ -45,7 +45,8 @@ def key_text(key: PartitionKey) -> str:
     parts = parts_of(key)
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
-    return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"))
+    # What is no key has a text too, so that an error can compare it with another one.
+    return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"), default=repr)
 
 
 def identity(key: PartitionKey) -> Hashable:
@@ -203,7 +204,6 @@ def _double(number: float) -> float | None:
 
 def _canonical(part: KeyPart) -> KeyPart:
     # One number has one text, whether a program wrote 1 or 1.0.
-    if isinstance(part, str | bool):
+    if isinstance(part, bool) or not isinstance(part, int | float) or (number := _double(part)) is None:
         return part
-    number = float(part)
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number

@@ -28,7 +28,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, Notes
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, Notes
 from cosmos_outbox.records import Hook, LeaseCheckpointed
 from cosmos_outbox.retries import Backoff
 
@@ -89,14 +89,14 @@ class OwnedLease:
         feed_range: FeedRange,
         worker: Worker,
         *,
-        container_rid: str,
+        container: MonitoredContainer,
         acquired_at: float,
         suspended_before: float,
     ) -> None:
         self.lease = lease
         self.range = feed_range
         self.worker = worker
-        self.container_rid = container_rid
+        self.container = container
         self.number = next(_numbers)
         self.progress = Progress(moved_at=acquired_at)
         self.notes = Notes(lease.properties.get(NOTES))
@@ -293,7 +293,9 @@ class OwnedLease:
             self.worker.notify(LeaseCheckpointed(lease=lease.id, pages=pages))
 
 
-async def acquire(lease: Lease, feed_range: FeedRange, worker: Worker, *, container_rid: str) -> OwnedLease:
+async def acquire(
+    lease: Lease, feed_range: FeedRange, worker: Worker, *, container: MonitoredContainer
+) -> OwnedLease:
     """
     Take a lease that is free, expired, promised to us, or to be robbed.
 
@@ -313,7 +315,7 @@ async def acquire(lease: Lease, feed_range: FeedRange, worker: Worker, *, contai
         owned,
         feed_range,
         worker,
-        container_rid=container_rid,
+        container=container,
         acquired_at=sent_at,
         suspended_before=suspended,
     )

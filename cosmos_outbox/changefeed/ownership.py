@@ -27,7 +27,7 @@ from cosmos_outbox.errors import (
     RangeGone,
     StoreError,
 )
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
 from cosmos_outbox.records import BalancingFailed, Hook, LeaseAcquired, LeaseClosed
 
 
@@ -142,7 +142,12 @@ class OwnedLeases:
                 owned.hand_over()
 
     async def take(
-        self, lease: Lease, *, others: Sequence[Lease], container_rid: str, group: asyncio.TaskGroup
+        self,
+        lease: Lease,
+        *,
+        others: Sequence[Lease],
+        container: MonitoredContainer,
+        group: asyncio.TaskGroup,
     ) -> None:
         """
         Acquire a lease, unless another worker was faster, and work on it in a task of the group.
@@ -153,7 +158,7 @@ class OwnedLeases:
         if lease.range is None:
             return
         with suppress(PreconditionFailed, NotFound):
-            owned = await acquire(lease, lease.range, self._worker, container_rid=container_rid)
+            owned = await acquire(lease, lease.range, self._worker, container=container)
             owned.unfinished_split = has_unfinished_split(lease, others)
             me = self._worker.options.instance_name
             self._worker.notify(LeaseAcquired(lease=lease.id, owner=me, previous_owner=lease.owner))

@@ -38,7 +38,7 @@ from cosmos_outbox.errors import (
     StoreError,
 )
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, StartFrom
+from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
 from cosmos_outbox.records import (
     BalancingFailed,
     Hook,
@@ -112,7 +112,7 @@ class ChangeFeedProcessor:
         self._utcnow = utcnow
         self._start = options.start
         self._prefix = ""  # of the leases' ids
-        self._container_rid = ""
+        self._container: MonitoredContainer
         self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -195,13 +195,16 @@ class ChangeFeedProcessor:
         attempt = 0
         while True:
             try:
-                container = await in_use(
+                container = self._container = await in_use(
                     await self._feed.describe(),
                     processor_name=self._options.processor_name,
                     leases=self._store,
                 )
-                rid = self._container_rid = container.container_rid
-                name, host = self._options.processor_name, container.account_host
+                name, host, rid = (
+                    self._options.processor_name,
+                    container.account_host,
+                    container.container_rid,
+                )
                 self._prefix = lease_prefix(name, host, container.database_rid, rid)
                 await self._bootstrap()
             except (StoreError, RangeGone, ContainerRecreated) as error:
@@ -256,7 +259,7 @@ class ChangeFeedProcessor:
                 taking = self._owned.take(
                     with_start(lease, self._start, since=since),
                     others=leases,
-                    container_rid=self._container_rid,
+                    container=self._container,
                     group=group,
                 )
                 soon |= await self._attempt_step(lease, taking)

@@ -64,7 +64,7 @@ class Pump:
         self._reader = Reader(
             worker.feed,
             owned.range,
-            container_rid=owned.container_rid,
+            container_rid=owned.container.container_rid,
             max_items=options.max_items,
             budget=worker.budget,
             wanted=options.wanted,
@@ -175,7 +175,8 @@ class Pump:
             tenure=owned.number,
             page=owned.pages + 1,
             processor=options.processor_name,
-            container_rid=owned.container_rid,
+            container_rid=owned.container.container_rid,
+            key_paths=owned.container.key_paths,
             notes=owned.notes,
         )
         with self._reporting_slowness():

@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Partition keys that are parked because one of their events cannot be sent.", no_args_is_help=True
 )
 
-Key = Annotated[str, typer.Argument(help="The partition key.")]
+Key = Annotated[str, typer.Argument(help="The partition key, as the list shows it.")]
 _SHOWN_CHARACTERS = 500
 _NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
 _EVENT_COLUMNS = ("event", "action", "status", "parked_at", "closed_at", "note", "data", "original")
@@ -54,7 +54,7 @@ async def show(key: Key, *, as_json: AsJson = False) -> None:
     """
     events: Sequence[ParkedEvent | Unreadable]
     async with opened() as outbox:
-        keys = await outbox.parked_keys()
+        key, keys = await outbox.key_named(key), await outbox.parked_keys()
         try:
             parked = await keys.show(key)
             row, events = _key_row(parked.key), (*parked.held, *parked.records, *parked.unreadable)
@@ -93,7 +93,7 @@ async def release(
     data = None if edited is None else _object(edited)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
-        keys = await outbox.parked_keys()
+        key, keys = await outbox.key_named(key), await outbox.parked_keys()
         parked = await keys.find(key)
         first = None if data is None else await keys.first_held(key)
         if data is not None and first is not None:
@@ -134,7 +134,7 @@ async def park(
     has not parked it by itself.
     """
     async with opened() as outbox:
-        keys = await outbox.parked_keys()
+        key, keys = await outbox.key_named(key), await outbox.parked_keys()
         confirm(f"Hold all further events of {key!r}?", yes=yes)
         parked = await keys.park(key, reason=reason)
     if as_json:
@@ -159,7 +159,7 @@ async def drop(
     Give one held event up for good; it stays in the parked store as a record. The key stays parked.
     """
     async with opened() as outbox:
-        keys = await outbox.parked_keys()
+        key, keys = await outbox.key_named(key), await outbox.parked_keys()
         confirm(f"Never send event {event!r} of {key!r}?", yes=yes)
         await keys.drop(key, event, reason=reason)
     if as_json:

@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL, DomainEvent, refuse_taken_names
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
+from cosmos_outbox.partition_key import PartitionKey
 
 # Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
 # PreconditionFailed instead of overwriting what another program may have written since.
@@ -118,9 +119,11 @@ class Entity(BaseModel):
         return copied
 
     @property
-    def partition_key(self) -> str:
+    def partition_key(self) -> PartitionKey:
         """
-        Return the value of the document's `partitionKey`; entities that must change together share it.
+        Return the partition key of the document: one value, or a tuple with one for each level of a hierarchical key.
+
+        Entities that must change together share it.
         """
         return self.id
 

@@ -5,11 +5,11 @@ Identifiers: which ids and partition keys Cosmos DB takes.
 from __future__ import annotations
 
 from cosmos_outbox.errors import UsageError
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 
 _FORBIDDEN = frozenset("/\\?#\t\r\n")
 _RELATIVE = frozenset({".", ".."})
 _MAX_ID_BYTES = 1023
-_MAX_KEY_BYTES = 2048
 _SHOWN = 100
 
 
@@ -37,9 +37,11 @@ def check_id(document_id: str, *, of: str = "a document") -> None:
         )
 
 
-def check_partition_key(partition_key: str, *, of: str = "a document") -> None:
+def check_partition_key(
+    partition_key: object, paths: KeyPaths = ON_PARTITION_KEY, *, of: str = "a document"
+) -> None:
     """
-    Check that Cosmos DB takes a partition key, and that Service Bus can name a session after it.
+    Check that a container takes a partition key, and that Service Bus can name a session after it.
 
     Args:
         partition_key: the partition key.
@@ -48,10 +50,8 @@ def check_partition_key(partition_key: str, *, of: str = "a document") -> None:
     Raises:
         UsageError: one of them cannot.
     """
-    if not 1 <= _bytes_of(partition_key) <= _MAX_KEY_BYTES:
-        raise UsageError(
-            f"{_shown(partition_key)} cannot be the partition key of {of}: it needs 1 to {_MAX_KEY_BYTES} bytes of valid text."
-        )
+    if (problem := paths.problem(partition_key)) is not None:
+        raise UsageError(f"{_shown(partition_key)} cannot be the partition key of {of}: {problem}.")
 
 
 def _bytes_of(text: object) -> int:
@@ -62,4 +62,4 @@ def _bytes_of(text: object) -> int:
 
 
 def _shown(value: object) -> str:
-    return repr(value[:_SHOWN] if isinstance(value, str) else value)
+    return repr(value[:_SHOWN]) if isinstance(value, str) else repr(value)[:_SHOWN]

@@ -11,17 +11,19 @@ from typing import Protocol
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainer:
     """
-    What names a container in lease ids.
+    What names a container in lease ids, and where its documents keep their partition key.
     """
 
     account_host: str
     database_rid: str
     container_rid: str
+    key_paths: KeyPaths = ON_PARTITION_KEY
 
 
 class StartFrom(StrEnum):
@@ -68,7 +70,10 @@ class ChangeFeed(Protocol):
 
     async def describe(self) -> MonitoredContainer:
         """
-        Return what names the container in lease ids, as it is now.
+        Return the container as it is now.
+
+        Raises:
+            ConfigurationError: it is missing, or partitioned so that no outbox can be in it.
         """
         ...
 
@@ -139,7 +144,8 @@ class ChangeBatch:
     page: counts the batches of a tenure from 1; after a `LeaseCheckpointed` with that number or a higher one, no worker gets
         the batch again.
     notes: the same object for all batches of a tenure.
-    processor, container_rid: the name of the processor, and the container that was read.
+    processor, container_rid, key_paths: the name of the processor, the container that was read, and where its documents keep
+        their partition key.
     """
 
     lease: str
@@ -148,6 +154,7 @@ class ChangeBatch:
     page: int = 0
     processor: str = ""
     container_rid: str = ""
+    key_paths: KeyPaths = ON_PARTITION_KEY
     notes: Notes = field(default_factory=Notes)
 
 

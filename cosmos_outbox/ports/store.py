@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from cosmos_outbox.documents import Document
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
@@ -75,7 +76,7 @@ class Query:
         include_deleted: also those whose `data.deleted` is true.
     """
 
-    partition_key: str
+    partition_key: PartitionKey
     types: Sequence[str]
     data: Mapping[str, Any] = field(default_factory=dict)
     condition: str | None = None
@@ -90,8 +91,15 @@ class Store(Protocol):
     The container that holds entities and their events.
     """
 
+    @property
+    def key_paths(self) -> KeyPaths:
+        """
+        Return the container's partition key paths; every key that it is given is a full one.
+        """
+        ...
+
     async def read(
-        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
     ) -> Document:
         """
         Return the newest version of a document, with its `_etag`; a caller sees its own writes.
@@ -103,7 +111,7 @@ class Store(Protocol):
         """
         ...
 
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         """
         Apply all writes or none of them, in one request, checked in the order given.
 

@@ -66,9 +66,9 @@ def event_page(batch: ChangeBatch) -> EventPage:
     """
     events, malformed = [], []
     for document in batch.documents:
-        if (event := stored_event(document)) is not None:
+        if (event := stored_event(document, batch.key_paths)) is not None:
             events.append(Delivery(event=event, message=message_of(event), document=document))
-        elif is_malformed_event(document):
+        elif is_malformed_event(document, batch.key_paths):
             malformed.append(document)
     # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
     events.sort(key=lambda delivery: delivery.event.order)

@@ -137,7 +137,7 @@ class Relay:
         batch = page.batch
         lease = self._lease_of(batch)
         for document in page.malformed:
-            document_id, key = str(document.get("id")), repr(document.get("partitionKey"))
+            document_id, key = str(document.get("id")), repr(batch.key_paths.key_of(document))
             self._notify(EventMalformed(lease=batch.lease, document_id=document_id, partition_key=key))
         if self._parking is None and len(lease.parked):
             raise ParkingError(

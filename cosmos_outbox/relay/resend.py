@@ -13,6 +13,7 @@ from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageE
 from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.parking.documents import ParkedEvent
 from cosmos_outbox.parking.release import Send, Sent
+from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Document, Publisher, Store
 from cosmos_outbox.retries import Backoff, RetryOptions, retry_reads
 
@@ -32,10 +33,13 @@ def resending(
 
     Args:
         publisher: the topic.
-        events: the container of the events; only needed for an event that was parked as a reference.
+        events: the container of the events; needed for an event that was parked as a reference, and where the container is
+            partitioned on another path than /partitionKey.
         retry: for how long an event is read from its container. Defaults to 10 s.
         backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
     """
+
+    paths = ON_PARTITION_KEY if events is None else events.key_paths
 
     async def send(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
         messages: list[OutboundMessage] = []
@@ -46,10 +50,11 @@ def resending(
             except MessageRejected as error:
                 missing = error
                 break
-            event = stored_event(document)
+            event = stored_event(document, paths)
             if event is None:
                 raise UsageError(
-                    f"Event {parked.event_id!r} in the parked store is no longer an event; drop it."
+                    f"Event {parked.event_id!r} in the parked store is no event of a container partitioned on {paths}: give "
+                    "`resending` its container or, if the document was damaged, drop it."
                 )
             messages.append(message_of(event))
         sent = await _send_in_order(publisher, messages, backoff or Backoff(), ensure_claimed)
@@ -68,7 +73,11 @@ async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions)
         raise UsageError(
             f"Event {parked.event_id!r} was too large to be copied; give `resending` its container."
         )
-    partition_key = str(parked.event["partitionKey"])
+    partition_key = events.key_paths.key_of(parked.event)
+    if partition_key is None:
+        raise UsageError(
+            f"Event {parked.event_id!r} in the parked store does not say its partition key; drop it."
+        )
     try:
         document = await retry_reads(lambda: events.read(parked.event_id, partition_key), retry)
     except NotFound:

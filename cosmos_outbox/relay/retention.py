@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from datetime import timedelta
 from typing import Self
 
 from cosmos_outbox.documents import copied_size
 from cosmos_outbox.errors import NotFound
+from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
 from cosmos_outbox.records import (
     DeletionFailed,
@@ -29,7 +30,7 @@ from cosmos_outbox.records import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.relay.plan import Delivery, PageHandler, event_page, group_by_key
+from cosmos_outbox.relay.plan import Delivery, PageHandler, event_page
 from cosmos_outbox.retries import Backoff
 
 ALL_ACTIONS = "*"
@@ -43,7 +44,7 @@ _POLL_OTHERS_SECONDS = 30.0
 _REPORT_AGAIN_SECONDS = 60.0
 
 Others = Callable[[], Awaitable[Sequence[str]]]
-_Ids = dict[str, list[str]]  # of events to delete, by partition key
+_Ids = list[tuple[PartitionKey, list[str]]]  # of events to delete, by partition key
 
 
 class Retention:
@@ -98,9 +99,12 @@ class Retention:
         """
         page = event_page(batch)
         await self._handler(page)
-        if streams := group_by_key(filter(self._is_to_delete, page.events)):
-            ids = {key: [delivery.id for delivery in stream] for key, stream in streams.items()}
-            self._handled.setdefault(batch.lease, deque()).append((batch.page, ids))
+        ids: dict[Hashable, tuple[PartitionKey, list[str]]] = {}
+        for delivery in filter(self._is_to_delete, page.events):
+            if (key := batch.key_paths.key_of(delivery.document)) is not None:  # an event has one
+                ids.setdefault(identity(key), (key, []))[1].append(delivery.id)
+        if ids:
+            self._handled.setdefault(batch.lease, deque()).append((batch.page, [*ids.values()]))
 
     def _is_to_delete(self, delivery: Delivery) -> bool:
         asked = ALL_ACTIONS in self._actions or delivery.event.action in self._actions
@@ -118,7 +122,7 @@ class Retention:
         handled = self._handled.get(record.lease, deque())
         while handled and handled[0][0] <= record.pages:
             _, ids = handled.popleft()
-            events = sum(map(len, ids.values()))
+            events = sum(len(event_ids) for _, event_ids in ids)
             if self._waiting + events > _MOST_WAITING:  # memory is bounded; their TTL ends too
                 self._notify(DeletionsSkipped(lease=record.lease, events=events, waiting=self._waiting))
                 continue
@@ -129,12 +133,12 @@ class Retention:
         while True:
             due_at, ids = await self._due.get()
             await asyncio.sleep(due_at - asyncio.get_running_loop().time())
-            for partition_key, event_ids in ids.items():
+            for partition_key, event_ids in ids:
                 for start in range(0, len(event_ids), MAX_BATCH_OPERATIONS):
                     await self._delete(partition_key, event_ids[start : start + MAX_BATCH_OPERATIONS])
                 self._waiting -= len(event_ids)
 
-    async def _delete(self, partition_key: str, left: list[str]) -> None:
+    async def _delete(self, partition_key: PartitionKey, left: list[str]) -> None:
         """
         Delete events of one partition key in one batch; those that are gone already are left out.
         """
@@ -151,13 +155,15 @@ class Retention:
                     continue
                 attempt += 1
                 if not getattr(error, "retriable", False) or attempt == _MOST_ATTEMPTS:
-                    self._notify(DeletionFailed(partition_key=partition_key, events=len(left), error=error))
+                    self._notify(
+                        DeletionFailed(partition_key=key_text(partition_key), events=len(left), error=error)
+                    )
                     return
                 await asyncio.sleep(
                     self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 )
             else:
-                self._notify(EventsDeleted(partition_key=partition_key, events=len(left)))
+                self._notify(EventsDeleted(partition_key=key_text(partition_key), events=len(left)))
                 return
 
     async def _until_alone(self) -> None:

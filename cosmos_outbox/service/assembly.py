@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
@@ -186,7 +187,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         retention = await stack.enter_async_context(
             Retention(
                 Relay(publisher, parking=parking_of(settings, parked), notify=notify).handle,
-                connection.store,
+                CosmosStore(connection.data),  # deletes only, under the keys of the events
                 delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
                 others=others,
                 keep=timedelta(seconds=settings.delete_keep_seconds),

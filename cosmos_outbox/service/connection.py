@@ -23,8 +23,9 @@ from cosmos_outbox.adapters.servicebus.preflight import Inspection, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import ParkedStore, Publisher
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.resend import resending
@@ -45,7 +46,6 @@ class Connection:
     parked: ContainerProxy | None
     feed: CosmosChangeFeed
     leases: CosmosLeases
-    store: CosmosStore
     credential: AsyncTokenCredential | None
 
     async def prefix(self) -> str:
@@ -60,6 +60,19 @@ class Connection:
         processor = self.settings.processor_name
         named = await in_use(await self.feed.describe(), processor_name=processor, leases=self.leases)
         return lease_prefix(processor, named.account_host, named.database_rid, named.container_rid)
+
+    async def key_named(self, text: str) -> str:
+        """
+        Return the text of the partition key that an operator named, as the outbox writes it.
+
+        Raises:
+            UsageError: the container has no such keys.
+            ConfigurationError: it is missing, or cannot hold an outbox.
+        """
+        try:
+            return key_text((await self.feed.describe()).key_paths.parse(text))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
     async def parked_store(self) -> ParkedStore:
         """
@@ -82,9 +95,10 @@ class Connection:
             ConfigurationError: the settings name no container for them, or one that cannot be used.
         """
         # The resource id is read each time: a container that is recreated has another one.
-        rid = (await self.feed.describe()).container_rid
-        scope = Scope(processor=self.settings.processor_name, container=rid)
-        send = None if publisher is None else resending(publisher, events=self.store)
+        container = await self.feed.describe()
+        scope = Scope(processor=self.settings.processor_name, container=container.container_rid)
+        events = CosmosStore(self.data, container.key_paths)
+        send = None if publisher is None else resending(publisher, events=events)
         return ParkedKeys(store or await self.parked_store(), send, scope=scope)
 
     @asynccontextmanager
@@ -181,7 +195,6 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             parked=database.get_container_client(parked) if parked else None,
             feed=CosmosChangeFeed(data, account_host=account_host(client)),
             leases=CosmosLeases(leases),
-            store=CosmosStore(data),
             credential=credential,
         )
 

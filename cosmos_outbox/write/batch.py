@@ -20,6 +20,7 @@ from cosmos_outbox.errors import (
     MixedPartitionKeys,
     UsageError,
 )
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
 from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.storable import size_of, storable_entity, storable_event
@@ -64,7 +65,7 @@ class PendingCommit:
     """
 
     commit_id: str
-    partition_key: str
+    partition_key: PartitionKey
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
     entities: tuple[
@@ -93,6 +94,7 @@ def assembled(
     correlation: Mapping[str, str],
     published: Mapping[str, Sequence[DomainEvent]],
     sizes: EventSizes,
+    paths: KeyPaths = ON_PARTITION_KEY,
 ) -> PendingCommit:
     """
     Return what a commit of these entities writes.
@@ -102,27 +104,31 @@ def assembled(
         correlation: what to store with every event.
         published: for the id of a domain event, the events to write in its place.
         sizes: what becomes of large events.
+        paths: where the container's documents keep their partition key.
 
     Raises:
         MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
         EventTooLarge: an event could not be parked, or its message never be sent.
         UnstorableValue: a value of an entity or event could not be read back.
-        UsageError: Cosmos DB takes no such partition key or event id, or a stored entity has no etag.
+        UsageError: the container takes no such partition key or event id, a stored entity has no etag, or its document lies
+            under another partition key.
     """
     partition_key = parts[0].entity.partition_key
-    check_partition_key(partition_key, of=f"{parts[0].entity.entity_type} {parts[0].entity.id!r}")
+    check_partition_key(partition_key, paths, of=f"{parts[0].entity.entity_type} {parts[0].entity.id!r}")
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
     payloads: list[Write] = []
     size = 0
     for part in parts:
-        if part.entity.partition_key != partition_key:
+        if identity(part.entity.partition_key) != identity(partition_key):
             raise MixedPartitionKeys(partition_key, part.entity.partition_key)
         meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
         for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
             check_id(event.id, of=f"the event {event.action}")
-            document = storable_event(event, partition_key=partition_key, meta=meta, sequence=len(events))
+            document = storable_event(
+                event, partition_key=partition_key, meta=meta, sequence=len(events), paths=paths
+            )
             write = Write(kind=WriteKind.CREATE, id=event.id, document=document)
             event_size = _size_of(write, event, partition_key)
             size += event_size
@@ -138,7 +144,7 @@ def assembled(
     if events:
         _check_correlation(correlation)
     for part in parts:
-        writes.append(write := _entity_write(part))
+        writes.append(write := _entity_write(part, paths))
         size += _size_of(write, part.entity, partition_key)
     writes.extend(payloads)
     _check_identities(writes, partition_key)
@@ -152,10 +158,10 @@ def assembled(
     )
 
 
-def _entity_write(part: PendingEntity) -> Write:
+def _entity_write(part: PendingEntity, paths: KeyPaths) -> Write:
     entity = part.entity
     if part.change is Change.CREATE:
-        document = storable_entity(entity, version=part.version)
+        document = storable_entity(entity, version=part.version, paths=paths)
         return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
     etag = etag_condition(entity)
     if etag is None:
@@ -165,13 +171,23 @@ def _entity_write(part: PendingEntity) -> Write:
             document_id=entity.id,
             partition_key=entity.partition_key,
         )
+    _check_stored_key(entity, paths)
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
-    document = storable_entity(entity, version=part.version)
+    document = storable_entity(entity, version=part.version, paths=paths)
     return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=etag)
 
 
-def _check_identities(writes: Sequence[Write], partition_key: str) -> None:
+def _check_stored_key(entity: Entity, paths: KeyPaths) -> None:
+    stored = paths.key_of(entity.stored or {})
+    if stored is not None and identity(stored) != identity(entity.partition_key):
+        raise UsageError(
+            f"{entity.entity_type} {entity.id!r} is stored under the partition key {stored!r} ({paths}), but its class makes "
+            f"{entity.partition_key!r} of it. Correct the property `partition_key` of {type(entity).__name__}."
+        )
+
+
+def _check_identities(writes: Sequence[Write], partition_key: PartitionKey) -> None:
     # A batch that names a document twice is refused by its own first half, which looks like a repeated commit.
     ids = [write.id for write in writes]
     if len(set(ids)) < len(ids):
@@ -198,12 +214,12 @@ def _check_correlation(correlation: Mapping[str, str]) -> None:
         )
 
 
-def _size_of(write: Write, owner: DomainEvent | Entity, partition_key: str) -> int:
+def _size_of(write: Write, owner: DomainEvent | Entity, partition_key: PartitionKey) -> int:
     named = len(write.id) + len(write.etag or "") + _OPERATION_OVERHEAD_BYTES
     return named + (size_of(write.document, owner, partition_key=partition_key) if write.document else 0)
 
 
-def _check_event_size(event: DomainEvent, size: int, partition_key: str) -> None:
+def _check_event_size(event: DomainEvent, size: int, partition_key: PartitionKey) -> None:
     if size > MAX_EVENT_BYTES:
         raise EventTooLarge(
             f"{event.action} {event.id!r} of partition key {partition_key!r} takes {size} bytes; an event of more than "
@@ -213,7 +229,7 @@ def _check_event_size(event: DomainEvent, size: int, partition_key: str) -> None
         )
 
 
-def _check_batch_size(operations: int, size: int, partition_key: str) -> None:
+def _check_batch_size(operations: int, size: int, partition_key: PartitionKey) -> None:
     if operations > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
         raise BatchTooLarge(
             operations=operations,

@@ -200,7 +200,6 @@ class Submission:
         """
         Return a refusal with the etag or the type that the document has now; the service does not name them.
         """
-        named = {"document_id": refusal.document_id, "partition_key": self.commit.partition_key}
         wanting = isinstance(refusal, Conflict) or (
             isinstance(refusal, PreconditionFailed) and not refusal.actual
         )
@@ -213,8 +212,17 @@ class Submission:
         except StoreError:  # deleted since, or unreadable; the refusal stands
             return refusal
         if isinstance(refusal, PreconditionFailed):
-            return PreconditionFailed(expected=refusal.expected, actual=document["_etag"], **named)
-        return Conflict(stored_type=document.get("type"), **named)
+            return PreconditionFailed(
+                expected=refusal.expected,
+                actual=document["_etag"],
+                document_id=refusal.document_id,
+                partition_key=self.commit.partition_key,
+            )
+        return Conflict(
+            stored_type=document.get("type"),
+            document_id=refusal.document_id,
+            partition_key=self.commit.partition_key,
+        )
 
     async def _pause_or_give_up(self, failure: TooManyRequests | StoreUnavailable) -> None:
         _logger.info(

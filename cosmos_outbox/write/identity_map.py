@@ -5,7 +5,7 @@ IdentityMap: the entities of one unit of work, one object per type, id and parti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -15,6 +15,7 @@ from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, StoreError, UsageError
+from cosmos_outbox.partition_key import PartitionKey, identity
 from cosmos_outbox.write.batch import Change, PendingCommit, PendingEntity
 from cosmos_outbox.write.commit import WrittenCommit
 
@@ -28,8 +29,8 @@ class Tracked:
     entity: Entity
     change: Change
     revision: int = 0  # counts the changes that were asked for
-    stored_under: str | None = None  # the partition key of the stored document; None if there is none
     state: str | None = None  # of `state_of`, as it was read or written; None if there is none
+    stored_under: PartitionKey | None = None  # the key of the stored document; None if there is none
 
     @property
     def asked_for(self) -> bool:
@@ -66,7 +67,7 @@ class Tracked:
             UsageError: the partition key differs from the one that the document is stored under.
         """
         entity = self.entity
-        if self.stored_under not in (None, entity.partition_key):
+        if self.stored_under is not None and identity(self.stored_under) != identity(entity.partition_key):
             raise UsageError(
                 f"The partition key of {entity.entity_type} {entity.id!r} was {self.stored_under!r} and is now "
                 f"{entity.partition_key!r}; a stored document cannot change it. Delete the entity and create another one.",
@@ -82,7 +83,7 @@ class Tracked:
             state=None if self.change is Change.DELETE else state_of(entity),
         )
 
-    def settle(self, part: PendingEntity, *, stored_under: str) -> None:
+    def settle(self, part: PendingEntity, *, stored_under: PartitionKey) -> None:
         """
         Note that the part of a commit was written; what was asked for or edited since stays to be done.
         """
@@ -93,7 +94,7 @@ class Tracked:
             self.change = Change.UPDATE
 
 
-Place = tuple[str, str, str]  # type, id, partition key
+Place = tuple[str, str, Hashable]  # type, id, partition key
 Snapshot = tuple[tuple[Place, Tracked, tuple[DomainEvent, ...]], ...]
 
 
@@ -148,14 +149,16 @@ class IdentityMap:
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
 
-    def find(self, types: Collection[str], entity_id: str, partition_key: str | None = None) -> Entity | None:
+    def find(
+        self, types: Collection[str], entity_id: str, partition_key: PartitionKey | None = None
+    ) -> Entity | None:
         """
         Return the tracked entity of one of the types; None if there is none. After a refused commit this begins a new attempt.
 
         Without a partition key it is the entity whose id is its partition key, else the first with this id.
         """
         self.refusal = None
-        key = entity_id if partition_key is None else partition_key
+        key = identity(entity_id if partition_key is None else partition_key)
         for entity_type in types:
             if (tracked := self._tracked.get((entity_type, entity_id, key))) is not None:
                 return tracked.entity
@@ -165,7 +168,7 @@ class IdentityMap:
                     return tracked.entity
         return None
 
-    def find_own(self, document_id: str, partition_key: str) -> OwnDocument | None:
+    def find_own(self, document_id: str, partition_key: PartitionKey) -> OwnDocument | None:
         """
         Return the tracked document of the application with this id; see `find`.
         """
@@ -173,7 +176,7 @@ class IdentityMap:
         found = (
             tracked.entity
             for (_, known_id, key), tracked in self._tracked.items()
-            if (known_id, key) == (document_id, partition_key)
+            if (known_id, key) == (document_id, identity(partition_key))
         )
         return next((entity for entity in found if isinstance(entity, OwnDocument)), None)
 
@@ -319,7 +322,7 @@ class IdentityMap:
 
 
 def _place(entity: Entity) -> Place:
-    return entity.entity_type, entity.id, entity.partition_key
+    return entity.entity_type, entity.id, identity(entity.partition_key)
 
 
 def _current_task() -> asyncio.Task[object] | None:

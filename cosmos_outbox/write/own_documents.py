@@ -13,6 +13,7 @@ from cosmos_outbox.domain.entities import CommitEvents
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, OwnDocument, stripped
 from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed, UnreadableDocument
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
@@ -40,7 +41,7 @@ class Documents(Generic[ModelT]):
         self._store, self._entities, self._options = store, entities, options
 
     async def read(
-        self, document_id: str, *, partition_key: str | None = None, if_none_match: str | None = None
+        self, document_id: str, *, partition_key: PartitionKey | None = None, if_none_match: str | None = None
     ) -> ModelT:
         """
         Return the model of a document and track it.
@@ -55,9 +56,9 @@ class Documents(Generic[ModelT]):
             NotModified: see `if_none_match`.
             UnreadableDocument: the mapper makes no model of it.
         """
-        key = document_id if partition_key is None else partition_key
+        key: PartitionKey = document_id if partition_key is None else partition_key
         check_id(document_id)
-        check_partition_key(key)
+        check_partition_key(key, self._store.key_paths)
         with self._entities.guard:
             own = self._entities.find_own(document_id, key)
             if own is None:
@@ -107,7 +108,7 @@ class Documents(Generic[ModelT]):
         """
         self._entities.track(self._entities.required(model), Change.DELETE)
 
-    def _restored(self, document: Document, partition_key: str) -> OwnDocument:
+    def _restored(self, document: Document, partition_key: PartitionKey) -> OwnDocument:
         content = stripped(document)
         try:
             own = OwnDocument(self._mapper.from_document(dict(content)), self._mapper, self._key_of)

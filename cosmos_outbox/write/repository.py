@@ -23,6 +23,7 @@ from cosmos_outbox.errors import (
     UnreadableDocument,
     UsageError,
 )
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Page, Query, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
@@ -67,7 +68,7 @@ class Repository(Generic[EntityT]):
         self,
         entity_id: str,
         *,
-        partition_key: str | None = None,
+        partition_key: PartitionKey | None = None,
         if_none_match: str | None = None,
         include_deleted: bool = False,
         readonly: bool = False,
@@ -85,7 +86,7 @@ class Repository(Generic[EntityT]):
             readonly: do not track it, so no commit writes it.
 
         Raises:
-            UsageError: Cosmos DB takes no such id or partition key.
+            UsageError: the container takes no such id or partition key.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
@@ -93,9 +94,9 @@ class Repository(Generic[EntityT]):
         with self._entities.guard:
             entity = self._entities.find(self._types(), entity_id, partition_key)
             if entity is None:
-                key = entity_id if partition_key is None else partition_key
+                key: PartitionKey = entity_id if partition_key is None else partition_key
                 check_id(entity_id, of=f"a {self._type.entity_type}")
-                check_partition_key(key, of=f"{self._type.entity_type} {entity_id!r}")
+                check_partition_key(key, self._store.key_paths, of=f"{self._type.entity_type} {entity_id!r}")
                 try:
                     document = await retry_reads(
                         lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
@@ -126,7 +127,12 @@ class Repository(Generic[EntityT]):
         return entity
 
     async def delete(
-        self, entity_id: str, etag: str | None = None, *, partition_key: str | None = None, hard: bool = False
+        self,
+        entity_id: str,
+        etag: str | None = None,
+        *,
+        partition_key: PartitionKey | None = None,
+        hard: bool = False,
     ) -> EntityT:
         """
         Delete an entity with the next commit: softly if it is SoftDeletable, else (or with `hard`) for good.
@@ -146,7 +152,7 @@ class Repository(Generic[EntityT]):
 
     async def list(
         self,
-        partition_key: str,
+        partition_key: PartitionKey,
         *,
         where: Mapping[str, Any] | None = None,
         order_by: str = "id",
@@ -192,7 +198,7 @@ class Repository(Generic[EntityT]):
         condition: str,
         parameters: Mapping[str, Any] | None = None,
         *,
-        partition_key: str,
+        partition_key: PartitionKey,
         order_by: str = "id",
         page_size: int = DEFAULT_PAGE_SIZE,
         continuation: str | None = None,
@@ -263,7 +269,7 @@ class Repository(Generic[EntityT]):
         self, query: Query, *, page_size: int, continuation: str | None, include_deleted: bool, readonly: bool
     ) -> EntityPage[EntityT]:
         _check_page_size(page_size)
-        check_partition_key(query.partition_key)
+        check_partition_key(query.partition_key, self._store.key_paths)
         with self._entities.guard:
             page = await retry_reads(
                 lambda: self._store.query(query, page_size=page_size, continuation=continuation),
@@ -328,7 +334,7 @@ class Repository(Generic[EntityT]):
     def _not_found(
         self,
         entity_id: str,
-        partition_key: str,
+        partition_key: PartitionKey,
         *,
         by_default: bool = False,
         deleted: bool = False,
@@ -351,7 +357,7 @@ class Repository(Generic[EntityT]):
         return UnreadableDocument(
             entity_type=self._type.entity_type,
             document_id=document["id"],
-            partition_key=str(document.get("partitionKey")),
+            partition_key=self._store.key_paths.key_of(document),
             field=field,
             reason=reason,
         )

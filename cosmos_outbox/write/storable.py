@@ -17,19 +17,22 @@ from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.own_documents import OwnDocument, stripped
 from cosmos_outbox.errors import UnstorableValue
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 DocumentT = TypeVar("DocumentT")
 _DIFFERS = "what is stored of it makes another value"
 
 
-def storable_entity(entity: Entity, *, version: int) -> Document:
+def storable_entity(entity: Entity, *, version: int, paths: KeyPaths) -> Document:
     """
     Return the document of an entity, of which a read makes an equal entity.
 
     Raises:
         UnstorableValue: a field is not valid, or has a value that its JSON does not hold.
     """
-    document = _written(entity, entity.partition_key, lambda: entity_document(entity, version=version))
+    document = _written(
+        entity, entity.partition_key, lambda: entity_document(entity, version=version, paths=paths)
+    )
     try:
         if isinstance(entity, OwnDocument):
             _check_same(entity, document, entity.read_back(document))
@@ -50,7 +53,9 @@ def _check_same(entity: OwnDocument, document: Document, read: Mapping[str, Any]
             raise _refusal(entity, entity.partition_key, field=name, reason=_DIFFERS)
 
 
-def storable_event(event: DomainEvent, *, partition_key: str, meta: Document, sequence: int) -> Document:
+def storable_event(
+    event: DomainEvent, *, partition_key: PartitionKey, meta: Document, sequence: int, paths: KeyPaths
+) -> Document:
     """
     Return the document of an event.
 
@@ -60,11 +65,11 @@ def storable_event(event: DomainEvent, *, partition_key: str, meta: Document, se
     return _written(
         event,
         partition_key,
-        lambda: event_document(event, partition_key=partition_key, meta=meta, sequence=sequence),
+        lambda: event_document(event, partition_key=partition_key, meta=meta, sequence=sequence, paths=paths),
     )
 
 
-def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partition_key: str) -> int:
+def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partition_key: PartitionKey) -> int:
     """
     Return how many bytes the SDK sends for a document.
 
@@ -78,7 +83,9 @@ def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partiti
         raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
 
 
-def _written(owner: Entity | DomainEvent, partition_key: str, write: Callable[[], DocumentT]) -> DocumentT:
+def _written(
+    owner: Entity | DomainEvent, partition_key: PartitionKey, write: Callable[[], DocumentT]
+) -> DocumentT:
     try:
         return write()
     except (PydanticSerializationError, UnicodeDecodeError) as error:
@@ -113,7 +120,9 @@ def _not_finite(value: object, path: tuple[str, ...]) -> Iterator[str]:
         yield from _not_finite(part, (*path, str(name)))
 
 
-def _refusal(owner: Entity | DomainEvent, partition_key: str, *, field: str, reason: str) -> UnstorableValue:
+def _refusal(
+    owner: Entity | DomainEvent, partition_key: PartitionKey, *, field: str, reason: str
+) -> UnstorableValue:
     kind = type(owner.model if isinstance(owner, OwnDocument) else owner)
     return UnstorableValue(
         kind.__name__, document_id=owner.id, partition_key=partition_key, field=field, reason=reason

@@ -147,7 +147,7 @@ class UnitOfWork:
             store=self._store,
             entities=self._entities,
             options=self._options,
-            key_of=lambda document: document.get("partitionKey"),
+            key_of=self._store.key_paths.key_of,
         )
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
@@ -298,7 +298,11 @@ class UnitOfWork:
         parts = [tracked.part() for tracked in changed]
         published = self._handlers.published(event for part in parts for event in part.taken.events)
         return assembled(
-            parts, correlation=current_correlation(traced=traced), published=published, sizes=self._sizes
+            parts,
+            correlation=current_correlation(traced=traced),
+            published=published,
+            sizes=self._sizes,
+            paths=self._store.key_paths,
         )
 
     async def _submit(self, submission: Submission) -> Commit:

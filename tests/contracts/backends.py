@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store
@@ -41,9 +41,11 @@ class Container:
 
 
 @asynccontextmanager
-async def opened(backend: str, *, ranges: int = 1) -> AsyncIterator[Container]:
+async def opened(
+    backend: str, *, ranges: int = 1, key_paths: Sequence[str] = ("/partitionKey",)
+) -> AsyncIterator[Container]:
     if backend == "memory":
-        memory = MemoryContainer(ranges=ranges)
+        memory = MemoryContainer(ranges=ranges, key_paths=key_paths)
 
         async def recreate() -> None:
             memory.recreate(ranges=ranges)
@@ -54,7 +56,7 @@ async def opened(backend: str, *, ranges: int = 1) -> AsyncIterator[Container]:
     elif backend == "emulator":
         async with (
             CosmosServer() as server,
-            _on_account(server.connection_string, ranges) as (container, name),
+            _on_account(server.connection_string, ranges, key_paths) as (container, name),
         ):
 
             def split(range_id: str) -> object:
@@ -68,24 +70,26 @@ async def opened(backend: str, *, ranges: int = 1) -> AsyncIterator[Container]:
 
             yield replace(container, split=split, recreate=recreate)
     else:
-        async with _on_account(os.environ[AZURE_VARIABLE], ranges) as (container, _):
+        async with _on_account(os.environ[AZURE_VARIABLE], ranges, key_paths) as (container, _):
             yield container
 
 
 @asynccontextmanager
-async def _on_account(connection_string: str, ranges: int) -> AsyncIterator[tuple[Container, str]]:
+async def _on_account(
+    connection_string: str, ranges: int, key_paths: Sequence[str]
+) -> AsyncIterator[tuple[Container, str]]:
     name = f"contract-{uuid.uuid4().hex[:8]}"
     async with open_cosmos_client(connection_string=connection_string) as client:
         database = await client.create_database(name)
         try:
             throughput = 10_000 * ranges if ranges > 1 else None
-            data = await database.create_container(
-                "data", PartitionKey("/partitionKey"), default_ttl=-1, offer_throughput=throughput
-            )
+            key = PartitionKey([*key_paths]) if len(key_paths) > 1 else PartitionKey(key_paths[0])
+            data = await database.create_container("data", key, default_ttl=-1, offer_throughput=throughput)
+            store = await open_store(client, name, "data")
             leases = await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
             feed = CosmosChangeFeed(data, account_host=account_host(client))
             yield (
-                Container(store=CosmosStore(data), feed=feed, leases=CosmosLeases(leases), split=None),
+                Container(store=store, feed=feed, leases=CosmosLeases(leases), split=None),
                 name,
             )
         finally:

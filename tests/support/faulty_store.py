@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from cosmos_outbox import NotFound, Store, StoreError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write
 
 
@@ -46,6 +47,10 @@ class FaultyStore:
         self.commit_faults, self.read_faults = list(commits), list(reads)
         self.commits = self.reads = 0
         self._on_their_way: set[asyncio.Task[None]] = set()
+
+    @property
+    def key_paths(self) -> KeyPaths:
+        return self._store.key_paths
 
     async def arrived(self) -> None:
         """

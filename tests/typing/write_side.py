@@ -33,6 +33,19 @@ class Invoice(Entity):
         self.record(Paid(amount=amount))
 
 
+class Meter(Entity):
+    @property
+    def partition_key(self) -> tuple[str, int]:
+        return self.id, 5
+
+
+async def read_under_a_hierarchical_key(uow: UnitOfWork, meter: Meter) -> None:
+    assert_type(meter.partition_key, tuple[str, int])
+    await uow.repository(Meter).read("id", partition_key=meter.partition_key)
+    await uow.repository(Meter).read("id", partition_key=["a", 5])  # type: ignore[arg-type]
+    MemoryContainer(key_paths=["/tenantId", "/number"])
+
+
 class Invoices(UnitOfWork):
     @property
     def invoices(self) -> Repository[Invoice]:

@@ -68,6 +68,11 @@ def test_a_string_is_its_own_text_and_any_other_key_a_compact_list(key: Partitio
     assert text == key_text(key)
 
 
+@pytest.mark.parametrize("no_key", [None, {}, float("nan"), 10**400, object(), ("a", None), ["a"]])
+def test_what_is_no_key_has_a_text_all_the_same_for_errors_to_compare(no_key: Any):
+    assert identity(no_key) not in (identity("a"), identity(5), identity(("a", "b")))
+
+
 @given(strings)
 def test_the_session_of_a_string_is_what_it_always_was(key: str):
     assert (key, broker_id(key)) == (key_text(key), broker_id(key_text(key)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ async def _() -> None:
     await committed(Order(tenant="a"), Order(tenant="b"))
 
 
-def _wrong_key(key: Any) -> None:
+def _wrong_key(key: Any, why: str) -> None:
     shown = repr(key[:100] if isinstance(key, str) else key)
 
     @wrong(
@@ -166,19 +167,21 @@ def _wrong_key(key: Any) -> None:
         UsageError,
         shown,
         "partition key of order 'o1'",
-        "1 to 2048 bytes",
+        why,
     )
     async def written() -> None:
         await committed(Order.model_construct(id="o1", tenant=key))
 
-    @wrong(2, f"read by {shown:.10}", UsageError, shown, "partition key of order 'o1'", "1 to 2048 bytes")
+    @wrong(2, f"read by {shown:.10}", UsageError, shown, "partition key of order 'o1'", why)
     async def read() -> None:
-        # None is the default: the id.
-        await an_outbox().unit_of_work().repository(Order).read("o1", partition_key=key or "")
+        await an_outbox().unit_of_work().repository(Order).read("o1", partition_key=key)
 
 
-for _key in ("", 5, "x" * 3000):
-    _wrong_key(_key)
+for _key in ("", "x" * 3000):
+    _wrong_key(_key, "1 to 2048 bytes")
+_wrong_key(math.nan, "a 64-bit float holds")
+_wrong_key(("t", "u"), "partitioned on /partitionKey, so its keys are a single value")
+_wrong_key(["t"], "a string, a number or a boolean")
 
 
 @wrong(
@@ -186,7 +189,7 @@ for _key in ("", 5, "x" * 3000):
     "the partition key None",
     UsageError,
     "None cannot be the partition key of order 'o1'",
-    "1 to 2048 bytes",
+    "null is no key",
 )
 async def _() -> None:
     await committed(Order.model_construct(id="o1", tenant=None))
@@ -633,8 +636,8 @@ async def _() -> None:
     27,
     "another partition key path",
     ConfigurationError,
-    "'ids' of database 'd' is partitioned on /id",
-    "has to be on /partitionKey",
+    "container 'ids' cannot hold an outbox, for /id is no property that an entity and its events share",
+    "Create another one",
 )
 async def _() -> None:
     async with an_account() as (_, client):

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from typing import Any
 
 from azure import cosmos as blocking
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 
 
 def shared_containers(names: Mapping[str, str | None]) -> list[str]:
@@ -46,11 +48,27 @@ def refuse_blocking(sdk: object) -> None:
         )
 
 
+def usable_key_paths(properties: Mapping[str, Any]) -> KeyPaths:
+    """
+    Return the partition key paths of a container for entities and events.
+
+    Raises:
+        ConfigurationError: it is partitioned so that no outbox can be in it.
+    """
+    try:
+        return key_paths_of((properties.get("partitionKey") or {}).get("paths") or ())
+    except ValueError as error:
+        raise ConfigurationError(
+            f"The container {properties['id']!r} cannot hold an outbox, for {error}. Create another one; the paths cannot be "
+            "changed later."
+        ) from None
+
+
 async def open_container(
     client: CosmosClient, database: str, container: str, *, needed_ttl: str
-) -> tuple[ContainerProxy, int | None]:
+) -> tuple[ContainerProxy, Mapping[str, Any]]:
     """
-    Return an existing container partitioned on `/partitionKey`, and its default time to live: None is off, -1 is on.
+    Return an existing container and its properties.
 
     Args:
         client: of the account.
@@ -59,7 +77,7 @@ async def open_container(
         needed_ttl: the time to live that it needs, for the message if it is missing.
 
     Raises:
-        ConfigurationError: it is missing, or partitioned on something else.
+        ConfigurationError: it is missing.
         TypeError: the client is the blocking one.
     """
     refuse_blocking(client)
@@ -72,10 +90,4 @@ async def open_container(
             f"The container {container!r} of database {database!r} does not exist; create it with partition key "
             f"/partitionKey and {needed_ttl}."
         ) from None
-    paths = properties["partitionKey"]["paths"]
-    if paths != ["/partitionKey"]:
-        raise ConfigurationError(
-            f"The container {container!r} of database {database!r} is partitioned on {', '.join(paths)}; it has to be on "
-            "/partitionKey, and that cannot be changed: create another container."
-        )
-    return proxy, properties.get("defaultTtl")
+    return proxy, properties

@@ -32,6 +32,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
+from cosmos_outbox.partition_key import PartitionKey
 
 _LONGEST_REASON = 300  # characters; what follows is about the SDK and the machines of the service
 _IN_ERRORS = re.compile(r'Message: \{"Errors":\["(.*?)"\]\}')
@@ -78,7 +79,11 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
     __slots__ = ("_document_ids", "_of_feed", "_partition_key")
 
     def __init__(
-        self, *, document_ids: Sequence[str] = (), partition_key: str | None = None, of_feed: bool = False
+        self,
+        *,
+        document_ids: Sequence[str] = (),
+        partition_key: PartitionKey | None = None,
+        of_feed: bool = False,
     ) -> None:
         self._document_ids, self._partition_key, self._of_feed = document_ids, partition_key, of_feed
 
@@ -99,7 +104,7 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
 
 
 def translate(
-    error: BaseException, *, document_ids: Sequence[str] = (), partition_key: str | None = None
+    error: BaseException, *, document_ids: Sequence[str] = (), partition_key: PartitionKey | None = None
 ) -> OutboxError:
     """
     Return this library's error for one of the SDK.
@@ -131,7 +136,7 @@ def translate(
 
 
 def _translate_batch(
-    error: CosmosBatchOperationError, document_ids: Sequence[str], partition_key: str | None
+    error: CosmosBatchOperationError, document_ids: Sequence[str], partition_key: PartitionKey | None
 ) -> OutboxError:
     responses: Sequence[Mapping[str, Any]] = error.operation_responses or ()
     for position, response in enumerate(responses):
@@ -161,7 +166,7 @@ class _Answer:
     text: str
     headers: Mapping[str, Any]
     document_id: str | None
-    partition_key: str | None
+    partition_key: PartitionKey | None
     rolled_back: bool
     path: tuple[str, ...] = ()  # dbs, NAME, colls, NAME, docs, NAME
 
@@ -170,7 +175,7 @@ class _Answer:
         return _retry_after(self.headers)
 
     @property
-    def of(self) -> dict[str, str | None]:
+    def of(self) -> dict[str, Any]:
         return {"document_id": self.document_id, "partition_key": self.partition_key}
 
     def meaning(self) -> OutboxError:

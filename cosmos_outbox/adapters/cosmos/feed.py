@@ -18,6 +18,7 @@ from azure.core.pipeline import PipelineResponse
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
+from cosmos_outbox.adapters.cosmos.containers import usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
@@ -51,12 +52,16 @@ class CosmosChangeFeed:
         self._open: dict[tuple[str, FeedRange], _Read] = {}
 
     async def describe(self) -> MonitoredContainer:
-        rid = await self._current_rid()
+        properties = await self._properties()
+        rid = str(properties["_rid"])
         # The database's resource id is the first four bytes of the container's.
         raw = base64.b64decode(rid.replace("-", "/"))
         database_rid = base64.b64encode(raw[:4]).decode().replace("/", "-")
         return MonitoredContainer(
-            account_host=self._account_host, database_rid=database_rid, container_rid=rid
+            account_host=self._account_host,
+            database_rid=database_rid,
+            container_rid=rid,
+            key_paths=usable_key_paths(properties),
         )
 
     async def physical_ranges(self) -> tuple[FeedRange, ...]:
@@ -109,7 +114,9 @@ class CosmosChangeFeed:
                 if "collection rid" in str(error):
                     raise ContainerRecreated from error
                 raise
-        if response.container_rid not in (None, container_rid) and await self._current_rid() != container_rid:
+        if response.container_rid not in (None, container_rid) and (
+            (await self._properties())["_rid"] != container_rid
+        ):
             # The SDK refreshed its cache and asked the new container with the old one's position: not our page.
             raise ContainerRecreated
         if response.sub_ranges() != 1:
@@ -141,16 +148,15 @@ class CosmosChangeFeed:
             raw_response_hook=response.note_status,
         ).by_page()
 
-    async def _current_rid(self) -> str:
+    async def _properties(self) -> Mapping[str, Any]:
         try:
             async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-                properties = await self._container.read()
+                return await self._container.read()
         except ConfigurationError as error:
             raise ConfigurationError(
                 f"The container {self._container.id!r} of the events, or its database, does not exist; create it with partition key "
                 "/partitionKey and a default time to live of -1 (workers never create containers)."
             ) from error
-        return str(properties["_rid"])
 
 
 class _Read:

@@ -103,7 +103,12 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
     Raises:
         ConfigurationError: the container is missing, or held events could not be found or would expire in it.
     """
-    proxy, seconds = await open_container(client, database, container, needed_ttl="no time to live")
+    proxy, properties = await open_container(client, database, container, needed_ttl="no time to live")
+    paths, seconds = properties["partitionKey"]["paths"], properties.get("defaultTtl")
+    if paths != ["/partitionKey"]:
+        raise ConfigurationError(
+            f"The container {container!r} is partitioned on {', '.join(paths)}; it has to be on /partitionKey."
+        )
     if seconds is not None and seconds != -1:
         raise ConfigurationError(
             f"The container {container!r} deletes its documents after {seconds} s, and with them held events; "

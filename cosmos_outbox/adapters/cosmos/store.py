@@ -8,14 +8,15 @@ import base64
 import json
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import lsn_in
-from cosmos_outbox.adapters.cosmos.containers import open_container, refuse_blocking
+from cosmos_outbox.adapters.cosmos.containers import open_container, refuse_blocking, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.sql import condition_of, sql_of
 from cosmos_outbox.errors import (
@@ -26,6 +27,7 @@ from cosmos_outbox.errors import (
     StoreError,
     StoreUnavailable,
 )
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPart, KeyPaths, PartitionKey, identity, rank
 from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write, WriteKind
 
 _SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
@@ -35,39 +37,66 @@ _ETAG = re.compile(r'"[!#-~]*"')
 _MATCHES_NOTHING = '"-"'
 
 
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """
+    A condition on documents, and the values of its parameters.
+    """
+
+    condition: str
+    values: Mapping[str, KeyPart]
+
+    def where(self, column: Sequence[str], value: KeyPart) -> _Query:
+        return self._and(f"{_expression(column)} = ", value, "")
+
+    def after(self, column: Sequence[str], value: KeyPart) -> _Query:
+        name = _expression(column)
+        # A comparison of values of two types is never true, while the order has booleans, numbers and strings.
+        later = "" if isinstance(value, str) else f" OR IS_STRING({name})"
+        later += f" OR IS_NUMBER({name})" if isinstance(value, bool) else ""
+        return self._and(f"({name} > ", value, f"{later})")
+
+    def _and(self, begin: str, value: KeyPart, end: str) -> _Query:
+        parameter = f"@p{len(self.values)}"
+        return _Query(f"{self.condition} AND {begin}{parameter}{end}", {**self.values, parameter: value})
+
+
 class CosmosStore:
     """
-    A container partitioned on `/partitionKey` with time to live switched on; `open_store` checks both.
+    A container with time to live switched on; `open_store` checks that, and reads its partition key paths.
     """
 
-    def __init__(self, container: ContainerProxy) -> None:
+    def __init__(self, container: ContainerProxy, key_paths: KeyPaths = ON_PARTITION_KEY) -> None:
         refuse_blocking(container)
         self._container = container
+        self.key_paths = key_paths
         # By partition key: how new the session is, and its token. The SDK drops the token of a batch, so a later read might not
         # see what the batch wrote.
-        self._sessions: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        self._sessions: OrderedDict[Hashable, tuple[int, str]] = OrderedDict()
 
     async def read(
-        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
     ) -> Document:
         options: dict[str, Any] = {}
         if if_none_match is not None:
             options = {"etag": _condition(if_none_match), "match_condition": MatchConditions.IfModified}
-        if (session := self._sessions.get(partition_key)) is not None:
+        if (session := self._sessions.get(identity(partition_key))) is not None:
             options["session_token"] = session[1]
         try:
             async with translated(document_ids=[document_id], partition_key=partition_key):
-                document = dict(await self._container.read_item(document_id, partition_key, **options))
+                document = dict(
+                    await self._container.read_item(document_id, _sdk_key(partition_key), **options)
+                )
         except StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
                 # No replica catches up with the token of a range that was split since.
-                self._sessions.pop(partition_key, None)
+                self._sessions.pop(identity(partition_key), None)
             raise
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
             raise NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return document
 
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         try:
             async with translated(document_ids=[write.id for write in writes], partition_key=partition_key):
                 return await self._write(partition_key, writes)
@@ -84,7 +113,7 @@ class CosmosStore:
     async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
         text, values = sql_of(query)
         items = self._container.query_items(
-            text, parameters=values, partition_key=query.partition_key, max_item_count=page_size
+            text, parameters=values, partition_key=_sdk_key(query.partition_key), max_item_count=page_size
         )
         pages: Any = items.by_page(continuation)
         async with translated():
@@ -97,42 +126,55 @@ class CosmosStore:
     async def query_types(
         self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
-        # The SDK has no token for a sorted query over several partitions, so a page begins after the last id and, if the previous
-        # one ended among documents of one id, after the last partition key. Sorting by both would need a composite index.
-        after_id, after_key = _after(continuation)
         condition, values = condition_of(types, include_deleted=include_deleted)
-        known = values | {"@id": after_id}
-        of_one_id = f"{condition} AND c.id = @id"
+        columns = [("id",), *self.key_paths.levels]
+        after = _after(continuation, len(columns))
         wanted = page_size + 1  # to know whether more follow
-        found: list[Document] = []
-        if after_key is not None:
-            rest = f"{of_one_id} AND c.partitionKey > @key ORDER BY c.partitionKey"
-            found = await self._query(rest, known | {"@key": after_key}, wanted)
-        if len(found) < wanted:
-            others = f"{condition} AND c.id > @id ORDER BY c.id"
-            found += await self._query(others, known, wanted - len(found))
-            if len(found) == wanted and found[-2]["id"] == (cut := found[-1]["id"]):
-                # The page ends among documents of one id, which the service returns in any order.
-                found = [document for document in found if document["id"] != cut]
-                in_order = f"{of_one_id} ORDER BY c.partitionKey"
-                found += await self._query(in_order, known | {"@id": cut}, wanted - len(found))
+        found = await self._sorted(_Query(condition, values), columns, after, wanted)
         page = tuple(found[:page_size])
         return Page(
-            documents=page, continuation=_continuation(page[-1], found[-1]) if found[page_size:] else None
+            documents=page,
+            continuation=_continuation(columns, page[-1], found[-1]) if found[page_size:] else None,
         )
 
-    async def _query(self, condition: str, values: Mapping[str, str], limit: int) -> list[Document]:
+    async def _sorted(
+        self, query: _Query, columns: Sequence[Sequence[str]], after: Sequence[KeyPart], limit: int
+    ) -> list[Document]:
+        """
+        Return the first documents behind a place, in the order of all columns.
+
+        The SDK has no token for a sorted query over several partitions, and sorting by several columns would need a composite
+        index. So each query sorts by one column, and those with one value in it are sorted by the next.
+
+        Args:
+            query: which documents.
+            columns: paths that together tell the documents apart.
+            after: values of the first columns. Documents with these values come before the place.
+            limit: of documents.
+        """
+        (column, *others), found = columns, list[Document]()
+        if after[1:]:
+            found = await self._sorted(query.where(column, after[0]), others, after[1:], limit)
+        if len(found) < limit:
+            more = query.after(column, after[0]) if after else query
+            found += await self._query(more, column, limit - len(found))
+            if others and len(found) == limit > 1 and _place(found[-2], column) == _place(found[-1], column):
+                # The page ends among documents of one value, which the service returns in any order.
+                place, cut = _place(found[-1], column)
+                found = [document for document in found if _place(document, column) != (place, cut)]
+                found += await self._sorted(query.where(column, cut), others, (), limit - len(found))
+        return found
+
+    async def _query(self, query: _Query, order_by: Sequence[str], limit: int) -> list[Document]:
         items = self._container.query_items(
-            f"SELECT * FROM c WHERE {condition}",  # noqa: S608 - made of constants, the values are parameters
-            parameters=[
-                {"name": name, "value": value} for name, value in values.items() if name in condition
-            ],
+            f"SELECT * FROM c WHERE {query.condition} ORDER BY {_expression(order_by)}",  # noqa: S608 - values are parameters
+            parameters=[{"name": name, "value": value} for name, value in query.values.items()],
             max_item_count=limit,
         )
         async with translated():
             return await _first(items, limit)
 
-    async def _write(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def _write(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         headers: dict[str, Any] = {}
 
         def note(received: Mapping[str, Any], _: object) -> None:
@@ -140,7 +182,7 @@ class CosmosStore:
 
         if len(writes) > 1:
             answer = await self._container.execute_item_batch(
-                [_batch_operation(write) for write in writes], partition_key, response_hook=note
+                [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
             )
             etags = tuple(operation.get("eTag") for operation in answer)
         else:
@@ -148,13 +190,13 @@ class CosmosStore:
         self._remember(partition_key, headers.get(_SESSION_TOKEN))
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
 
-    async def _write_one(self, partition_key: str, write: Write, **options: Any) -> str | None:
+    async def _write_one(self, partition_key: PartitionKey, write: Write, **options: Any) -> str | None:
         if write.etag is not None:
             options |= {"etag": _condition(write.etag), "match_condition": MatchConditions.IfNotModified}
         body = dict(write.document or {})
         match write.kind:
             case WriteKind.DELETE:
-                await self._container.delete_item(write.id, partition_key, **options)
+                await self._container.delete_item(write.id, _sdk_key(partition_key), **options)
                 return None
             case WriteKind.CREATE:
                 stored = await self._container.create_item(body, **options)
@@ -162,13 +204,14 @@ class CosmosStore:
                 stored = await self._container.replace_item(write.id, body, **options)
         return stored.get("_etag")
 
-    def _remember(self, partition_key: str, session: str | None) -> None:
+    def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
         if not session:
             return
-        known, progress = self._sessions.get(partition_key), lsn_in(session) or 0
+        key = identity(partition_key)
+        known, progress = self._sessions.get(key), lsn_in(session) or 0
         if known is None or progress >= known[0]:  # answers may overtake each other
-            self._sessions[partition_key] = progress, session
-        self._sessions.move_to_end(partition_key)
+            self._sessions[key] = progress, session
+        self._sessions.move_to_end(key)
         if len(self._sessions) > _REMEMBERED_SESSIONS:
             self._sessions.popitem(last=False)
 
@@ -180,15 +223,16 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     Raises:
         ConfigurationError: the container is missing, or is set up so that the outbox could not work.
     """
-    proxy, seconds = await open_container(
+    proxy, properties = await open_container(
         client, database, container, needed_ttl="a default time to live of -1"
     )
-    if seconds is None:
+    key_paths = usable_key_paths(properties)
+    if properties.get("defaultTtl") is None:
         raise ConfigurationError(
             f"Time to live is off on the container {container!r}, so events would never be deleted; "
             "set its default time to live to -1."
         )
-    return CosmosStore(proxy)
+    return CosmosStore(proxy, key_paths)
 
 
 async def _first(items: AsyncIterable[Document], limit: int) -> list[Document]:
@@ -218,21 +262,42 @@ def _condition(etag: str) -> str:
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
 
-def _continuation(last: Document, following: Document) -> str:
-    place = [last["id"], last["partitionKey"]] if following["id"] == last["id"] else [last["id"]]
+def _sdk_key(key: PartitionKey) -> Any:
+    return list(key) if isinstance(key, tuple) else key
+
+
+def _expression(path: Sequence[str]) -> str:
+    return "c" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in path)
+
+
+def _place(document: Document, path: Sequence[str]) -> tuple[int, KeyPart]:
+    value: Any = document
+    for name in path:
+        value = value[name]
+    return rank(value)
+
+
+def _continuation(columns: Sequence[Sequence[str]], last: Document, following: Document) -> str:
+    # Up to the first column in which the two differ: what is left of the last one's value there is on this page.
+    place = []
+    for column in columns:
+        before, behind = _place(last, column), _place(following, column)
+        place.append(before[1])
+        if before != behind:
+            break
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
-def _after(continuation: str | None) -> tuple[str, str | None]:
+def _after(continuation: str | None, most: int) -> Sequence[KeyPart]:
     if continuation is None:
-        return "", None
+        return ()
     try:
-        place = json.loads(base64.b64decode(continuation.encode(), altchars=b"-_", validate=True))
+        place: Any = json.loads(base64.b64decode(continuation.encode(), altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
         place = None
     match place:
-        case [str(last_id)]:
-            return last_id, None
-        case [str(last_id), str(last_key)]:
-            return last_id, last_key
+        case [str(last_id), *parts] if len(parts) < most and all(
+            isinstance(one, str | int | float) for one in parts
+        ):
+            return last_id, *parts
     raise InvalidRequest("The continuation token is not one that this library gave out.")

@@ -15,7 +15,7 @@ import json
 import marshal
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,16 @@ from cosmos_outbox.errors import (
     RequestTooLarge,
 )
 from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import (
+    ON_PARTITION_KEY,
+    KeyPart,
+    PartitionKey,
+    identity,
+    key_paths_of,
+    key_text,
+    parts_of,
+    rank,
+)
 from cosmos_outbox.ports import (
     MAX_BATCH_BYTES,
     MAX_BATCH_OPERATIONS,
@@ -50,25 +60,36 @@ _AFTER = "after:"
 _KEY_SPACE = 1 << 126  # effective partition keys lie in 00…3F, as Cosmos DB's hash keys do
 
 
+_Place = tuple[Hashable, str]  # the identity of the partition key, and the id
+
+
 @dataclass(slots=True)
 class _Partition:
     id: str
     range: FeedRange
     lsn: int = 0
-    documents: dict[tuple[str, str], Document] = field(default_factory=dict)
-    log: list[tuple[int, tuple[str, str]]] = field(default_factory=list)
+    documents: dict[_Place, Document] = field(default_factory=dict)
+    log: list[tuple[int, _Place]] = field(default_factory=list)
 
 
 class MemoryContainer:
     """
-    A container whose documents have `id`, `partitionKey` and an optional `ttl` in seconds.
+    A container whose documents have `id`, a partition key and an optional `ttl` in seconds.
 
     Args:
         ranges: number of physical partitions.
+        key_paths: the partition key path, or up to three of a hierarchical key. Defaults to `/partitionKey`.
         now: seconds since 1970; decides `_ts` and expiry. Defaults to the system clock.
     """
 
-    def __init__(self, *, ranges: int = 1, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        ranges: int = 1,
+        key_paths: str | Sequence[str] = str(ON_PARTITION_KEY),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.key_paths = key_paths_of([key_paths] if isinstance(key_paths, str) else key_paths)
         self._rids = map(_container_rid, itertools.count())
         self._etags = itertools.count(1)
         self._now = now
@@ -77,9 +98,10 @@ class MemoryContainer:
     # Store
 
     async def read(
-        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
     ) -> Document:
         await asyncio.sleep(0)
+        self._require_full(partition_key)
         document = self._find(partition_key, document_id)
         if document is None:
             raise NotFound(document_id=document_id, partition_key=partition_key)
@@ -87,18 +109,19 @@ class MemoryContainer:
             raise NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return copied(document)
 
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         await asyncio.sleep(0)
+        self._require_full(partition_key)
         if not 1 <= len(writes) <= MAX_BATCH_OPERATIONS:
             raise InvalidRequest(f"A batch holds 1 to {MAX_BATCH_OPERATIONS} operations, not {len(writes)}.")
         bodies = [_written(write.document) for write in writes]
         if sum(map(len, bodies)) > MAX_BATCH_BYTES:
             raise RequestTooLarge
         partition = self._partition_of(partition_key)
-        staged: dict[tuple[str, str], Document | None] = {}
+        staged: dict[_Place, Document | None] = {}
         etags: list[str | None] = []
         for write, body in zip(writes, bodies, strict=True):
-            key = (partition_key, write.id)
+            key = (identity(partition_key), write.id)
             current = staged[key] if key in staged else self._find(partition_key, write.id)
             staged[key] = self._applied(write, body, current, partition_key)
             stored = staged[key]
@@ -114,8 +137,13 @@ class MemoryContainer:
 
     async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
         await asyncio.sleep(0)
-        documents = self._visible(self._partition_of(query.partition_key))
-        of_key = (document for document in documents if document["partitionKey"] == query.partition_key)
+        self._require_full(query.partition_key)
+        partition, key = self._partition_of(query.partition_key), identity(query.partition_key)
+        of_key = (
+            document
+            for (own_key, _), document in partition.documents.items()
+            if own_key == key and self._alive(document)
+        )
         page = page_of(of_key, query, page_size=page_size, continuation=continuation)
         return replace(page, documents=tuple(map(copied, page.documents)))
 
@@ -123,25 +151,30 @@ class MemoryContainer:
         self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
         await asyncio.sleep(0)
-        after = _after(continuation)
+        after = _after(continuation, len(self.key_paths.levels))
         found = sorted(
             (
                 document
                 for partition in self._partitions
                 for document in self._visible(partition)
                 if is_listed(document, types, include_deleted=include_deleted)
-                and (after is None or _place(document) > after)
+                and (after is None or self._order(document) > after)
             ),
-            key=_place,
+            key=self._order,
         )
         page = tuple(copied(document) for document in found[:page_size])
         more = len(found) > page_size
-        return Page(documents=page, continuation=_AFTER + json.dumps(_place(page[-1])) if more else None)
+        return Page(documents=page, continuation=self._continuation(page[-1]) if more else None)
 
     # ChangeFeed
 
     async def describe(self) -> MonitoredContainer:
-        return MonitoredContainer(account_host="memory", database_rid="AAAAAA==", container_rid=self._rid)
+        return MonitoredContainer(
+            account_host="memory",
+            database_rid="AAAAAA==",
+            container_rid=self._rid,
+            key_paths=self.key_paths,
+        )
 
     async def physical_ranges(self) -> tuple[FeedRange, ...]:
         await asyncio.sleep(0)
@@ -178,7 +211,7 @@ class MemoryContainer:
                 and document["_lsn"] == lsn  # else a later change superseded this one
                 and document["_ts"] >= not_before
                 and self._alive(document)
-                and _lies_in(feed_range, key[0])
+                and self._lies_in(feed_range, document)
             ):
                 documents.append(copied(document))
         return ChangePage(
@@ -256,14 +289,16 @@ class MemoryContainer:
         child = _Partition(str(next(self._next_id)), feed_range, max(parent.lsn for parent in parents))
         for parent in parents:
             child.documents |= {
-                key: document for key, document in parent.documents.items() if _lies_in(feed_range, key[0])
+                key: document
+                for key, document in parent.documents.items()
+                if self._lies_in(feed_range, document)
             }
             child.log += [entry for entry in parent.log if entry[1] in child.documents]
         child.log.sort(key=lambda entry: entry[0])
         return child
 
     def _applied(
-        self, write: Write, body: bytes, current: Document | None, partition_key: str
+        self, write: Write, body: bytes, current: Document | None, partition_key: PartitionKey
     ) -> Document | None:
         if write.kind is WriteKind.CREATE and current is not None:
             raise Conflict(document_id=write.id, partition_key=partition_key)
@@ -279,15 +314,35 @@ class MemoryContainer:
         if write.kind is WriteKind.DELETE:
             return None
         document: Document = json.loads(body)
-        if document.get("id") != write.id or document.get("partitionKey") != partition_key:
-            raise InvalidRequest("The document's id or partitionKey differs from the one addressed.")
+        key = self.key_paths.key_of(document)
+        if document.get("id") != write.id or key is None or identity(key) != identity(partition_key):
+            raise InvalidRequest("The document's id or partition key differs from the one addressed.")
         return {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
 
     def _partition(self, range_id: str) -> _Partition:
         return next(partition for partition in self._partitions if partition.id == range_id)
 
-    def _partition_of(self, partition_key: str) -> _Partition:
-        return next(partition for partition in self._partitions if _lies_in(partition.range, partition_key))
+    def _partition_of(self, partition_key: PartitionKey) -> _Partition:
+        place = effective_partition_key(partition_key)
+        return next(one for one in self._partitions if one.range.min <= place < one.range.max)
+
+    def _lies_in(self, feed_range: FeedRange, document: Document) -> bool:
+        key = self.key_paths.key_of(document)
+        return key is not None and feed_range.min <= effective_partition_key(key) < feed_range.max
+
+    def _require_full(self, partition_key: PartitionKey) -> None:
+        if len(parts_of(partition_key)) != len(self.key_paths.levels):
+            raise InvalidRequest(f"The container is partitioned on {self.key_paths}, and needs the full key.")
+
+    def _key_parts(self, document: Document) -> tuple[KeyPart, ...]:
+        key = self.key_paths.key_of(document)
+        return () if key is None else parts_of(key)
+
+    def _order(self, document: Document) -> tuple[object, ...]:
+        return str(document["id"]), *map(rank, self._key_parts(document))
+
+    def _continuation(self, last: Document) -> str:
+        return _AFTER + json.dumps([last["id"], *self._key_parts(last)])
 
     def _serving(self, feed_range: FeedRange) -> _Partition:
         for partition in self._partitions:
@@ -295,8 +350,8 @@ class MemoryContainer:
                 return partition
         raise RangeGone
 
-    def _find(self, partition_key: str, document_id: str) -> Document | None:
-        document = self._partition_of(partition_key).documents.get((partition_key, document_id))
+    def _find(self, partition_key: PartitionKey, document_id: str) -> Document | None:
+        document = self._partition_of(partition_key).documents.get((identity(partition_key), document_id))
         return document if document is not None and self._alive(document) else None
 
     def _alive(self, document: Document) -> bool:
@@ -315,16 +370,12 @@ def copied(document: Mapping[str, Any]) -> Document:
     return copy
 
 
-def effective_partition_key(partition_key: str) -> str:
+def effective_partition_key(partition_key: PartitionKey) -> str:
     """
     Return where a partition key lies in the key space: 32 upper-case hexadecimal digits (not Cosmos DB's own hash).
     """
-    digest = hashlib.blake2b(partition_key.encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(key_text(partition_key).encode(), digest_size=16).digest()
     return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
-
-
-def _lies_in(feed_range: FeedRange, partition_key: str) -> bool:
-    return feed_range.min <= effective_partition_key(partition_key) < feed_range.max
 
 
 def _container_rid(number: int) -> str:
@@ -339,11 +390,7 @@ def _written(document: Mapping[str, Any] | None) -> bytes:
         raise InvalidRequest(f"The document cannot be written as JSON: {error}") from error
 
 
-def _place(document: Document) -> tuple[str, str]:
-    return str(document["id"]), str(document["partitionKey"])
-
-
-def _after(continuation: str | None) -> tuple[str, str] | None:
+def _after(continuation: str | None, levels: int) -> tuple[object, ...] | None:
     if continuation is None:
         return None
     try:
@@ -351,8 +398,10 @@ def _after(continuation: str | None) -> tuple[str, str] | None:
     except (ValueError, RecursionError):
         place = None
     match place:
-        case [str(last_id), str(last_key)]:
-            return last_id, last_key
+        case [str(last_id), *parts] if len(parts) == levels and all(
+            isinstance(one, str | int | float) for one in parts
+        ):
+            return last_id, *map(rank, parts)
     raise InvalidRequest("The continuation token is not one that this container gave out.")
 
 

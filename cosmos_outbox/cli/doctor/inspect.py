@@ -35,6 +35,7 @@ from cosmos_outbox.cli.doctor.permissions import (
 from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases.actions import listed_in
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection
@@ -60,7 +61,7 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
     found.deletes = deletes
     container = await _container(outbox.lease_container, found)
     found.lease_container = container
-    if data.known and container.known:
+    if data.key_paths is not None and container.known:
         read_feed = partial(_read_any_range, outbox.feed)
         allowed = await _tried("read the change feed", lambda: retry_reads(read_feed, _SEVERAL), found)
         # A feed that does not answer says nothing about the leases. Leases under two names are not one set to read.
@@ -68,12 +69,12 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
             await _leases(outbox, expiration, found)
     if container.partition_key in (("/id",), _BY_PARTITION_KEY):
         await _try_documents("leases", outbox.lease_container, OF_LEASES, found)
-    if deletes and data.known:
-        await _try_documents("events", outbox.data, [Operation.DELETE], found)
+    if deletes and data.key_paths is not None:
+        await _try_documents("events", outbox.data, [Operation.DELETE], found, data.key_paths)
     if outbox.parked is not None:
         found.parked = await _container(outbox.parked, found)
         # The resource id of the data container names the keys that are ours.
-        usable = data.known and found.parked.partition_key == _BY_PARTITION_KEY
+        usable = data.key_paths is not None and found.parked.partition_key == _BY_PARTITION_KEY
         if usable and await _try_documents("parked keys", outbox.parked, OF_PARKED_KEYS, found):
             await _tried("list parked keys", partial(_parked_keys, outbox, outbox.parked, found), found)
     await _topics(outbox, found)
@@ -85,8 +86,8 @@ async def inspect_for_application(outbox: Connection) -> Resources:
     Return what a program needs that commits events: its container, and what it may do there.
     """
     found = await _begun(outbox)
-    if found.data.partition_key == _BY_PARTITION_KEY:
-        await _try_documents("entities and events", outbox.data, OF_APPLICATIONS, found)
+    if (paths := found.data.key_paths) is not None:
+        await _try_documents("entities and events", outbox.data, OF_APPLICATIONS, found, paths)
     return found
 
 
@@ -137,7 +138,7 @@ async def _container(container: ContainerProxy, found: Resources) -> ContainerDe
         return ContainerDescription(name=container.id, error=str(error))
     return ContainerDescription(
         name=container.id,
-        partition_key=tuple(properties["partitionKey"]["paths"]),
+        partition_key=tuple((properties.get("partitionKey") or {}).get("paths") or ()),
         default_ttl=properties.get("defaultTtl"),
     )
 
@@ -211,9 +212,13 @@ async def _parked_keys(outbox: Connection, container: ContainerProxy, found: Res
 
 
 async def _try_documents(
-    what: str, container: ContainerProxy, operations: Sequence[Operation], found: Resources
+    what: str,
+    container: ContainerProxy,
+    operations: Sequence[Operation],
+    found: Resources,
+    paths: KeyPaths = ON_PARTITION_KEY,
 ) -> bool:
-    denied = await denied_operations(container, operations)
+    denied = await denied_operations(container, operations, paths)
     for operation, error in denied:
         _note(found, f"{operation} {what}", error)
     return not denied

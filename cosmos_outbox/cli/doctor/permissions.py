@@ -13,6 +13,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.retries import RetryOptions, retry_reads
 
 
@@ -40,7 +41,7 @@ UNANSWERED = (TooManyRequests, StoreUnavailable)
 
 
 async def denied_operations(
-    container: ContainerProxy, operations: Sequence[Operation]
+    container: ContainerProxy, operations: Sequence[Operation], paths: KeyPaths = ON_PARTITION_KEY
 ) -> tuple[tuple[Operation, OutboxError], ...]:
     """
     Try operations, in their order; return those that were refused, or failed.
@@ -48,7 +49,7 @@ async def denied_operations(
     Once the service is busy or does not answer, only the deletion is tried.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    attempts = _attempts(container, name)
+    attempts = _attempts(container, name, paths)
     found = []
     unanswered = False
     for operation in operations:
@@ -69,20 +70,24 @@ async def denied_operations(
     return tuple(found)
 
 
-def _attempts(container: ContainerProxy, name: str) -> Mapping[Operation, Callable[[], Awaitable[object]]]:
-    # Fits both partition key paths. If it may not be deleted, its time to live removes it.
-    document = {"id": name, "partitionKey": name, "ttl": 60}
+def _attempts(
+    container: ContainerProxy, name: str, paths: KeyPaths
+) -> Mapping[Operation, Callable[[], Awaitable[object]]]:
+    # Fits /id too. If it may not be deleted, its time to live removes it.
+    levels = [name for _ in paths.levels]
+    document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
+    key = levels if len(levels) > 1 else name
 
     async def query() -> None:
-        async for _ in container.query_items("SELECT * FROM c", partition_key=name):
+        async for _ in container.query_items("SELECT * FROM c", partition_key=key):
             pass
 
     return {
         Operation.CREATE: lambda: container.create_item(document),
-        Operation.READ: lambda: container.read_item(name, name),
+        Operation.READ: lambda: container.read_item(name, key),
         Operation.REPLACE: lambda: container.replace_item(name, document),
         Operation.UPSERT: lambda: container.upsert_item(document),
         Operation.QUERY: query,
-        Operation.BATCH: lambda: container.execute_item_batch([("replace", (name, document))], name),
-        Operation.DELETE: lambda: container.delete_item(name, name),
+        Operation.BATCH: lambda: container.execute_item_batch([("replace", (name, document))], key),
+        Operation.DELETE: lambda: container.delete_item(name, key),
     }

@@ -12,6 +12,7 @@ from enum import StrEnum
 from cosmos_outbox.adapters.servicebus.preflight import Inspection
 from cosmos_outbox.cli.doctor.coverage import Overlap
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
 
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 _SWITCH_TTL_ON = "Set the container's default time to live to -1 (on, no default)."
@@ -51,6 +52,16 @@ class ContainerDescription:
     default_ttl: int | None = None
     error: str | None = None
     answered: bool = True
+
+    @property
+    def key_paths(self) -> KeyPaths | None:
+        """
+        Return the paths of a container that can hold an outbox; None if it cannot, or is not known.
+        """
+        try:
+            return key_paths_of(self.partition_key)
+        except ValueError:
+            return None
 
     @property
     def known(self) -> bool:
@@ -125,14 +136,15 @@ def findings_in(resources: Resources) -> tuple[Finding, ...]:
 
 def _containers(resources: Resources) -> Iterator[Finding]:
     expected = [
-        (resources.data, "data-container", (("/partitionKey",),)),
+        (resources.data, "data-container", None),
         (resources.lease_container, "lease-container", (("/id",), ("/partitionKey",))),
         (resources.parked, "parked-container", (("/partitionKey",),)),
     ]
     for container, check, paths in expected:
         if container is None or not container.answered:
             continue
-        name, wanted = f"Container {container.name!r}", " or ".join(path for (path,) in paths)
+        name = f"Container {container.name!r}"
+        wanted = " or ".join(path for (path,) in paths or (("/partitionKey",),))
         if container.error is not None:
             fix = (
                 "Grant the identity a data-plane role on the container, let this machine through the firewall of the account, or "
@@ -142,9 +154,26 @@ def _containers(resources: Resources) -> Iterator[Finding]:
         elif not container.exists:
             fix = f"Create it with partition key {wanted} and a default time to live of -1."
             yield _error(check, f"{name} does not exist.", fix)
+        elif paths is None:
+            yield from _data_paths(container)
         elif container.partition_key not in paths:
             fix = f"Create a container with partition key {wanted}; it cannot be changed later."
             yield _error(check, f"{name} is partitioned on {', '.join(container.partition_key)}.", fix)
+
+
+def _data_paths(container: ContainerDescription) -> Iterator[Finding]:
+    try:
+        paths = key_paths_of(container.partition_key)
+    except ValueError as error:
+        message = f"Container {container.name!r} cannot hold an outbox, for {error}."
+        yield _error(
+            "data-container", message, "Create another container; the paths cannot be changed later."
+        )
+        return
+    if paths != ON_PARTITION_KEY:
+        message = f"Container {container.name!r} is partitioned on {paths}."
+        fix = "Nothing, if the entities of the application make such keys."
+        yield _note("data-container", message, fix)
 
 
 def _time_to_live(resources: Resources) -> Iterator[Finding]:

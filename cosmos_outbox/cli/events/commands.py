@@ -53,8 +53,8 @@ async def tail(
     """
     start = start_named(since)
     refuse_future(start, datetime.now(UTC))
-    wanted = Wanted(partition_key=key, action=action)
     async with opened() as outbox:
+        wanted = await _wanted(outbox, key, action)
         pages = read_events(outbox.feed, start=start, wanted=wanted, follow=poll_seconds if follow else None)
         async for found in pages:
             for event in found.events:
@@ -90,9 +90,9 @@ async def replay_command(
     edited payload is sent with that. Exit code 1 if the topic refuses events; the others are sent.
     """
     start = start_named(since)
-    wanted = Wanted(partition_key=key, action=action)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
+        wanted = await _wanted(outbox, key, action)
         up_to = sent_up_to(await _leases_to_replay(outbox, start))
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send = _send_nothing
@@ -100,7 +100,8 @@ async def replay_command(
             require_service_bus(outbox.settings)
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             bus = await stack.enter_async_context(outbox.service_bus())
-            send = sending_to(await stack.enter_async_context(outbox.publisher(bus, lanes=1)))
+            publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
+            send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task("replay", total=None)
@@ -114,6 +115,10 @@ async def replay_command(
     _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
     if replayed.refused:
         raise typer.Exit(FAILED)
+
+
+async def _wanted(outbox: Connection, key: str | None, action: str | None) -> Wanted:
+    return Wanted(partition_key=None if key is None else await outbox.key_named(key), action=action)
 
 
 async def _send_nothing(_: Sequence[Document]) -> Sequence[EventRejected]:

@@ -67,7 +67,7 @@ async def read_events(
         up_to: returns the last LSN of a range to read. Defaults to None: all.
         follow: seconds between two polls of new events. Defaults to None: end where the feed ends.
     """
-    container_rid = (await feed.describe()).container_rid
+    container = await feed.describe()
     at: dict[FeedRange, str | None] = dict.fromkeys(await feed.physical_ranges())
     while True:
         due = deque(at)
@@ -76,7 +76,7 @@ async def read_events(
             try:
                 page = await feed.read_page(
                     feed_range,
-                    container_rid=container_rid,
+                    container_rid=container.container_rid,
                     continuation=at[feed_range],
                     start=start,
                     max_items=_PAGE_SIZE,
@@ -91,11 +91,11 @@ async def read_events(
             at[feed_range] = page.continuation
             last = None if up_to is None else up_to(feed_range)
             cut = last is not None and bool(page.documents) and page.documents[-1]["_lsn"] > last
-            pairs = [(one, event) for one in page.documents if (event := stored_event(one)) is not None]
+            parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
             pairs = [
                 (one, event)
-                for one, event in pairs
-                if wanted.takes(event) and (last is None or event.lsn <= last)
+                for one, event in parsed
+                if event is not None and wanted.takes(event) and (last is None or event.lsn <= last)
             ]
             pairs.sort(key=lambda pair: pair[1].order)
             yield Found(

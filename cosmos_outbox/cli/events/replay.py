@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cosmos_outbox.cli.events.feed import Found
 from cosmos_outbox.errors import MessageRejected
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import EventStatus
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.ports import ChangeBatch, Document, Publisher
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.plan import event_page
 from cosmos_outbox.relay.verdict import JudgedPublisher
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
@@ -60,7 +62,7 @@ async def replay(
     behind = False
     refused: list[EventRejected] = []
     async for page in pages:
-        due = page.documents if parked is None else await _as_sent(page.documents, parked)
+        due = page.documents if parked is None else await _as_sent(page, parked)
         left_out += len(page.documents) - len(due)
         behind |= page.cut
         size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
@@ -76,9 +78,13 @@ async def replay(
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 
-def sending_to(publisher: Publisher) -> Send:
+def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:
     """
     Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.
+
+    Args:
+        publisher: the topic.
+        paths: where the events keep their partition key. Defaults to `/partitionKey`.
     """
     refused: dict[tuple[str, str], EventRejected] = {}
 
@@ -93,9 +99,10 @@ def sending_to(publisher: Publisher) -> Send:
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
         refused.clear()
         while True:
-            left = tuple(one for one in documents if (one["partitionKey"], one["id"]) not in refused)
+            batch = ChangeBatch(lease="replay", documents=tuple(documents), key_paths=paths)
+            left = [delivery.document for delivery in event_page(batch).events if delivery.key not in refused]
             try:
-                await relay(ChangeBatch(lease="replay", documents=left))
+                await relay(replace(batch, documents=tuple(left)))
             except MessageRejected:  # each time at least one event of each key that is not sent to its end
                 continue
             return tuple(refused.values())
@@ -103,17 +110,17 @@ def sending_to(publisher: Publisher) -> Send:
     return send
 
 
-async def _as_sent(documents: Sequence[Document], parked: ParkedKeys) -> Sequence[Document]:
+async def _as_sent(page: Found, parked: ParkedKeys) -> Sequence[Document]:
     """
     Return the events of a page as they were sent, without those that were dropped, or are held.
     """
     ids: dict[str, list[str]] = {}
-    for document in documents:
-        ids.setdefault(document["partitionKey"], []).append(document["id"])
+    for event in page.events:
+        ids.setdefault(event.partition_key, []).append(event.id)
     known = {key: await parked.known(key, event_ids) for key, event_ids in ids.items()}
     due = []
-    for document in documents:
-        record = known[document["partitionKey"]].get(document["id"])
+    for document, event in zip(page.documents, page.events, strict=True):
+        record = known[event.partition_key].get(event.id)
         if record is None:
             due.append(document)
         elif record.status is EventStatus.SENT:

@@ -164,7 +164,11 @@ async def test_the_sdk_sends_no_write_twice_behind_our_back(
     ("options", "words"),
     [
         (None, "does not exist"),
-        ({"partition_key": PartitionKey("/id"), "default_ttl": -1}, "/partitionKey"),
+        (
+            {"partition_key": PartitionKey("/id"), "default_ttl": -1},
+            "/id is no property that an entity and its",
+        ),
+        ({"partition_key": PartitionKey(["/tenantId", "/id"]), "default_ttl": -1}, "/id is no property"),
         ({"partition_key": PartitionKey("/partitionKey")}, "time to live"),
     ],
 )

@@ -65,7 +65,7 @@ async def acquired(
         suspended=suspended,
     )
     assert lease.range
-    return await acquire(lease, lease.range, worker, container_rid="rid")
+    return await acquire(lease, lease.range, worker, container=await MemoryContainer().describe())
 
 
 async def owned(suspended: Callable[[], float] = lambda: 0.0) -> tuple[CountingLeases, OwnedLease]:

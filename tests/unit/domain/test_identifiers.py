@@ -36,7 +36,22 @@ def test_any_other_text_is_an_id(good: str):
     check_id(good)
 
 
-@pytest.mark.parametrize("bad", ["", "\ud800", "x" * 2049, "é" * 1025, None, 5])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "\ud800",
+        "x" * 2049,
+        "é" * 1025,
+        None,
+        {},
+        float("nan"),
+        float("inf"),
+        2**53 + 1,
+        ("a", "b"),
+        ["a"],
+    ],
+)
 def test_what_cosmos_db_or_its_sdk_cannot_take_is_refused_as_a_partition_key(bad: str):
     with pytest.raises(UsageError, match="cannot be the partition key"):
         check_partition_key(bad)

@@ -16,6 +16,7 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import KeyNotParked, NotFound, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import KeyResumed
 from cosmos_outbox.relay import Relay
@@ -230,6 +231,8 @@ async def test_an_event_too_large_to_be_copied_is_parked_as_a_reference_and_sent
     world.reject()
 
     class Events:
+        key_paths = ON_PARTITION_KEY
+
         async def read(self, document_id: str, partition_key: str) -> Document:
             assert ("b/2", "b") == (document_id, partition_key)
             return {name: value for name, value in large.items() if name != "_lsn"}
@@ -282,6 +285,8 @@ class Nothing:
     """
     A container whose events are all gone.
     """
+
+    key_paths = ON_PARTITION_KEY
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         raise NotFound(document_id=document_id)

@@ -315,7 +315,14 @@ async def test_an_outage_is_told_as_such() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"data": "text"}, {"data": [1]}, {"data": None}, {"partitionKey": None}, {"partitionKey": 5}, {"id": 7}],
+    [
+        {"data": "text"},
+        {"data": [1]},
+        {"data": None},
+        {"partitionKey": None},
+        {"partitionKey": {}},
+        {"id": 7},
+    ],
     ids=str,
 )
 async def test_an_event_that_another_program_wrote_wrongly_is_told_of_and_holds_nothing_up(

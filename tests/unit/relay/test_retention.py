@@ -17,6 +17,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import InvalidRequest, NotFound, StoreUnavailable, TooManyRequests
+from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.records import (
     DeletionFailed,
@@ -104,9 +105,9 @@ async def test_nothing_is_deleted_before_the_checkpoint():
 async def test_a_page_is_parsed_once_for_retention_and_the_relay(monkeypatch):
     parsed = list[str]()
 
-    def counted(document: Document) -> StoredEvent | None:
+    def counted(document: Document, paths: KeyPaths) -> StoredEvent | None:
         parsed.append(document["id"])
-        return stored_event(document)
+        return stored_event(document, paths)
 
     monkeypatch.setattr("cosmos_outbox.relay.plan.stored_event", counted)
     relay = Relay(MemoryBroker().publisher(), notify=lambda _: None)

@@ -199,6 +199,7 @@ class Recorder:
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[CommitResult]] = set()
         self.read, self.query, self.query_types = store.read, store.query, store.query_types
+        self.key_paths = store.key_paths
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         task = asyncio.create_task(self._commit(partition_key, writes))
@@ -224,7 +225,7 @@ class Watcher:
     """
 
     def __init__(self, store: FaultyStore, sends: Callable[[Sequence[Write]], None]) -> None:
-        self._store, self._sends = store, sends
+        self._store, self._sends, self.key_paths = store, sends, store.key_paths
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         self._sends(writes)

@@ -1,0 +1,495 @@
+"""
+What holds for containers of any partition key: every path, levels, numbers and booleans, from the commit to the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import DomainEvent, Entity, MixedPartitionKeys, NotFound, Outbox, UsageError
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.cli.events.feed import Found, Wanted, read_events
+from cosmos_outbox.cli.events.replay import replay, sending_to
+from cosmos_outbox.errors import InvalidRequest
+from cosmos_outbox.messages import broker_id
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.parking.documents import Scope
+from cosmos_outbox.partition_key import KeyPart, PartitionKey, key_text
+from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, WriteKind
+from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.retention import Retention
+from tests.contracts.backends import BACKENDS, Container, opened
+from tests.support.faulty_store import FaultyStore
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = pytest.mark.looptime(False)
+
+
+class ThingMade(DomainEvent):
+    note: str = ""
+
+
+class ThingMoved(DomainEvent):
+    note: str = ""
+
+
+class Thing(Entity):
+    """
+    Lies where its list says: one value, or one for each level.
+    """
+
+    at: list[KeyPart]
+    note: str = ""
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return self.at[0] if len(self.at) == 1 else tuple(self.at)
+
+    def created_event(self) -> ThingMade:
+        return ThingMade(note=self.note)
+
+    def move(self, note: str) -> None:
+        self.note = note
+        self.record(ThingMoved(note=note))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """
+    The paths of a container, three keys of it, and what a document of the first one holds for its key.
+    """
+
+    paths: tuple[str, ...]
+    keys: tuple[tuple[KeyPart, ...], ...]
+    fields: dict[str, Any]
+    sessions: tuple[str, ...]
+
+
+SHAPES = {
+    "the path of before": Shape(
+        paths=("/partitionKey",),
+        keys=(("a",), ("b é",), ("[5]",)),
+        fields={"partitionKey": "a"},
+        sessions=("a", "b é", "[5]"),
+    ),
+    "string": Shape(
+        paths=("/tenantId",),
+        keys=(("a",), ("b",), ("c",)),
+        fields={"tenantId": "a"},
+        sessions=("a", "b", "c"),
+    ),
+    "nested": Shape(
+        paths=("/owner/id",),
+        keys=(("a",), ("b",), ("c",)),
+        fields={"owner": {"id": "a"}},
+        sessions=("a", "b", "c"),
+    ),
+    "number": Shape(
+        paths=("/tenantId",),
+        keys=((5,), (-1.5,), (0,)),
+        fields={"tenantId": 5},
+        sessions=("[5]", "[-1.5]", "[0]"),
+    ),
+    "boolean": Shape(
+        paths=("/open",),
+        keys=((True,), (False,), (1,)),
+        fields={"open": True},
+        sessions=("[true]", "[false]", "[1]"),
+    ),
+    "two levels": Shape(
+        paths=("/tenantId", "/userId"),
+        keys=(("t1", "u1"), ("t1", "u2"), ("t2", "u1")),
+        fields={"tenantId": "t1", "userId": "u1"},
+        sessions=('["t1","u1"]', '["t1","u2"]', '["t2","u1"]'),
+    ),
+    "three levels": Shape(
+        paths=("/tenantId", "/owner/id", "/year"),
+        keys=(("t1", "u1", 2025), ("t1", "u1", 2026), ("t1", "u2", 2025)),
+        fields={"tenantId": "t1", "owner": {"id": "u1"}, "year": 2025},
+        sessions=('["t1","u1",2025]', '["t1","u1",2026]', '["t1","u2",2025]'),
+    ),
+}
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return request.param
+
+
+@pytest.fixture(params=BACKENDS)
+async def container(request: pytest.FixtureRequest, shape: Shape) -> AsyncIterator[Container]:
+    async with opened(request.param, ranges=2, key_paths=shape.paths) as container:
+        yield container
+
+
+def key_of(parts: tuple[KeyPart, ...]) -> PartitionKey:
+    return parts[0] if len(parts) == 1 else parts
+
+
+async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
+    """
+    Create and move a thing under each key, all with one id; return the ids of their events.
+    """
+    events = []
+    for parts in shape.keys:
+        async with Outbox(container.store).unit_of_work() as uow:
+            thing = Thing(id="thing", at=[*parts], **fields)
+            uow.repository(Thing).create(thing)
+            thing.move("moved")
+            events += [event.id for event in (await uow.commit()).events]
+    return events
+
+
+async def pages(container: Container) -> list[ChangeBatch]:
+    """
+    Return the whole feed as a processor hands it to its handler.
+    """
+    described = await container.feed.describe()
+    read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=Wanted())
+    return [
+        ChangeBatch(
+            lease="l",
+            documents=found.documents,
+            page=number,
+            container_rid=described.container_rid,
+            key_paths=described.key_paths,
+        )
+        async for number, found in _counted(read)
+        if found.documents
+    ]
+
+
+async def _counted(read: AsyncIterator[Found]) -> AsyncIterator[tuple[int, Found]]:
+    number = 0
+    async for found in read:
+        number += 1
+        yield number, found
+
+
+def sessions_of(broker: MemoryBroker) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for message in broker.accepted:
+        found.setdefault(message.session_id, []).append(message.subject)
+    return found
+
+
+async def test_documents_hold_what_the_paths_ask_for_and_no_other_key(container: Container, shape: Shape):
+    event_ids = await made(container, shape)
+    for document_id in ("thing", event_ids[0]):
+        document = await container.store.read(document_id, key_of(shape.keys[0]))
+        key = {
+            name: document[name]
+            for name in document.keys() & {"partitionKey", "tenantId", "owner", "open", "userId", "year"}
+        }
+        assert shape.fields == key
+        assert "note" in document["data"]
+        assert document["data"].keys().isdisjoint(shape.fields)
+
+
+async def test_an_entity_is_read_changed_and_deleted_under_its_key(container: Container, shape: Shape):
+    await made(container, shape)
+    outbox, first, second = Outbox(container.store), key_of(shape.keys[0]), key_of(shape.keys[1])
+    for key in (first, second):
+        async with outbox.unit_of_work() as uow:
+            thing = await uow.repository(Thing).read("thing", partition_key=key)
+            assert shape.keys[[first, second].index(key)] == tuple(thing.at)
+            thing.move(f"again {key}")
+            await uow.commit()
+    async with outbox.unit_of_work() as uow:
+        await uow.repository(Thing).delete("thing", partition_key=first)
+        await uow.commit()
+    async with outbox.unit_of_work() as uow:
+        with pytest.raises(NotFound):
+            await uow.repository(Thing).read("thing", partition_key=first)
+        assert f"again {second}" == (await uow.repository(Thing).read("thing", partition_key=second)).note
+
+
+async def test_what_another_program_keeps_beside_the_key_stays(container: Container, shape: Shape):
+    await made(container, shape)
+    key = key_of(shape.keys[0])
+    stored = await container.store.read("thing", key)
+    theirs = {name: value for name, value in stored.items() if not name.startswith("_")}
+    if isinstance(owner := theirs.get("owner"), dict):
+        owner["name"] = "Ada"
+    theirs["tag"] = "kept"
+    if "partitionKey" not in shape.fields:
+        theirs["partitionKey"] = "of theirs"
+    replaced = Write(kind=WriteKind.REPLACE, id="thing", document=theirs, etag=stored["_etag"])
+    await container.store.commit(key, [replaced])
+    async with Outbox(container.store).unit_of_work() as uow:
+        (await uow.repository(Thing).read("thing", partition_key=key)).move("on")
+        await uow.commit()
+
+    read = await container.store.read("thing", key)
+    assert theirs | {"data": read["data"], "version": 2} == {name: read[name] for name in theirs}
+    assert "on" == read["data"]["note"]
+
+
+async def test_a_key_of_another_shape_is_refused_before_anything_is_sent(container: Container, shape: Shape):
+    watched = FaultyStore(container.store)
+    wrong = [*shape.keys[0], "more"]
+    async with Outbox(watched).unit_of_work() as uow:
+        uow.repository(Thing).create(Thing(at=wrong))
+        with pytest.raises(
+            UsageError, match="cannot be the partition key of thing .*: the container is partitioned on"
+        ):
+            await uow.commit()
+        uow.rollback()
+        for key in (tuple(wrong), (None,) * len(shape.paths)):
+            with pytest.raises(UsageError, match="cannot be the partition key"):
+                await uow.repository(Thing).read("x", partition_key=key)
+    assert (0, 0) == (watched.commits, watched.reads)
+    for call in (
+        container.store.read("x", tuple(wrong)),
+        container.store.commit(tuple(wrong), [Write(kind=WriteKind.DELETE, id="x")]),
+    ):
+        with pytest.raises(InvalidRequest):
+            await call
+
+
+async def test_one_commit_takes_one_key(container: Container, shape: Shape):
+    for one, other in itertools.pairwise(shape.keys):
+        async with Outbox(container.store).unit_of_work() as uow:
+            for parts in (one, other):
+                uow.repository(Thing).create(Thing(at=[*parts]))
+            with pytest.raises(MixedPartitionKeys) as caught:
+                await uow.commit()
+            assert (key_of(one), key_of(other)) == (caught.value.first, caught.value.second)
+
+
+async def test_a_second_entity_whose_key_is_none_is_refused(container: Container, shape: Shape):
+    async with Outbox(container.store).unit_of_work() as uow:
+        uow.repository(Thing).create(Thing(at=[*shape.keys[0]]))
+        uow.repository(Thing).create(Thing.model_construct(id="x", at=[None]))
+        with pytest.raises(MixedPartitionKeys, match="and None"):
+            await uow.commit()
+
+
+async def test_an_entity_whose_class_makes_another_key_of_it_is_refused(container: Container, shape: Shape):
+    class Strange(Thing):
+        entity_type = "thing"
+
+        @property
+        def partition_key(self) -> PartitionKey:
+            return key_of(shape.keys[1])
+
+    await made(container, shape)
+    async with Outbox(container.store).unit_of_work() as uow:
+        strange = await uow.repository(Strange).read("thing", partition_key=key_of(shape.keys[0]))
+        strange.move("away")
+        with pytest.raises(UsageError, match="Correct the property `partition_key` of Strange"):
+            await uow.commit()
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 5])
+async def test_pages_have_each_document_once_by_id_and_key(
+    container: Container, shape: Shape, page_size: int
+):
+    firsts = [[1, 2.5, -3], [False, True], ["a", "b", "ab"]]
+    keys = [parts for first in firsts for parts in itertools.product(first, repeat=len(shape.paths))]
+    for parts in keys[::-1]:
+        for document_id in ("p", "q"):
+            body = {"id": document_id, "type": "thing", "data": {}, **container.store.key_paths.fields(parts)}
+            await container.store.commit(
+                key_of(parts), [Write(kind=WriteKind.CREATE, id=document_id, document=body)]
+            )
+
+    found, continuation = [], None
+    while True:
+        page = await container.store.query_types(
+            ("thing",), page_size=page_size, continuation=continuation, include_deleted=True
+        )
+        found += page.documents
+        assert len(page.documents) <= page_size
+        if (continuation := page.continuation) is None:
+            break
+
+    places = [(one["id"], key_text(container.store.key_paths.key_of(one))) for one in found]
+    assert sorted(("pq"[n], key_text(key_of(parts))) for n in (0, 1) for parts in keys) == sorted(places)
+    assert sorted(one["id"] for one in found) == [one["id"] for one in found]
+
+
+async def test_the_messages_of_a_key_are_a_session_named_by_its_text(container: Container, shape: Shape):
+    await made(container, shape)
+    broker = MemoryBroker()
+    relay = Relay(broker.publisher(), notify=lambda _: None)
+    for batch in await pages(container):
+        await relay(batch)
+    assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions} == sessions_of(broker)
+    assert [broker_id(key_text(key_of(parts))) for parts in shape.keys] == [*shape.sessions]
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+async def test_a_key_is_parked_and_released_in_order_with_what_is_too_large_to_be_copied(
+    container: Container, shape: Shape
+):
+    await made(container, shape)
+    key, bad = key_of(shape.keys[0]), shape.sessions[0]
+    large = {
+        "id": "large",
+        **container.store.key_paths.fields(key),
+        "type": "domainEvent",
+        "data": {"action": "ThingGrown", "note": "x" * MAX_EVENT_BYTES},
+        "ttl": 600,
+    }
+    await container.store.commit(key, [Write(kind=WriteKind.CREATE, id="large", document=large)])
+    broker, parked_store = MemoryBroker(max_message_bytes=10**7), MemoryParked()
+    broker.rejects = lambda message: message.session_id == bad
+    relay = Relay(broker.publisher(), parking=Parking(parked_store), notify=lambda _: None)
+    for batch in await pages(container):
+        await relay(batch)
+    assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions[1:]} == sessions_of(broker)
+
+    scope = Scope(container=(await container.feed.describe()).container_rid)
+    keys = ParkedKeys(parked_store, resending(broker.publisher(), events=container.store), scope=scope)
+    assert [bad] == [key.partition_key for key in await keys.list()]
+    assert [False, False, True] == [event.referenced for event in (await keys.show(bad)).held]
+    broker.rejects = lambda message: False
+    released = await keys.release(bad)
+    assert (3, None) == (released.sent, released.failure)
+    assert ["ThingMade", "ThingMoved", "ThingGrown"] == sessions_of(broker)[bad]
+
+
+async def test_a_release_that_does_not_know_the_container_says_so(container: Container, shape: Shape):
+    if shape.paths == ("/partitionKey",):
+        pytest.skip("the path that is taken for granted")
+    await made(container, shape)
+    broker, parked_store = MemoryBroker(rejects=lambda message: True), MemoryParked()
+    relay = Relay(broker.publisher(), parking=Parking(parked_store), notify=lambda _: None)
+    for batch in await pages(container):
+        await relay(batch)
+    scope = Scope(container=(await container.feed.describe()).container_rid)
+    keys = ParkedKeys(parked_store, resending(broker.publisher()), scope=scope)
+    with pytest.raises(UsageError, match="give `resending` its container"):
+        await keys.release(shape.sessions[0])
+
+
+async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]:
+    """
+    Have all events deleted as sent; return how many were of each key.
+    """
+    deleted: dict[str, int] = {}
+    complete = asyncio.Event()
+
+    def hear(record: Record) -> None:
+        if isinstance(record, EventsDeleted):
+            deleted[record.partition_key] = deleted.get(record.partition_key, 0) + record.events
+            if sum(deleted.values()) == len(event_ids):
+                complete.set()
+
+    async def alone() -> tuple[str, ...]:
+        return ()
+
+    async def handled(_: object) -> None:
+        return
+
+    async with Retention(
+        handled, container.store, delete={"*"}, others=alone, keep=timedelta(0), notify=hear
+    ) as retention:
+        for batch in await pages(container):
+            await retention(batch)
+        retention.hear(LeaseCheckpointed(lease="l", pages=10_000))
+        async with asyncio.timeout(HUNG_SECONDS):
+            await complete.wait()
+    return deleted
+
+
+async def test_sent_events_are_deleted_under_their_keys(container: Container, shape: Shape):
+    event_ids = await made(container, shape)
+    assert dict.fromkeys(shape.sessions, 2) == await _deleted(container, event_ids)
+    for number, parts in enumerate(shape.keys):
+        for event_id in event_ids[2 * number : 2 * number + 2]:
+            with pytest.raises(NotFound):
+                await container.store.read(event_id, key_of(parts))
+        assert await container.store.read("thing", key_of(parts))
+
+
+async def test_a_replay_sends_a_key_again_and_leaves_out_what_was_dropped(container: Container, shape: Shape):
+    await made(container, shape)
+    parked_store, bad = MemoryParked(), shape.sessions[0]
+    refusing = MemoryBroker(rejects=lambda message: message.session_id == bad)
+    relay = Relay(refusing.publisher(), parking=Parking(parked_store), notify=lambda _: None)
+    for batch in await pages(container):
+        await relay(batch)
+    described = await container.feed.describe()
+    keys = ParkedKeys(parked_store, scope=Scope(container=described.container_rid))
+    first = (await keys.show(bad)).held[0].event_id
+    await keys.drop(bad, first, reason="a test")
+
+    async def replayed(broker: MemoryBroker, wanted: Wanted, parked: ParkedKeys | None) -> int:
+        read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=wanted)
+        send = sending_to(broker.publisher(lanes=1), described.key_paths)
+        done = await replay(read, send, parked=parked, per_second=None, progress=lambda _: None)
+        return done.sent
+
+    everything, without_parked, of_one = MemoryBroker(), MemoryBroker(), MemoryBroker()
+    assert 6 == await replayed(everything, Wanted(), None)
+    assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions} == sessions_of(everything)
+    assert 4 == await replayed(without_parked, Wanted(), keys)
+    assert bad not in sessions_of(without_parked)
+    assert 2 == await replayed(of_one, Wanted(partition_key=shape.sessions[1]), None)
+    assert {shape.sessions[1]} == sessions_of(of_one).keys()
+
+
+async def test_a_replay_goes_on_behind_a_refused_event(container: Container, shape: Shape):
+    await made(container, shape)
+    bad = shape.sessions[0]
+    broker = MemoryBroker(rejects=lambda message: (message.session_id, message.subject) == (bad, "ThingMade"))
+    described = await container.feed.describe()
+    send = sending_to(broker.publisher(lanes=1), described.key_paths)
+    read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=Wanted())
+    done = await replay(read, send, parked=None, per_second=None, progress=lambda _: None)
+    assert (5, [bad]) == (done.sent, [one.partition_key for one in done.refused])
+    assert ["ThingMoved"] == sessions_of(broker)[bad]
+
+
+async def test_an_event_without_a_key_is_malformed_and_holds_nothing_up(container: Container, shape: Shape):
+    await made(container, shape)
+    batches = await pages(container)
+    root = next(iter(shape.fields))
+    damaged = {name: value for name, value in batches[0].documents[0].items() if name != root}
+    records: list[Record] = []
+    broker = MemoryBroker()
+    relay = Relay(broker.publisher(), notify=records.append)
+    await relay(replace(batches[0], documents=(damaged, *batches[0].documents[1:])))
+    assert len(batches[0].documents) - 1 == len(broker.accepted)
+    assert 1 == sum(type(record).__name__ == "EventMalformed" for record in records)
+
+
+MIXED = Shape(paths=("/tenantId",), keys=((5,), ("[5]",), ("5",)), fields={}, sessions=("[5]", "[5]", "5"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_number_and_the_string_that_spells_it_share_a_session_and_lose_nothing(backend: str):
+    async with opened(backend, ranges=2, key_paths=MIXED.paths) as container:
+        event_ids = await made(container, MIXED)
+        parked_store = MemoryParked()
+        broker = MemoryBroker(rejects=lambda message: message.session_id == "[5]")
+        relay = Relay(broker.publisher(), parking=Parking(parked_store), notify=lambda _: None)
+        for batch in await pages(container):
+            await relay(batch)
+        assert {"5": ["ThingMade", "ThingMoved"]} == sessions_of(broker)
+
+        scope = Scope(container=(await container.feed.describe()).container_rid)
+        keys = ParkedKeys(parked_store, resending(broker.publisher(), events=container.store), scope=scope)
+        broker.rejects = lambda message: False
+        assert 4 == (await keys.release("[5]")).sent
+        sent = [message.message_id for message in broker.accepted if message.session_id == "[5]"]
+        for of_one_key in (event_ids[:2], event_ids[2:4]):
+            assert of_one_key == [event_id for event_id in sent if event_id in of_one_key]
+
+        await _deleted(container, event_ids)
+        for number, parts in enumerate(MIXED.keys):
+            for event_id in event_ids[2 * number : 2 * number + 2]:
+                with pytest.raises(NotFound):
+                    await container.store.read(event_id, key_of(parts))
