@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from azure.cosmos import PartitionKey
+from azure.cosmos import PartitionKey as SdkPartitionKey
 
 from cosmos_outbox import (
     Backoff,
@@ -24,14 +24,15 @@ from cosmos_outbox import (
     RetryOptions,
     StoreUnavailable,
     TooManyRequests,
+    UnitOfWork,
 )
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from examples.contacts.domain import Company, Contact, Name
-from examples.contacts.service import ContactsUnitOfWork
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -53,20 +54,41 @@ class Ledger:
     unknown: list[list[str]] = field(default_factory=list)  # events of which all or none must be there
 
 
-async def test_every_success_is_whole_and_every_failure_left_nothing(capsys: pytest.CaptureFixture[str]):
+class TenantsContact(Contact):
+    """
+    A contact under a hierarchical partition key.
+    """
+
+    entity_type = "contact"
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return "t1", self.id
+
+
+KEYS: dict[str, tuple[type[Contact], SdkPartitionKey]] = {
+    "string": (Contact, SdkPartitionKey("/partitionKey")),
+    "hierarchical": (TenantsContact, SdkPartitionKey(["/tenantId", "/contact/id"])),
+}
+
+
+@pytest.mark.parametrize(("kind", "definition"), KEYS.values(), ids=KEYS)
+async def test_every_success_is_whole_and_every_failure_left_nothing(
+    kind: type[Contact], definition: SdkPartitionKey, capsys: pytest.CaptureFixture[str]
+):
     ledger = Ledger()
     async with (
         CosmosServer() as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
     ):
         database = await client.create_database("contacts")
-        container = await database.create_container("data", PartitionKey("/partitionKey"), default_ttl=-1)
+        container = await database.create_container("data", definition, default_ttl=-1)
         store = await open_store(client, "contacts", "data")
-        ids = [await _created(store) for _ in range(CONTACTS)]
+        ids = [await _created(store, kind) for _ in range(CONTACTS)]
         _inject(server.faults, seed=1)
         async with asyncio.TaskGroup() as tasks:
             for number in range(TASKS):
-                tasks.create_task(_race(store, ids, ledger, seed=number))
+                tasks.create_task(_race(store, kind, ids, ledger, seed=number))
         server.faults.clear()
         await asyncio.sleep(0.3)  # requests that the emulator delays are on their way for 0.2 s
         documents = [document async for document in container.query_items("SELECT * FROM c")]
@@ -107,23 +129,25 @@ def _inject(faults: Faults, seed: int) -> None:
         faults.add(FaultRule(**rule, probability=0.06, seed=seed * 100 + number))
 
 
-async def _created(store: CosmosStore) -> str:
-    async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
-        contact = uow.contacts.create(Contact(name=Name(first_name="A", last_name="B")))
+async def _created(store: CosmosStore, kind: type[Contact]) -> str:
+    async with Outbox(store).unit_of_work() as uow:
+        contact = uow.repository(kind).create(kind(name=Name(first_name="A", last_name="B")))
         await uow.commit()
     return contact.id
 
 
-async def _race(store: CosmosStore, ids: list[str], ledger: Ledger, seed: int) -> None:
+async def _race(store: CosmosStore, kind: type[Contact], ids: list[str], ledger: Ledger, seed: int) -> None:
     chance = random.Random(seed)
     # Some give up so early that they cannot know; 0.15 s is shorter than the emulator's delay.
     hasty = RetryOptions(deadline_seconds=0.15, attempt_seconds=0.15)
     patient = RetryOptions(deadline_seconds=8, attempt_seconds=1, backoff=Backoff(initial_seconds=0.01))
     outbox = Outbox(store, retries=hasty if seed % 6 == 0 else patient)
     for _ in range(ROUNDS):
-        async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+        async with outbox.unit_of_work() as uow:
             try:
-                contact = await uow.contacts.read(chance.choice(ids))
+                contact_id = chance.choice(ids)
+                key = kind.model_construct(id=contact_id).partition_key
+                contact = await uow.repository(kind).read(contact_id, partition_key=key)
             except (StoreUnavailable, TooManyRequests):
                 ledger.unread += 1
                 continue
@@ -143,7 +167,7 @@ def _change(contact: Contact, chance: random.Random) -> None:
             contact.change_company(Company(company_name=f"C{number}"))
 
 
-async def _commit(uow: ContactsUnitOfWork, contact: Contact, ledger: Ledger) -> None:
+async def _commit(uow: UnitOfWork, contact: Contact, ledger: Ledger) -> None:
     events = [event.id for event in contact.events]
     ledger.tried += 1
     try:
