@@ -241,7 +241,7 @@ async def test_a_key_of_another_shape_is_refused_before_anything_is_sent(contain
     async with Outbox(watched).unit_of_work() as uow:
         uow.repository(Thing).create(Thing(at=wrong))
         with pytest.raises(
-            UsageError, match="cannot be the partition key of thing .*: the container is partitioned on"
+            UsageError, match=r"cannot be the partition key of thing .*: the container is partitioned on"
         ):
             await uow.commit()
         uow.rollback()

@@ -40,15 +40,19 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, Query, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.retention import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.contracts.backends import opened
+from tests.support import notes
 from tests.support.effort import examples
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, NoteEvent, NoteTagged, Remark
+from tests.support.notes import NoteEvent, NoteTagged, Remark
 
-BOOK = "book"
+# The partition keys of the books that a machine writes, one on `/partitionKey` and one on three paths.
+KEYS: dict[str, PartitionKey] = {"book": "book", "shelved": ("shelf", 5, True)}
+SHELVES = ("/shelf", "/place/number", "/lent")
 IMPLIED = ("NoteChanged", "NoteTagged")
 F = CommitFault
 
@@ -62,7 +66,15 @@ class Perused(NoteEvent):
 
 
 class Passage(Remark):
-    pass
+    @property
+    def partition_key(self) -> PartitionKey:
+        return KEYS[self.book]
+
+
+class Line(notes.Line):
+    @property
+    def partition_key(self) -> PartitionKey:
+        return KEYS[self.book]
 
 
 Data = tuple[str, str, bool]
@@ -201,13 +213,13 @@ class Recorder:
         self.read, self.query, self.query_types = store.read, store.query, store.query_types
         self.key_paths = store.key_paths
 
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         task = asyncio.create_task(self._commit(partition_key, writes))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def _commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         async with self._one_at_a_time:
             if self._brings_back(writes):
                 raise StoreUnavailable  # lost at last
@@ -227,12 +239,12 @@ class Watcher:
     def __init__(self, store: FaultyStore, sends: Callable[[Sequence[Write]], None]) -> None:
         self._store, self._sends, self.key_paths = store, sends, store.key_paths
 
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         self._sends(writes)
         return await self._store.commit(partition_key, writes)
 
     async def read(
-        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
+        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
     ) -> Document:
         return await self._store.read(document_id, partition_key, if_none_match=if_none_match)
 
@@ -263,6 +275,7 @@ places = st.integers(0, 3)
 
 
 class WriteSide(RuleBasedStateMachine):
+    book: ClassVar[str] = "book"
     new_loop: ClassVar[Callable[[], asyncio.AbstractEventLoop]] = looptime.new_event_loop
     retries: ClassVar[RetryOptions] = RetryOptions(deadline_seconds=3, attempt_seconds=1)
     late_seconds: ClassVar[float] = 5.0  # behind everybody's deadline
@@ -291,7 +304,7 @@ class WriteSide(RuleBasedStateMachine):
         self.recorder = Recorder(store, self._applied, self._brings_back)
         self.faulty = FaultyStore(self.recorder, late_seconds=self.late_seconds)
         outbox = Outbox(Watcher(self.faulty, self._sends), retries=self.retries)
-        outbox.on(NoteTagged, _index)
+        outbox.on(NoteTagged, self._index)
         self.units = [Unit(real=outbox.unit_of_work()) for _ in range(3)]
         self.committing = self.units[0]
 
@@ -313,13 +326,13 @@ class WriteSide(RuleBasedStateMachine):
     def create_passage(self, unit: int, place: int) -> None:
         held, name = self.units[unit].held, self.names[place]
         if name not in held:
-            passage = Passage(id=name, book=BOOK, text=f"created {self.next_serial()}")
+            passage = Passage(id=name, book=self.book, text=f"created {self.next_serial()}")
             self.units[unit].real.repository(Passage).create(passage)
             held[name] = Held(entity=passage)
 
     @rule(unit=units)
     def create_line(self, unit: int) -> None:
-        line = Line(id=f"line-{self.next_serial()}", book=BOOK, text="new")
+        line = Line(id=f"line-{self.next_serial()}", book=self.book, text="new")
         self.units[unit].real.repository(Line).create(line)
         self.units[unit].held[line.id] = Held(entity=line)
 
@@ -654,9 +667,11 @@ class WriteSide(RuleBasedStateMachine):
         repository = unit.real.repository(kind)
         try:
             if deletes:
-                entity = self.run(repository.delete(name, partition_key=BOOK, hard=include_deleted))
+                entity = self.run(
+                    repository.delete(name, partition_key=KEYS[self.book], hard=include_deleted)
+                )
             else:
-                entity = self.run(repository.read(name, partition_key=BOOK))
+                entity = self.run(repository.read(name, partition_key=KEYS[self.book]))
         except NotFound:
             assert not expected
             return None
@@ -669,6 +684,9 @@ class WriteSide(RuleBasedStateMachine):
             assert (there.text, there.version) == (entity.text, entity.version)
         unit.held[name] = Held(entity=entity, base=there, shown=there.data)
         return unit.held[name]
+
+    def _index(self, tagged: NoteTagged, uow: UnitOfWork) -> None:
+        uow.repository(Line).create(Line(id=f"line-of-{tagged.tag}", book=self.book, text=tagged.tag))
 
     def _forget(self, unit: Unit) -> None:
         unit.held, unit.handled, unit.current, unit.graves = {}, set(), None, []
@@ -710,10 +728,6 @@ class WriteSide(RuleBasedStateMachine):
             self.run(self._host)
             self.run(self.loop.shutdown_asyncgens())
             self.loop.close()
-
-
-def _index(tagged: NoteTagged, uow: UnitOfWork) -> None:
-    uow.repository(Line).create(Line(id=f"line-of-{tagged.tag}", book=BOOK, text=tagged.tag))
 
 
 def _told(document: Document) -> Told:
@@ -768,7 +782,9 @@ def _read_back(writes: Sequence[Write]) -> tuple[list[Told], list[tuple[Any, ...
 async def _delete_events(store: Store, feed: ChangeFeed) -> None:
     for document in await _all_documents(feed):
         if document["type"] == "domainEvent":
-            await store.commit(BOOK, [Write(kind=WriteKind.DELETE, id=document["id"])])
+            key = store.key_paths.key_of(document)
+            assert key is not None
+            await store.commit(key, [Write(kind=WriteKind.DELETE, id=document["id"])])
 
 
 async def _all_documents(feed: ChangeFeed) -> list[Document]:
@@ -799,6 +815,16 @@ class OnMemory(WriteSide):
         yield container, container
 
 
+class OnThreePaths(WriteSide):
+    book = "shelved"
+
+    @staticmethod
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
+        container = MemoryContainer(key_paths=SHELVES, now=asyncio.get_running_loop().time)
+        yield container, container
+
+
 class OnTheEmulator(WriteSide):
     new_loop = asyncio.new_event_loop
     retries = RetryOptions(
@@ -815,11 +841,23 @@ class OnTheEmulator(WriteSide):
             yield container.store, container.feed
 
 
+class OnThreePathsOfTheEmulator(OnTheEmulator):
+    book = "shelved"
+
+    @staticmethod
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
+        async with opened("emulator", key_paths=SHELVES) as container:
+            yield container.store, container.feed
+
+
 @pytest.mark.parametrize(
     ("machine", "examples", "steps"),
     [
         pytest.param(OnMemory, examples(20, many=160), 40, id="memory"),
+        pytest.param(OnThreePaths, examples(10, many=80), 40, id="memory, three paths"),
         pytest.param(OnTheEmulator, examples(3, many=10), 20, id="emulator"),
+        pytest.param(OnThreePathsOfTheEmulator, examples(2, many=10), 20, id="emulator, three paths"),
     ],
 )
 def test_whatever_is_done_and_lost_the_store_holds_what_the_model_says(
