@@ -116,9 +116,14 @@ class UnitOfWork:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            self.rollback()
-        else:
-            self._forget()  # also while another task commits: the error of the block must not be hidden
+            self._entities.guard.check()
+        self.close()  # also while another task commits: the error of the block must not be hidden
+
+    def close(self) -> None:
+        """
+        Forget all entities of this unit for good: what is asked of it later raises UsageError. The `async with` block does this.
+        """
+        self._forget()
         self._entities.guard.closed = True
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
@@ -361,7 +366,7 @@ class Outbox:
                 f"Outbox needs a store, and a {type(store).__name__} is none: pass `await open_store(client, database, container)` "
                 "of cosmos_outbox.adapters.cosmos, or a MemoryContainer in tests."
             )
-        self._store, self._options = store, retries or RetryOptions()
+        self._store, self.retries = store, retries or RetryOptions()
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
@@ -416,7 +421,7 @@ class Outbox:
         """
         return kind(
             self._store,
-            options=self._options,
+            options=self.retries,
             handlers=self._handlers,
             sizes=self._sizes,
             tracer=self._tracer,
@@ -466,4 +471,4 @@ class Outbox:
                         raise
                 else:
                     return result
-            await asyncio.sleep(self._options.backoff.delay(attempt))
+            await asyncio.sleep(self.retries.backoff.delay(attempt))

@@ -1,0 +1,97 @@
+"""
+BlockingOutbox: the entry point of code without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from cosmos_outbox.blocking.portal import Opener, Portal
+from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
+from cosmos_outbox.errors import PreconditionFailed, UsageError
+from cosmos_outbox.write.unit_of_work import DEFAULT_ATTEMPTS, Outbox
+
+UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
+ResultT = TypeVar("ResultT")
+
+
+class BlockingOutbox:
+    """
+    One per process and container, shared by all threads. Its outbox lives on an event loop in a thread of its own.
+
+    The first use, or `with`, opens it. It closes at the end of the `with` block, else when the process ends. Make it where you
+    like, and use it after the last fork: a process that is forked from one that has used it raises UsageError.
+
+    Args:
+        opener: a function with `@asynccontextmanager` that opens client and store, and yields an Outbox with its handlers.
+    """
+
+    def __init__(self, opener: Opener[Outbox]) -> None:
+        self._portal = Portal(opener)
+
+    def __enter__(self) -> Self:
+        self._portal.opened()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """
+        Close the connections when the calls under way have ended; later calls raise UsageError.
+        """
+        self._portal.close()
+
+    @overload
+    def unit_of_work(self) -> BlockingUnitOfWork: ...
+    @overload
+    def unit_of_work(self, kind: type[UnitT]) -> UnitT: ...
+    def unit_of_work(self, kind: type[BlockingUnitOfWork] = BlockingUnitOfWork) -> BlockingUnitOfWork:
+        """
+        Return a new unit of work of this thread, or one of the given subclass.
+        """
+        return kind(self._portal.opened().unit_of_work(), self._portal)
+
+    @overload
+    def run(self, work: Callable[[BlockingUnitOfWork], ResultT], *, attempts: int = ...) -> ResultT: ...
+    @overload
+    def run(self, work: Callable[[UnitT], ResultT], *, kind: type[UnitT], attempts: int = ...) -> ResultT: ...
+    def run(
+        self,
+        work: Callable[[Any], ResultT],
+        *,
+        kind: type[BlockingUnitOfWork] = BlockingUnitOfWork,
+        attempts: int = DEFAULT_ATTEMPTS,
+    ) -> ResultT:
+        """
+        Run `work(unit_of_work)` in this thread, commit, and return what it returned; see `Outbox.run`.
+
+        Raises:
+            UsageError: `work` is a coroutine function.
+            PreconditionFailed, OutboxError: see `Outbox.run`.
+        """
+        if attempts < 1:
+            raise UsageError(f"Work needs at least one attempt, not {attempts}.")
+        if inspect.iscoroutinefunction(work):
+            raise UsageError("A BlockingOutbox runs plain functions; give `async def` ones to Outbox.run.")
+        attempt = 0
+        while True:
+            attempt += 1
+            with self.unit_of_work(kind) as unit:
+                try:
+                    result = work(unit)
+                    unit.commit()
+                except PreconditionFailed as refusal:
+                    if attempt >= attempts or not unit.was_refused(refusal):
+                        raise
+                else:
+                    return result
+            pause = self._portal.opened().retries.backoff.delay(attempt)
+            self._portal.call(partial(asyncio.sleep, pause))

@@ -1,0 +1,228 @@
+"""
+Portal: something asynchronous that stays open on the event loop of a thread of its own, for other threads to call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import Context
+from typing import Generic, TypeVar
+
+from cosmos_outbox.errors import UsageError
+
+OpenedT = TypeVar("OpenedT")
+ResultT = TypeVar("ResultT")
+Opener = Callable[[], AbstractAsyncContextManager[OpenedT]]
+
+_EXIT_SECONDS = 10.0
+_CLOSED = "The outbox was closed; make another one to go on."
+
+
+class Portal(Generic[OpenedT]):
+    """
+    The first call opens it; `close`, or the end of the process, closes it.
+
+    Args:
+        opener: makes the context manager of what is opened. It is entered and left on the loop.
+    """
+
+    def __init__(self, opener: Opener[OpenedT]) -> None:
+        self._opener = opener
+        self._lock = threading.RLock()  # a signal handler may call too
+        self._pid: int | None = None
+        self._loop: _LoopThread[OpenedT] | None = None
+
+    def opened(self) -> OpenedT:
+        """
+        Return what is open, for calls of it that are not awaited.
+        """
+        loop = self._running()
+        loop.check()
+        return loop.opened.result()
+
+    def call(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """
+        Run work on the loop, with this thread's context variables, and wait for its end.
+
+        If an exception interrupts the thread meanwhile (Ctrl-C, a signal handler), the work is cancelled, and has ended when the
+        exception goes on.
+
+        Raises:
+            UsageError: this thread runs an event loop; or the portal was closed, or opened by the process before a fork.
+        """
+        return self._running().call(work)
+
+    def close(self) -> None:
+        """
+        Close it for good when the calls under way have ended; if interrupted, cancel them.
+        """
+        if self._loop is not None and self._pid == os.getpid():
+            _check_thread()
+            atexit.unregister(self._close_at_exit)
+            self._loop.close()
+
+    def _running(self) -> _LoopThread[OpenedT]:
+        _check_thread()
+        if self._pid not in (
+            None,
+            os.getpid(),
+        ):  # before the lock, which a thread of that process may have held
+            raise UsageError(
+                f"This process was forked from process {self._pid}, which had opened the outbox; neither its thread nor its "
+                "connections came along. Use the outbox for the first time after the fork."
+            )
+        with self._lock:
+            if self._loop is None:
+                self._pid = os.getpid()
+                loop = _LoopThread(self._opener)
+                try:
+                    loop.open()
+                except BaseException:
+                    self._pid = None
+                    raise
+                self._loop = loop
+                atexit.register(self._close_at_exit)
+            return self._loop
+
+    def _close_at_exit(self) -> None:
+        if self._loop is not None and self._pid == os.getpid():
+            self._loop.abandon()
+
+
+class _LoopThread(Generic[OpenedT]):
+    """
+    A thread with its loop, from opening to closing.
+
+    The interpreter joins what is not a daemon before it runs `atexit` handlers, and would wait for ever.
+    """
+
+    def __init__(self, opener: Opener[OpenedT]) -> None:
+        self._opener = opener
+        self._lock = threading.RLock()
+        self._closed = self._abandoned = False
+        # With no factory given, its loop would become the calling thread's.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        self._stop, self._calls = asyncio.Event(), asyncio.TaskGroup()
+        self.opened: Future[OpenedT] = Future()
+        self.ended: Future[None] = Future()
+        # Made here, so that it can be cancelled before the thread runs; in no context, as it outlives that of the first caller.
+        self._serving = self._loop.create_task(self._serve(), context=Context())
+        self._thread = threading.Thread(target=self._run, name="cosmos-outbox", daemon=True)
+
+    async def _serve(self) -> None:
+        async with self._opener() as opened:
+            with suppress(asyncio.CancelledError):  # it was for the calls; what is open is closed in peace
+                await self._take_calls(opened)
+
+    async def _take_calls(self, opened: OpenedT) -> None:
+        async with self._calls:
+            self.opened.set_result(opened)
+            try:
+                await self._stop.wait()
+            finally:
+                with self._lock:
+                    self._closed = True
+                await asyncio.sleep(0)  # what was called before this starts
+
+    def _run(self) -> None:
+        try:
+            with self._runner:
+                self._loop.run_until_complete(self._serving)
+        except BaseException as error:  # noqa: BLE001 - of the opener; the thread that waits raises it
+            if not self.opened.done():
+                self.opened.set_exception(error)
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+
+    def check(self) -> None:
+        """
+        Raise UsageError if it was closed.
+        """
+        if self._closed:
+            raise UsageError(_CLOSED)
+
+    def call(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        outcome: Future[ResultT] = Future()
+        tasks: list[asyncio.Task[None]] = []
+
+        async def settle() -> None:
+            try:
+                outcome.set_result(await work())
+            except BaseException as error:  # noqa: BLE001 - also a handler's SystemExit, which must not end this thread
+                fail(error)
+
+        def start() -> None:
+            tasks.append(self._calls.create_task(settle()))
+            tasks[0].add_done_callback(lambda _: fail(asyncio.CancelledError()))  # before its first step
+
+        def fail(error: BaseException) -> None:
+            if not (outcome.done() or self._abandoned):
+                outcome.set_exception(error)
+
+        try:
+            with self._lock:
+                if self._closed:
+                    outcome.set_exception(UsageError(_CLOSED))
+                else:
+                    self._loop.call_soon_threadsafe(start)
+            return outcome.result()
+        except BaseException:
+            self._end(outcome, lambda: tasks[0].cancel() if tasks else fail(asyncio.CancelledError()))
+            raise
+
+    def open(self) -> None:
+        try:
+            self._thread.start()
+            self.opened.result()
+        except BaseException:
+            self._end(self.ended, self._serving.cancel)
+            raise
+
+    def close(self) -> None:
+        try:
+            self._post(self._stop.set)
+            self.ended.result()
+        except BaseException:
+            self._end(self.ended, self._serving.cancel)
+            raise
+
+    def abandon(self) -> None:
+        """
+        Close it when the interpreter exits, and cancel the calls under way.
+
+        Only daemon threads have any. They are not woken: one that prints a traceback now may abort the process.
+        """
+        self._abandoned = True
+        with suppress(TimeoutError):
+            self._post(self._serving.cancel)
+            self.ended.result(timeout=_EXIT_SECONDS)
+
+    def _end(self, outcome: Future[ResultT], cancel: Callable[[], object]) -> None:
+        """
+        Cancel what this thread waited for, if an exception interrupted it, and wait for its end.
+        """
+        if not outcome.done() and self._post(cancel) and self._thread.ident is not None:
+            outcome.exception()
+
+    def _post(self, callback: Callable[[], object]) -> bool:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback)
+            return True
+        return False
+
+
+def _check_thread() -> None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError(
+            "A blocking call would stop the event loop that runs in this thread. In async code, use Outbox; in an event handler, "
+            "the unit of work that it is given (`async def` lets it read)."
+        )

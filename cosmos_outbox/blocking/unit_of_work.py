@@ -1,0 +1,167 @@
+"""
+BlockingUnitOfWork: a unit of work of one thread, with repositories and documents that block.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+
+from cosmos_outbox.blocking.portal import Portal
+from cosmos_outbox.domain.entities import Entity
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.own_documents import DocumentMapper
+from cosmos_outbox.errors import OutboxError, SharedUnitOfWork
+from cosmos_outbox.write.own_documents import Documents
+from cosmos_outbox.write.repository import Repository
+from cosmos_outbox.write.unit_of_work import Commit, Outbox, UnitOfWork
+
+EntityT = TypeVar("EntityT", bound=Entity)
+ModelT = TypeVar("ModelT")
+ResultT = TypeVar("ResultT")
+Parameters = ParamSpec("Parameters")
+
+
+class OneThread:
+    """
+    Gives the functions of a unit of work to the thread that made it, and refuses all others.
+    """
+
+    def __init__(self, portal: Portal[Outbox]) -> None:
+        self._portal, self._thread_id = portal, threading.get_ident()
+
+    def checked(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
+        """
+        Return a function that waits for nothing.
+        """
+
+        @functools.wraps(function)
+        def check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
+            if threading.get_ident() != self._thread_id:
+                raise SharedUnitOfWork(
+                    "A unit of work belongs to the thread that made it; give every thread its own."
+                )
+            return function(*args, **kwargs)
+
+        return check
+
+    def blocking(self, function: Callable[Parameters, Awaitable[ResultT]]) -> Callable[Parameters, ResultT]:
+        """
+        Return a coroutine function as one that blocks until its work on the loop is done.
+        """
+
+        @functools.wraps(function)
+        def block(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
+            return self._portal.call(lambda: function(*args, **kwargs))
+
+        return self.checked(block)
+
+
+class BlockingRepository(Generic[EntityT]):
+    """
+    The methods of `Repository`, with the same arguments. Those that ask the store block.
+    """
+
+    def __init__(self, repository: Repository[EntityT], thread: OneThread) -> None:
+        self.create, self.update = thread.checked(repository.create), thread.checked(repository.update)
+        self.read, self.delete = thread.blocking(repository.read), thread.blocking(repository.delete)
+        self.list, self.query = thread.blocking(repository.list), thread.blocking(repository.query)
+        self.read_all = thread.blocking(repository.read_all)
+
+
+class BlockingDocuments(Generic[ModelT]):
+    """
+    The methods of `Documents`, with the same arguments. `read` blocks.
+    """
+
+    def __init__(self, documents: Documents[ModelT], thread: OneThread) -> None:
+        self.save, self.delete = thread.checked(documents.save), thread.checked(documents.delete)
+        self.read = thread.blocking(documents.read)
+
+
+class BlockingUnitOfWork:
+    """
+    One thread's changes to entities of one partition key: `with outbox.unit_of_work() as uow:`. See `UnitOfWork`.
+
+    An interrupted `commit()` (Ctrl-C, a signal handler that raises) may have been written, as one that is cancelled: commit again
+    within a minute to find out, or read anew.
+    """
+
+    def __init__(self, unit: UnitOfWork, portal: Portal[Outbox]) -> None:
+        self._unit, self._thread = unit, OneThread(portal)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # The error of the block must not be hidden.
+        with suppress(*((SharedUnitOfWork,) if error else ())):
+            self.close()
+
+    def close(self) -> None:
+        """
+        Forget all entities of this unit for good: what is asked of it later raises UsageError. The `with` block does this.
+        """
+        self._thread.checked(self._unit.close)()
+
+    def repository(self, entity_type: type[EntityT]) -> BlockingRepository[EntityT]:
+        """
+        Return the repository of an entity type; all repositories of a unit of work commit together.
+        """
+        return BlockingRepository(self._unit.repository(entity_type), self._thread)
+
+    @overload
+    def documents(self) -> BlockingDocuments[dict[str, Any]]: ...
+    @overload
+    def documents(
+        self, model_type: type[ModelT], mapper: DocumentMapper[ModelT] | None = None
+    ) -> BlockingDocuments[ModelT]: ...
+    def documents(self, model_type: type[Any] = dict, mapper: DocumentMapper[Any] | None = None) -> Any:
+        """
+        Return the documents of the application's own shape; see `UnitOfWork.documents`.
+        """
+        return BlockingDocuments(self._unit.documents(model_type, mapper), self._thread)
+
+    def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
+        """
+        Write a dict, dataclass or model of the application's own shape with the next commit; see `Documents.save`.
+        """
+        return self.documents(type(model)).save(model, etag=etag)
+
+    def record(self, event: DomainEvent, *, about: object) -> None:
+        """
+        Record an event about an entity, or about a document that was read or saved here, which is written with it.
+        """
+        self._thread.checked(self._unit.record)(event, about=about)
+
+    def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
+        """
+        Run `hook(commit)` once, after the next commit that wrote something, on the loop that all threads share; see `UnitOfWork`.
+        """
+        self._thread.checked(self._unit.after_commit)(hook)
+
+    def commit(self) -> Commit:
+        """
+        Write all pending entities and their events in one request; see `UnitOfWork.commit`.
+
+        Handlers run on the loop that all threads share, so one that blocks, blocks them all.
+        """
+        return self._thread.blocking(self._unit.commit)()
+
+    def rollback(self) -> None:
+        """
+        Forget all entities of this unit; read them anew to go on.
+        """
+        self._thread.checked(self._unit.rollback)()
+
+    def was_refused(self, error: OutboxError) -> bool:
+        """
+        Say whether the last commit raised this refusal, and nothing was read or created since.
+        """
+        return self._unit.was_refused(error)

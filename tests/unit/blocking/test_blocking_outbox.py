@@ -1,0 +1,268 @@
+"""
+The write side without an event loop: what blocks, what passes through, and which thread may call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from cosmos_outbox import (
+    Documents,
+    NotFound,
+    Outbox,
+    PreconditionFailed,
+    Repository,
+    SharedUnitOfWork,
+    UnitOfWork,
+    UsageError,
+    correlated,
+)
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.blocking import BlockingOutbox, BlockingRepository, BlockingUnitOfWork
+from tests.support.notes import Line, Note, NoteChanged, NoteWritten, events
+
+
+def opening(outbox: Outbox) -> Callable[[], AbstractAsyncContextManager[Outbox]]:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Outbox]:
+        yield outbox
+
+    return opened
+
+
+@pytest.fixture
+def container() -> MemoryContainer:
+    return MemoryContainer()
+
+
+@pytest.fixture
+def inner(container: MemoryContainer) -> Outbox:
+    return Outbox(container)
+
+
+@pytest.fixture
+def outbox(inner: Outbox) -> Iterator[BlockingOutbox]:
+    with BlockingOutbox(opening(inner)) as outbox:
+        yield outbox
+
+
+def add_note(outbox: BlockingOutbox, **fields: str) -> Note:
+    return outbox.run(lambda uow: uow.repository(Note).create(Note(**fields)))
+
+
+def test_what_one_unit_of_work_commits_the_next_one_reads(outbox: BlockingOutbox):
+    with outbox.unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n", text="tea"))
+        commit = uow.commit()
+    with outbox.unit_of_work() as uow:
+        note = uow.repository(Note).read("n")
+        note.change("coffee")
+        changed = uow.commit()
+
+    assert ["NoteWritten"] == [event.action for event in commit.events]
+    assert ("coffee", 2, 2) == (note.text, note.version, changed.operations)
+
+
+def test_the_error_of_the_block_is_what_its_caller_sees(outbox: BlockingOutbox):
+    with pytest.raises(NotFound), outbox.unit_of_work() as uow:
+        uow.repository(Note).read("nowhere")
+
+
+def test_a_unit_of_work_lists_updates_and_deletes(outbox: BlockingOutbox):
+    with outbox.unit_of_work() as uow:
+        lines = uow.repository(Line)
+        for text in ("a", "b", "c"):
+            lines.create(Line(id=text, book="b1", text=text))
+        uow.commit()
+        page = lines.list("b1", order_by="-text", page_size=2)
+        lines.update(lines.read("a", partition_key="b1"))
+        lines.delete("b", partition_key="b1")
+        operations = uow.commit().operations
+        rest = lines.read_all(10)
+
+    assert ["c", "b"] == [line.text for line in page.entities]
+    assert 2 == operations
+    assert ["a", "c"] == [line.text for line in rest.entities]
+
+
+def test_documents_of_the_applications_own_shape_are_saved_beside_events(outbox: BlockingOutbox):
+    with outbox.unit_of_work() as uow:
+        order = uow.save({"id": "o1", "partitionKey": "t1", "status": "open"})
+        uow.record(NoteChanged(note_id="o1", text="opened"), about=order)
+        assert 2 == uow.commit().operations
+    with outbox.unit_of_work() as uow:
+        orders = uow.documents()
+        order = orders.read("o1", partition_key="t1")
+        assert "open" == order["status"]
+        orders.delete(order)
+        uow.commit()
+        with pytest.raises(NotFound):
+            orders.read("o1", partition_key="t1")
+
+
+class Notes(BlockingUnitOfWork):
+    @property
+    def notes(self) -> BlockingRepository[Note]:
+        return self.repository(Note)
+
+
+def test_a_unit_of_work_may_be_of_a_subclass(outbox: BlockingOutbox):
+    def write(uow: Notes) -> str:
+        return uow.notes.create(Note(id="n")).id
+
+    assert "n" == outbox.run(write, kind=Notes)
+    with outbox.unit_of_work(Notes) as uow:
+        assert 1 == uow.notes.read("n").version
+
+
+def test_nothing_that_the_write_side_offers_is_missing(outbox: BlockingOutbox):
+    uow = outbox.unit_of_work()
+    pairs = [(UnitOfWork, uow), (Repository, uow.repository(Note)), (Documents, uow.documents())]
+    for kind, blocking in pairs:
+        assert [] == [name for name in vars(kind) if name[0] != "_" and not hasattr(blocking, name)]
+
+
+def test_a_method_keeps_the_documentation_and_the_signature_of_the_one_that_it_calls(outbox: BlockingOutbox):
+    read = outbox.unit_of_work().repository(Note).read
+
+    assert Repository.read.__doc__ == read.__doc__
+    assert [*inspect.signature(Repository.read).parameters][1:] == [*inspect.signature(read).parameters]
+
+
+def test_run_repeats_work_that_another_program_overtook(outbox: BlockingOutbox):
+    add_note(outbox, id="n")
+    seen = []
+
+    def change(uow: BlockingUnitOfWork) -> Note:
+        note = uow.repository(Note).read("n")
+        seen.append(note.version)
+        if len(seen) < 3:
+            outbox.run(lambda theirs: theirs.repository(Note).read("n").tag_as(str(len(seen))))
+        note.change("ours")
+        return note
+
+    assert 4 == outbox.run(change).version
+    assert [1, 2, 3] == seen
+
+
+def test_run_gives_up_after_its_attempts_and_raises_what_work_raises_at_once(outbox: BlockingOutbox):
+    add_note(outbox, id="n")
+    attempts = []
+
+    def overtaken(uow: BlockingUnitOfWork) -> None:
+        attempts.append(uow)
+        note = uow.repository(Note).read("n")
+        outbox.run(lambda theirs: theirs.repository(Note).read("n").tag_as(str(len(attempts))))
+        note.change("ours")
+
+    with pytest.raises(PreconditionFailed):
+        outbox.run(overtaken, attempts=2)
+    assert 2 == len(attempts)
+    with pytest.raises(PreconditionFailed):
+        outbox.run(lambda uow: uow.repository(Note).update(uow.repository(Note).read("n"), '"old"'))
+
+
+def test_run_refuses_a_coroutine_function_which_would_do_nothing(outbox: BlockingOutbox):
+    async def work(uow: BlockingUnitOfWork) -> None:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match="plain functions"):
+        outbox.run(work)
+    with pytest.raises(UsageError, match="at least one attempt"):
+        outbox.run(lambda uow: None, attempts=0)
+
+
+def test_a_unit_of_work_of_another_thread_is_refused(outbox: BlockingOutbox):
+    with outbox.unit_of_work() as uow, ThreadPoolExecutor() as others:
+        repository = uow.repository(Note)
+        calls: list[Callable[[], object]] = [
+            uow.commit,
+            uow.rollback,
+            lambda: repository.read("n"),
+            lambda: repository.create(Note(id="n")),
+            lambda: uow.save({"id": "n"}),
+        ]
+        for call in calls:
+            assert isinstance(others.submit(call).exception(), SharedUnitOfWork)
+
+
+async def test_a_call_that_would_stop_a_running_event_loop_is_refused(inner: Outbox):
+    outbox = BlockingOutbox(opening(inner))
+    for call in (outbox.unit_of_work, lambda: outbox.run(lambda uow: None), outbox.__enter__):
+        with pytest.raises(UsageError, match="use Outbox"):
+            call()
+
+
+def test_a_plain_handler_takes_part_in_the_commit_as_an_asynchronous_one_does(
+    outbox: BlockingOutbox, inner: Outbox
+):
+    def add_line(event: NoteWritten, uow: UnitOfWork) -> None:
+        uow.repository(Line).create(Line(id="line", book="n"))
+
+    async def tag(event: NoteWritten, uow: UnitOfWork) -> None:
+        (await uow.repository(Note).read("n")).tag_as("new")
+
+    inner.on(NoteWritten, add_line)
+    inner.on(NoteWritten, tag)
+    with outbox.unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(id="n"))
+        uow.commit()
+        assert "new" == note.tag
+        assert "n" == uow.repository(Line).read("line", partition_key="n").book
+
+
+@pytest.mark.parametrize("call", [add_note, BlockingOutbox.close], ids=["run", "close"])
+def test_a_handler_that_calls_the_blocking_outbox_is_refused_instead_of_waiting_for_itself(
+    outbox: BlockingOutbox, inner: Outbox, call: Callable[[BlockingOutbox], object]
+):
+    inner.on(NoteWritten, lambda event, uow: call(outbox))
+
+    with pytest.raises(UsageError, match="in an event handler, the unit of work that it is given"):
+        add_note(outbox)
+
+
+def test_correlation_and_current_span_of_the_calling_thread_reach_the_stored_event(
+    container: MemoryContainer,
+):
+    exported = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    with BlockingOutbox(opening(Outbox(container, tracer_provider=provider))) as outbox:
+        with (
+            provider.get_tracer("test").start_as_current_span("request"),
+            correlated(correlation_id="c1", causation_id="m1"),
+        ):
+            add_note(outbox, id="inside")
+        add_note(outbox, id="outside")
+
+    inside, outside = (event["meta"] for event in events(container))
+    commit, request, other = exported.get_finished_spans()
+    assert ("c1", "m1") == (inside["correlationId"], inside["causationId"])
+    assert "correlationId" not in outside
+    assert (request.context, None) == (commit.parent, other.parent)
+    assert f"{commit.context.trace_id:032x}-{commit.context.span_id:016x}" in inside["traceparent"]
+
+
+def test_a_unit_of_work_ends_with_its_block(outbox: BlockingOutbox):
+    with outbox.unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n"))
+    with pytest.raises(UsageError, match="has ended"):
+        uow.commit()
+    with outbox.unit_of_work() as uow, pytest.raises(NotFound):
+        uow.repository(Note).read("n")
+
+
+def test_a_hook_runs_after_the_commit(outbox: BlockingOutbox):
+    seen: list[str | None] = []
+    with outbox.unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n"))
+        uow.after_commit(lambda commit: seen.append(commit.id))
+        assert [uow.commit().id] == seen
