@@ -27,6 +27,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.blocking import BlockingOutbox, BlockingRepository, BlockingUnitOfWork
+from cosmos_outbox.correlation import current_correlation
 from tests.support.notes import Line, Note, NoteChanged, NoteWritten, events
 
 
@@ -166,8 +167,14 @@ def test_run_gives_up_after_its_attempts_and_raises_what_work_raises_at_once(out
     with pytest.raises(PreconditionFailed):
         outbox.run(overtaken, attempts=2)
     assert 2 == len(attempts)
+
+    def outdated(uow: BlockingUnitOfWork) -> None:
+        attempts.append(uow)
+        uow.repository(Note).update(uow.repository(Note).read("n"), '"old"')
+
     with pytest.raises(PreconditionFailed):
-        outbox.run(lambda uow: uow.repository(Note).update(uow.repository(Note).read("n"), '"old"'))
+        outbox.run(outdated)
+    assert 3 == len(attempts)
 
 
 def test_run_refuses_a_coroutine_function_which_would_do_nothing(outbox: BlockingOutbox):
@@ -235,18 +242,27 @@ def test_correlation_and_current_span_of_the_calling_thread_reach_the_stored_eve
     exported = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    with BlockingOutbox(opening(Outbox(container, tracer_provider=provider))) as outbox:
-        with (
-            provider.get_tracer("test").start_as_current_span("request"),
-            correlated(correlation_id="c1", causation_id="m1"),
-        ):
-            add_note(outbox, id="inside")
+    opened_in = []
+
+    @asynccontextmanager
+    async def opener() -> AsyncIterator[Outbox]:
+        opened_in.append(current_correlation())
+        yield Outbox(container, tracer_provider=provider)
+
+    outbox = BlockingOutbox(opener)
+    with (
+        provider.get_tracer("test").start_as_current_span("request"),
+        correlated(correlation_id="c1", causation_id="m1"),
+    ):
+        add_note(outbox, id="inside")
+    with outbox:
         add_note(outbox, id="outside")
 
     inside, outside = (event["meta"] for event in events(container))
     commit, request, other = exported.get_finished_spans()
     assert ("c1", "m1") == (inside["correlationId"], inside["causationId"])
     assert "correlationId" not in outside
+    assert [{}] == opened_in  # not in the first request, which it outlives
     assert (request.context, None) == (commit.parent, other.parent)
     assert f"{commit.context.trace_id:032x}-{commit.context.span_id:016x}" in inside["traceparent"]
 
