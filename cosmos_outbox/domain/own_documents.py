@@ -78,7 +78,7 @@ class OwnDocument(Entity):
     _others: dict[str, Any] = PrivateAttr(default_factory=dict)  # properties that the model does not know
 
     def __init__(self, model: object, mapper: DocumentMapper[Any], key_of: KeyOf) -> None:
-        document, name = _written(model, mapper), type(model).__name__
+        document, name = _written(model, mapper, key_of), type(model).__name__
         if not isinstance(document.get("id"), str):
             raise UsageError(
                 f"A document needs an `id` of text, and this {name} has {document.get('id')!r}. A dict, a dataclass and a "
@@ -102,7 +102,7 @@ class OwnDocument(Entity):
 
     @property
     def partition_key(self) -> str:
-        key: str = self._key_of(_written(self._model, self._mapper))
+        key: str = self._key_of(_written(self._model, self._mapper, self._key_of))
         return key
 
     @property
@@ -110,21 +110,22 @@ class OwnDocument(Entity):
         """
         Return the document's own `version`, for consumers; None if it does not count.
         """
-        version = _written(self._model, self._mapper).get("version")
+        version = _written(self._model, self._mapper, self._key_of).get("version")
         return version if isinstance(version, int) and not isinstance(version, bool) else None
 
     def keep_others(self, stored: Mapping[str, Any]) -> None:
         """
         Keep the properties of the stored document that the model does not know.
         """
-        known = _written(self._model, self._mapper)
+        known = _written(self._model, self._mapper, self._key_of)
         self._others = {name: value for name, value in stored.items() if name not in known}
 
     def document(self) -> dict[str, Any]:
         """
         Return what a commit stores.
         """
-        return {**self._others, **stripped(_written(self._model, self._mapper))}
+        written = stripped(_written(self._model, self._mapper, self._key_of))
+        return {**written, **{name: value for name, value in self._others.items() if name not in written}}
 
     def read_back(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -148,7 +149,7 @@ def stripped(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
 
 
-def _written(model: Any, mapper: DocumentMapper[Any]) -> dict[str, Any]:
+def _written(model: Any, mapper: DocumentMapper[Any], key_of: KeyOf) -> dict[str, Any]:
     try:
         return mapper.to_document(model)
     except (PydanticSerializationError, UnicodeDecodeError) as error:
@@ -156,7 +157,7 @@ def _written(model: Any, mapper: DocumentMapper[Any]) -> dict[str, Any]:
         raise UnstorableValue(
             type(model).__name__,
             document_id=str(fields.get("id")),
-            partition_key=str(fields.get("partitionKey")),
+            partition_key=key_of(fields),
             field=next((str(name) for name, value in fields.items() if not _is_json(value)), "a field"),
             reason=str(error),
         ) from error
