@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
@@ -67,30 +67,51 @@ def entity_document(entity: Entity, *, version: int, paths: KeyPaths = ON_PARTIT
         "id": entity.id,
         **paths.fields(entity.partition_key, stored),
         "type": entity.entity_type,
-        "data": _data_of(entity),
+        "data": _merged_data(entity),
         "ttl": KEPT_FOREVER if entity.ttl is None else int(entity.ttl.total_seconds()),
         "version": version,
     }
     if stored is not None:
         for name in stored.keys() - _OURS - document.keys():
             document[name] = stored[name]
-        kept, data = stored.get("data"), document["data"]
-        if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
-            # A field that the entity omits now is gone, and must not come back from the stored document.
-            added = {name: value for name, value in kept.items() if not is_entity_field(type(entity), name)}
-            document["data"] = {**added, **data}
     return document
 
 
-def state_of(entity: Entity) -> str | None:
+def state_of(entity: Entity) -> bytes | None:
     """
     Return what an entity would store, to compare with a later state; None if that cannot be written.
     """
     try:
-        written = entity.document() if isinstance(entity, OwnDocument) else _data_of(entity)
-        return json.dumps(written)  # as JSON: for Python, True is 1
+        return _json(entity.document() if isinstance(entity, OwnDocument) else _merged_data(entity))
     except (PydanticSerializationError, ValueError, UnstorableValue):
         return None
+
+
+def stored_state(entity: Entity) -> bytes | None:
+    """
+    Return `state_of` an entity as it was when a commit wrote it; None if none did.
+    """
+    stored = entity.stored
+    if stored is None:
+        return None
+    return _json(stored if isinstance(entity, OwnDocument) else stored["data"])
+
+
+def _json(value: Any) -> bytes:
+    # Compared as JSON, since for Python, True is 1.
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except PydanticSerializationError:  # half of a surrogate pair
+        return json.dumps(value).encode()
+
+
+def _merged_data(entity: Entity) -> dict[str, Any]:
+    data, kept = _data_of(entity), (entity.stored or {}).get("data")
+    if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
+        # A field that the entity omits now is gone, and must not come back from the stored document.
+        added = {name: value for name, value in kept.items() if not is_entity_field(type(entity), name)}
+        return {**added, **data}
+    return data
 
 
 def _data_of(entity: Entity) -> dict[str, Any]:
@@ -242,6 +263,12 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     Raises:
         ValueError: `finite` is asked for, and a number in it is not, which JSON does not know.
     """
+    try:
+        text = to_json(document, inf_nan_mode="constants")
+    except PydanticSerializationError:  # half of a surrogate pair
+        text = b"\xff"
+    if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
+        return len(text)  # several times as fast
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))
 
 

@@ -52,7 +52,6 @@ class PendingEntity:
     version: int
     taken: CommitEvents
     revision: int = 0  # how many changes the unit of work had asked for by then
-    state: str | None = None  # of `state_of`, as it is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

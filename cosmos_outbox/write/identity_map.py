@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from cosmos_outbox.documents import state_of
+from cosmos_outbox.documents import state_of, stored_state
 from cosmos_outbox.domain.entities import Entity, close, keep_recorded, recorded_events
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
@@ -29,7 +29,7 @@ class Tracked:
     entity: Entity
     change: Change
     revision: int = 0  # counts the changes that were asked for
-    state: str | None = None  # of `state_of`, as it was read or written; None if there is none
+    state: bytes | None = None  # as it was read; None if it was not, or has been written since
     stored_under: PartitionKey | None = None  # the key of the stored document; None if there is none
 
     @property
@@ -40,7 +40,10 @@ class Tracked:
 
     @property
     def pending(self) -> bool:
-        return self.asked_for or (self.state is not None and state_of(self.entity) != self.state)
+        if self.asked_for or self.change is Change.DELETE:
+            return self.asked_for
+        before = stored_state(self.entity) if self.state is None else self.state
+        return before is not None and state_of(self.entity) != before
 
     def merge(self, change: Change) -> None:
         """
@@ -80,14 +83,13 @@ class Tracked:
             version=entity.version + 1,
             taken=entity.take_events(),
             revision=self.revision,
-            state=None if self.change is Change.DELETE else state_of(entity),
         )
 
     def settle(self, part: PendingEntity, *, stored_under: PartitionKey) -> None:
         """
         Note that the part of a commit was written; what was asked for or edited since stays to be done.
         """
-        self.stored_under, self.state = stored_under, part.state
+        self.stored_under, self.state = stored_under, None
         if self.revision == part.revision:
             self.change = Change.NONE
         elif self.change is not Change.DELETE:
@@ -230,7 +232,8 @@ class IdentityMap:
             keep_recorded(entity, recorded_events(entity))
             tracked = self._tracked[_place(entity)] = Tracked(entity, change)
             if not entity.is_new:
-                tracked.stored_under, tracked.state = entity.partition_key, state_of(entity)
+                tracked.stored_under = entity.partition_key
+                tracked.state = state_of(entity) if change is Change.NONE else None
             return
         if known.entity is not entity:
             advice = "change the one that `read` or `create` returned first"
