@@ -57,6 +57,15 @@ def messages(*ids, session_id=None):
     return [ServiceBusMessage(name, message_id=name, session_id=session_id) for name in ids]
 
 
+async def receive_all(receiver, count):
+    # One call returns what has arrived a moment after the first, which on a busy machine is not all.
+    received = []
+    while len(received) < count:
+        assert (more := await receiver.receive_messages(count - len(received), max_wait_time=60))
+        received += more
+    return received
+
+
 def texts(received):
     return [str(message) for message in received]
 

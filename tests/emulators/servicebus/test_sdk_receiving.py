@@ -11,7 +11,15 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBu
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError
 
 from tests.emulators.servicebus.scenarios import Scenarios
-from tests.emulators.servicebus.sdk import messages, serving, subscription_stats, texts, topic_config, until
+from tests.emulators.servicebus.sdk import (
+    messages,
+    receive_all,
+    serving,
+    subscription_stats,
+    texts,
+    topic_config,
+    until,
+)
 
 pytestmark = pytest.mark.looptime(False)
 scenario = Scenarios()
@@ -52,7 +60,7 @@ async def every_way_to_settle():
     async with serving(config) as (server, client), client.get_topic_sender("t") as sender:
         await sender.send_messages(messages("complete", "abandon", "defer", "dead", "keep"))
         async with client.get_subscription_receiver("t", "s") as receiver:
-            received = await receiver.receive_messages(5, max_wait_time=60)
+            received = await receive_all(receiver, 5)
             by_id = {message.message_id: message for message in received}
             assert ["complete", "abandon", "defer", "dead", "keep"] == list(by_id)
             until_then = by_id["keep"].locked_until_utc

@@ -19,7 +19,15 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.emulators.servicebus.scenarios import Scenarios
-from tests.emulators.servicebus.sdk import messages, serving, subscription_stats, texts, topic_config, until
+from tests.emulators.servicebus.sdk import (
+    messages,
+    receive_all,
+    serving,
+    subscription_stats,
+    texts,
+    topic_config,
+    until,
+)
 
 pytestmark = pytest.mark.looptime(False)
 scenario = Scenarios()
@@ -112,7 +120,7 @@ async def a_lost_session_lock_frees_the_session_and_counts_a_delivery():
         slow = accept(client, "A")
         received = await slow.receive_messages(1, max_wait_time=60)
         async with accept(client, max_wait_time=5) as next_one:
-            got = await next_one.receive_messages(2, max_wait_time=60)
+            got = await receive_all(next_one, 2)
             assert [("a", 1), ("b", 0)] == [(message.message_id, message.delivery_count) for message in got]
             with pytest.raises(SessionLockLostError):
                 await slow.complete_message(received[0])
@@ -150,9 +158,9 @@ async def a_closed_session_gives_its_messages_back_uncounted():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         await sender.send_messages(messages("a", "b", session_id="A"))
         async with accept(client, "A") as receiver:
-            await receiver.receive_messages(2, max_wait_time=60)
+            await receive_all(receiver, 2)
         async with accept(client, "A") as receiver:
-            got = await receiver.receive_messages(2, max_wait_time=60)
+            got = await receive_all(receiver, 2)
             assert [("a", 0), ("b", 0)] == [(message.message_id, message.delivery_count) for message in got]
 
 
@@ -175,12 +183,12 @@ async def dead_letters_of_a_session_subscription_are_read_without_a_session():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         await sender.send_messages([*messages("bad", "good", session_id="A"), *messages("homeless")])
         async with accept(client, "A") as receiver:
-            bad, good = await receiver.receive_messages(2, max_wait_time=60)
+            bad, good = await receive_all(receiver, 2)
             await receiver.dead_letter_message(bad, reason="r", error_description="d")
             await receiver.complete_message(good)
         graves = client.get_subscription_receiver("t", "s", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
         async with graves:
-            got = await graves.receive_messages(5, max_wait_time=60)
+            got = await receive_all(graves, 2)
         expected = {("homeless", None, "Session ID is null."), ("bad", "A", "r")}
         assert expected == {(dead.message_id, dead.session_id, dead.dead_letter_reason) for dead in got}
 
@@ -190,7 +198,7 @@ async def deferred_messages_and_peeking_inside_a_session():
     async with serving(sessions()) as (_, client), client.get_topic_sender("t") as sender:
         await sender.send_messages([*messages("a", "b", session_id="A"), *messages("c", session_id="B")])
         async with accept(client, "A") as receiver:
-            a, b = await receiver.receive_messages(2, max_wait_time=60)
+            a, b = await receive_all(receiver, 2)
             await receiver.defer_message(a)
             await receiver.complete_message(b)
             assert ["a"] == texts(await receiver.peek_messages(10, sequence_number=1))
