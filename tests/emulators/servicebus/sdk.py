@@ -61,7 +61,8 @@ async def receive_all(receiver, count):
     # One call returns what has arrived a moment after the first, which on a busy machine is not all.
     received = []
     while len(received) < count:
-        assert (more := await receiver.receive_messages(count - len(received), max_wait_time=60))
+        more = await receiver.receive_messages(count - len(received), max_wait_time=60)
+        assert more
         received += more
     return received
 
