@@ -180,29 +180,14 @@ class CosmosStore:
         def note(received: Mapping[str, Any], _: object) -> None:
             headers.update(received)
 
-        if len(writes) > 1:
-            answer = await self._container.execute_item_batch(
-                [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
-            )
-            etags = tuple(operation.get("eTag") for operation in answer)
-        else:
-            etags = (await self._write_one(partition_key, writes[0], response_hook=note),)
+        # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success of
+        # the first as a conflict with another program.
+        answer = await self._container.execute_item_batch(
+            [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
+        )
+        etags = tuple(operation.get("eTag") for operation in answer)
         self._remember(partition_key, headers.get(_SESSION_TOKEN))
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
-
-    async def _write_one(self, partition_key: PartitionKey, write: Write, **options: Any) -> str | None:
-        if write.etag is not None:
-            options |= {"etag": _condition(write.etag), "match_condition": MatchConditions.IfNotModified}
-        body = dict(write.document or {})
-        match write.kind:
-            case WriteKind.DELETE:
-                await self._container.delete_item(write.id, _sdk_key(partition_key), **options)
-                return None
-            case WriteKind.CREATE:
-                stored = await self._container.create_item(body, **options)
-            case WriteKind.REPLACE:
-                stored = await self._container.replace_item(write.id, body, **options)
-        return stored.get("_etag")
 
     def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
         if not session:

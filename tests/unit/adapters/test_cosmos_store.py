@@ -13,11 +13,11 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
-from cosmos_outbox import Conflict, StoreUnavailable
+from cosmos_outbox import Conflict, NotFound, StoreUnavailable
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
@@ -155,6 +155,27 @@ async def test_any_other_failure_of_a_read_leaves_the_session_as_it_is():
         faults.clear()
         await store.read("a", "k")
         assert [token, token] == watched.asked_with
+
+
+@pytest.mark.parametrize("kind", WriteKind)
+async def test_one_write_whose_answer_is_lost_is_sent_once_and_its_outcome_unknown(kind: WriteKind):
+    """
+    As a PUT or DELETE, aiohttp would send it again on a new connection, and report the first one's success as another's write.
+    """
+    async with opened() as (store, _, faults):
+        await store.commit("k", creations("a"))
+        etag = (await store.read("a", "k"))["_etag"]
+        name, changed = ("b" if kind is WriteKind.CREATE else "a"), None if kind is WriteKind.CREATE else etag
+        document = None if kind is WriteKind.DELETE else {"id": name, "partitionKey": "k", "n": 1}
+        faults.add(FaultRule(container="c", operation=RequestKind.BATCH, drop=True, when=When.AFTER, count=1))
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.commit("k", [Write(kind=kind, id=name, document=document, etag=changed)])
+        assert caught.value.applied is not False
+        if kind is WriteKind.DELETE:
+            with pytest.raises(NotFound):
+                await store.read("a", "k")
+        else:
+            assert 1 == (await store.read(name, "k"))["n"]
 
 
 @pytest.mark.parametrize("substatus", [1002, 1007])
