@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, is_typeddict
 
 from pydantic import PrivateAttr, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -53,7 +53,7 @@ class JsonMapper(Generic[ModelT]):
         return written if isinstance(written, dict) else {}
 
     def from_document(self, document: dict[str, Any]) -> ModelT:
-        if self._type is dict:
+        if issubclass(self._type, dict) and not is_typeddict(self._type):  # also the SDK's own kind
             return document  # type: ignore[return-value]
         model: ModelT = self._adapter.validate_python(document)
         return model

@@ -24,12 +24,14 @@ def install(app: FastAPI, outbox: Outbox | None = None, *, invalid_status: int =
     Make an application answer every error as problem details, and give the events of a request its correlation and trace.
 
     Args:
-        app: the application, before it starts.
+        app: the application, before it starts. Once it is installed, another call only changes the outbox.
         outbox: of its requests. Defaults to what its lifespan sets as `app.state.outbox`.
         invalid_status: of the answer to a request that does not validate. Defaults to FastAPI's own, 422.
     """
     if outbox is not None:
         app.state.outbox = outbox
+    if OutboxError in app.exception_handlers:  # a test gives it another outbox
+        return
     app.add_middleware(RequestContext)
     add_handlers(app, invalid_status)
 

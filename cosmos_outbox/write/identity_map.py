@@ -155,11 +155,10 @@ class IdentityMap:
         self, types: Collection[str], entity_id: str, partition_key: PartitionKey | None = None
     ) -> Entity | None:
         """
-        Return the tracked entity of one of the types; None if there is none. After a refused commit this begins a new attempt.
+        Return the tracked entity of one of the types; None if there is none.
 
         Without a partition key it is the entity whose id is its partition key, else the first with this id.
         """
-        self.refusal = None
         key = identity(entity_id if partition_key is None else partition_key)
         for entity_type in types:
             if (tracked := self._tracked.get((entity_type, entity_id, key))) is not None:
@@ -174,7 +173,6 @@ class IdentityMap:
         """
         Return the tracked document of the application with this id; see `find`.
         """
-        self.refusal = None
         found = (
             tracked.entity
             for (_, known_id, key), tracked in self._tracked.items()

@@ -60,6 +60,7 @@ class Documents(Generic[ModelT]):
         check_id(document_id)
         check_partition_key(key, self._store.key_paths)
         with self._entities.guard:
+            self._entities.refusal = None  # a new attempt begins
             own = self._entities.find_own(document_id, key)
             if own is None:
                 document = await retry_reads(

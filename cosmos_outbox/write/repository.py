@@ -92,6 +92,8 @@ class Repository(Generic[EntityT]):
             UnreadableDocument: the stored document is not what the class says.
         """
         with self._entities.guard:
+            if not readonly:
+                self._entities.refusal = None  # a new attempt begins
             entity = self._entities.find(self._types(), entity_id, partition_key)
             if entity is None:
                 key: PartitionKey = entity_id if partition_key is None else partition_key
@@ -278,6 +280,8 @@ class Repository(Generic[EntityT]):
             return self._page_of(page, include_deleted=include_deleted, readonly=readonly)
 
     def _page_of(self, page: Page, *, include_deleted: bool, readonly: bool) -> EntityPage[EntityT]:
+        if not readonly:
+            self._entities.refusal = None  # a new attempt begins
         entities: builtins.list[EntityT] = []
         unreadable: builtins.list[UnreadableDocument] = []
         for document in page.documents:

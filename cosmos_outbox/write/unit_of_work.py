@@ -159,7 +159,9 @@ class UnitOfWork:
         """
         Write a dict, dataclass or model of the application's own shape with the next commit; see `Documents.save`.
         """
-        return self.documents(type(model)).save(model, etag=etag)
+        kind: type[Any] = dict if isinstance(model, dict) else type(model)
+        self.documents(kind).save(model, etag=etag)
+        return model
 
     def record(self, event: DomainEvent, *, about: object) -> None:
         """

@@ -152,3 +152,11 @@ def test_without_fastapi_the_import_names_the_extra():
     program = "import sys; sys.modules['fastapi'] = None; import cosmos_outbox.fastapi"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
     assert "pip install 'cosmos-outbox[fastapi]'" in run.stderr.splitlines()[-1]
+
+
+async def test_a_second_installation_only_changes_the_outbox():
+    app = make_app(MemoryContainer())
+    await ask(app, "GET", "/outbox")  # it has started
+    other = Outbox(MemoryContainer())
+    install(app, other)
+    assert other is app.state.outbox

@@ -339,3 +339,18 @@ async def test_a_refused_commit_forgets_documents_and_their_events(container: Me
     assert 2 == len(seen)
     assert 1 == len(events(container))
     assert {"seen": True, "paid": True}.items() <= content(container, "o").items()
+
+
+class SdkDocument(dict[str, Any]):
+    """
+    As azure-cosmos returns documents: a dict that knows more.
+    """
+
+
+async def test_the_kind_of_dict_that_the_sdk_returns_is_a_dict(container: MemoryContainer, uow: UnitOfWork):
+    order = SdkDocument({"id": "o", "partitionKey": "o", "n": 1})
+    uow.save(order)
+    await uow.commit()
+    order["n"] = 2
+    await uow.commit()
+    assert 2 == content(container, "o")["n"]

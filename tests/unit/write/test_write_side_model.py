@@ -29,6 +29,7 @@ from cosmos_outbox import (
     Backoff,
     CommitOutcomeUnknown,
     Conflict,
+    DomainEvent,
     NotFound,
     Outbox,
     PreconditionFailed,
@@ -40,6 +41,7 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, Query, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.retention import DEFAULT_KEEP
@@ -77,6 +79,44 @@ class Line(notes.Line):
         return KEYS[self.book]
 
 
+class Memo:
+    """
+    A dict of the application's own shape in a unit of work, as far as the model asks entities.
+    """
+
+    version = 0  # it does not count
+
+    def __init__(self, unit: UnitOfWork, model: dict[str, Any]) -> None:
+        self.unit, self.model, self.id = unit, model, str(model["id"])
+
+    @property
+    def text(self) -> str:
+        return str(self.model["text"])
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self.model["text"] = text
+
+    @property
+    def own(self) -> OwnDocument:
+        return self.unit._entities.required(self.model)
+
+    @property
+    def etag(self) -> str | None:
+        return self.own.etag
+
+    @property
+    def events(self) -> Sequence[DomainEvent]:
+        return self.own.events
+
+    @property
+    def is_new(self) -> bool:
+        return self.own.is_new
+
+    def record(self, event: DomainEvent) -> None:
+        self.unit.record(event, about=self.model)
+
+
 Data = tuple[str, str, bool]
 
 
@@ -112,7 +152,7 @@ class Held:
     An entity as one unit of work holds it.
     """
 
-    entity: Passage | Line
+    entity: Passage | Line | Memo
     base: Stored | None = None  # what it was read as; None: it is new
     shown: Data | None = None  # what it was read or last written with
     recorded: list[tuple[int, str, str]] = field(default_factory=list)  # serial, action, value
@@ -131,8 +171,14 @@ class Held:
         after = self.after()
         return self.shown is not None and after is not None and after.data != self.shown
 
+    @property
+    def version(self) -> int:
+        if isinstance(self.entity, Memo):
+            return 0
+        return self.base.version + 1 if self.base else 1
+
     def events(self) -> list[tuple[int | None, str, str]]:
-        if self.base is not None or isinstance(self.entity, Line):
+        if self.base is not None or isinstance(self.entity, Line | Memo):
             return list(self.recorded)
         created = (None, "NoteWritten", self.entity.text)
         return [created, *(one for one in self.recorded if one[1] not in IMPLIED)]
@@ -140,7 +186,9 @@ class Held:
     def after(self) -> Stored | None:
         if self.purged:
             return None
-        version = self.base.version + 1 if self.base else 1
+        version = self.version
+        if isinstance(self.entity, Memo):
+            return Stored(kind="memo", version=0, text=self.entity.text)
         if isinstance(self.entity, Line):
             return Stored(kind="line", version=version, text=self.entity.text)
         entity = self.entity
@@ -336,12 +384,19 @@ class WriteSide(RuleBasedStateMachine):
         self.units[unit].real.repository(Line).create(line)
         self.units[unit].held[line.id] = Held(entity=line)
 
+    @rule(unit=units)
+    def create_memo(self, unit: int) -> None:
+        place = self.store.key_paths.fields(KEYS[self.book])
+        real, name = self.units[unit].real, f"memo-{self.next_serial()}"
+        model = real.save({"id": name, **place, "type": "memo", "text": "new"})
+        self.units[unit].held[name] = Held(entity=Memo(real, model))
+
     @rule(unit=units, place=places, newest=st.booleans())
     def read(self, unit: int, place: int, newest: bool) -> None:
         self._settle_late_ones()
         candidates = sorted(self.stored) or self.names
         name = candidates[-1 - place % len(candidates)] if newest else self.names[place % len(self.names)]
-        kind = Line if "l" in name else Passage
+        kind = Memo if "m" in name else Line if "l" in name else Passage
         self._read(self.units[unit], kind, name)
 
     @rule(unit=units)
@@ -377,6 +432,10 @@ class WriteSide(RuleBasedStateMachine):
             seen = self.skimmed if what == "skim" else Perused
             entity.record(seen(note_id=entity.id))
             held.recorded.append((number, seen.action, ""))
+        elif isinstance(entity, Memo):
+            entity.text = text
+            entity.unit.save(entity.model)
+            held.asked = number
         elif isinstance(entity, Line) or what == "set":
             entity.text = text
             self.units[unit].real.repository(type(entity)).update(entity)
@@ -421,7 +480,7 @@ class WriteSide(RuleBasedStateMachine):
         if isinstance(found.entity, Passage) and not told and not (found.base and found.base.deleted):
             found.recorded.append((number, "NoteDeleted", ""))
         found.asked = number
-        found.purged = hard or isinstance(found.entity, Line)
+        found.purged = hard or isinstance(found.entity, Line | Memo)
         if found.purged and entity_id in self.names:
             self.names[self.names.index(entity_id)] = f"n{number}"
 
@@ -557,7 +616,7 @@ class WriteSide(RuleBasedStateMachine):
                     unit.held[line.id] = Held(entity=line)
         pending = [held for held in unit.held.values() if held.pending]
         told = [
-            Told(held.entity.id, held.base.version + 1 if held.base else 1, action, value)
+            Told(held.entity.id, held.version, action, value)
             for held in pending
             for _, action, value in held.events()
         ]
@@ -626,11 +685,22 @@ class WriteSide(RuleBasedStateMachine):
             held.done = part.asked
             if part.after is None:
                 unit.held.pop(held.entity.id, None)
-                unit.graves.append(held.entity)
+                if not isinstance(held.entity, Memo):
+                    unit.graves.append(held.entity)
             else:
                 held.shown = part.after.data
                 # under an unknown etag it is like no state there ever was
                 held.base = replace(part.after) if held.entity.etag is None else part.after
+                current = self.stored.get(held.entity.id)
+                if (
+                    isinstance(held.entity, Memo)
+                    and held.entity.etag
+                    and current
+                    and current.data == held.shown
+                ):
+                    held.base = (
+                        current  # another commit may have written the same again: only its content shows that
+                    )
 
     def _not_written(self, unit: Unit) -> None:
         assert unit.current is not None
@@ -652,7 +722,7 @@ class WriteSide(RuleBasedStateMachine):
     def _read(
         self,
         unit: Unit,
-        kind: type[Passage | Line],
+        kind: type[Passage | Line | Memo],
         name: str,
         *,
         deletes: bool = False,
@@ -663,15 +733,19 @@ class WriteSide(RuleBasedStateMachine):
             gone = held.purged or (isinstance(held.entity, Passage) and held.entity.deleted)
         else:
             gone = there is None or there.deleted
-        expected = (held is not None or there is not None) and (include_deleted or not gone)
-        repository = unit.real.repository(kind)
+        shows_deleted = include_deleted and kind is not Memo
+        expected = (held is not None or there is not None) and (shows_deleted or not gone)
         try:
-            if deletes:
+            if kind is Memo:
+                entity = self._read_memo(unit, name, deletes=deletes)
+            elif deletes:
                 entity = self.run(
-                    repository.delete(name, partition_key=KEYS[self.book], hard=include_deleted)
+                    unit.real.repository(kind).delete(
+                        name, partition_key=KEYS[self.book], hard=include_deleted
+                    )
                 )
             else:
-                entity = self.run(repository.read(name, partition_key=KEYS[self.book]))
+                entity = self.run(unit.real.repository(kind).read(name, partition_key=KEYS[self.book]))
         except NotFound:
             assert not expected
             return None
@@ -684,6 +758,17 @@ class WriteSide(RuleBasedStateMachine):
             assert (there.text, there.version) == (entity.text, entity.version)
         unit.held[name] = Held(entity=entity, base=there, shown=there.data)
         return unit.held[name]
+
+    def _read_memo(self, unit: Unit, name: str, *, deletes: bool) -> Memo:
+        memos = unit.real.documents()
+        model = self.run(memos.read(name, partition_key=KEYS[self.book]))
+        if deletes:
+            memos.delete(model)
+        held = unit.held.get(name)
+        if held is not None and isinstance(held.entity, Memo):
+            assert model is held.entity.model
+            return held.entity
+        return Memo(unit.real, model)
 
     def _index(self, tagged: NoteTagged, uow: UnitOfWork) -> None:
         uow.repository(Line).create(Line(id=f"line-of-{tagged.tag}", book=self.book, text=tagged.tag))
@@ -733,10 +818,12 @@ class WriteSide(RuleBasedStateMachine):
 def _told(document: Document) -> Told:
     meta, data = document["meta"], document["data"]
     value = data.get("text") or data.get("tag") or ""
-    return Told(meta["entityId"], meta["entityVersion"], data["action"], value)
+    return Told(meta["entityId"], meta.get("entityVersion", 0), data["action"], value)
 
 
 def _described(document: Document) -> tuple[Any, ...]:
+    if document["type"] == "memo":
+        return ("memo", 0, document["text"], "", False)
     data = document["data"]
     return (
         document["type"],
