@@ -80,7 +80,11 @@ async def release(
     *,
     edited: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="JSON object to send as the first held event's data."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="File with the JSON object to send as the first held event's data.",
+        ),
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
