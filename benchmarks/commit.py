@@ -159,11 +159,11 @@ def _outbox_commit(outbox: Outbox) -> Way:
             items = uow.repository(Item)
             if item.is_new:
                 items.create(item)
+            else:
+                items.update(item)
             item.name = f"name {number}"
             for _ in range(2):
                 item.record(Renamed(name=item.name, previous_name=f"name {number - 1}"))
-            if not item.is_new:
-                items.update(item)
             await uow.commit()
 
     return commit

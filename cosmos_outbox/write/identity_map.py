@@ -266,6 +266,14 @@ class IdentityMap:
         self._tracked.clear()
         self.refusal = None
 
+    def end(self) -> None:
+        """
+        Have all entities refuse to record events, and the unit of work be used no more.
+        """
+        for tracked in self._tracked.values():
+            close(tracked.entity, "belongs to a unit of work that has ended")
+        self.guard.closed = True
+
     def snapshot(self) -> Snapshot:
         """
         Return what is to be done now, for `put_back`.

@@ -123,8 +123,8 @@ class UnitOfWork:
         """
         Forget all entities of this unit for good: what is asked of it later raises UsageError. The `async with` block does this.
         """
+        self._entities.end()
         self._forget()
-        self._entities.guard.closed = True
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
         """

@@ -749,7 +749,7 @@ _refusal(
 async def _() -> None:
     async with an_account() as (server, client):
         store = await open_store(client, "d", "c")
-        server.faults.add(FaultRule(operation=RequestKind.CREATE, status=429, retry_after_ms=50))
+        server.faults.add(FaultRule(operation=RequestKind.BATCH, status=429, retry_after_ms=50))
         outbox = Outbox(store, retries=RetryOptions(deadline_seconds=0.3, attempt_seconds=0.3))
         await committed(Order(id="o1"), outbox=outbox)
 

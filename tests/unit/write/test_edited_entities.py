@@ -16,6 +16,7 @@ from cosmos_outbox import (
     Outbox,
     PreconditionFailed,
     RetryOptions,
+    UnitOfWork,
     UnstorableValue,
     UsageError,
 )
@@ -201,3 +202,18 @@ async def test_two_entities_of_one_id_in_two_partitions_are_two_entities():
     assert [("a", ""), ("b", "of b")] == sorted(
         (line["data"]["book"], line["data"]["text"]) for line in stored(container, "line")
     )
+
+
+async def test_an_entity_of_a_unit_of_work_that_has_ended_refuses_to_record():
+    outbox = Outbox(MemoryContainer())
+
+    async def make(uow: UnitOfWork) -> Note:
+        return uow.repository(Note).create(Note(id="n"))
+
+    note = await outbox.run(make)
+    with pytest.raises(UsageError, match=r"note 'n' belongs to a unit of work that has ended.*NoteChanged"):
+        note.change("lost")
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Note).update(note).change("written")
+        await uow.commit()
+    assert "written" == (await outbox.unit_of_work().repository(Note).read("n")).text
