@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from azure.cosmos import PartitionKey as SdkPartitionKey
 from cosmos_outbox import (
     Backoff,
     CommitOutcomeUnknown,
+    DomainEvent,
     Outbox,
     PreconditionFailed,
     RetryOptions,
@@ -52,6 +54,14 @@ class Ledger:
     succeeded: list[tuple[str, int, list[str]]] = field(default_factory=list)  # contact, version, events
     failed: list[list[str]] = field(default_factory=list)  # events that must not be there
     unknown: list[list[str]] = field(default_factory=list)  # events of which all or none must be there
+
+
+class Noted(DomainEvent):
+    """
+    What documents of an application's own shape raise.
+    """
+
+    number: int
 
 
 class TenantsContact(Contact):
@@ -129,6 +139,40 @@ def _inject(faults: Faults, seed: int) -> None:
         faults.add(FaultRule(**rule, probability=0.06, seed=seed * 100 + number))
 
 
+async def test_documents_of_an_applications_own_shape_are_whole_too(capsys: pytest.CaptureFixture[str]):
+    ledger = Ledger()
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("contacts")
+        container = await database.create_container("data", SdkPartitionKey("/partitionKey"), default_ttl=-1)
+        store = await open_store(client, "contacts", "data")
+        ids = [f"own-{number}" for number in range(CONTACTS)]
+        for own_id in ids:
+            async with Outbox(store).unit_of_work() as uow:
+                own = uow.save({"id": own_id, "partitionKey": own_id, "type": "contact", "version": 1})
+                uow.record(Noted(number=0), about=own)
+                await uow.commit()
+        _inject(server.faults, seed=2)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(TASKS):
+                tasks.create_task(_race_own(store, ids, ledger, seed=number))
+        server.faults.clear()
+        await asyncio.sleep(0.3)
+        documents = [document async for document in container.query_items("SELECT * FROM c")]
+
+    torn = _torn(ledger, documents)
+    with capsys.disabled():
+        print(  # noqa: T201 - what `make test-faults` is for
+            f"\nown documents: tried {ledger.tried}, succeeded {len(ledger.succeeded)}, failed {len(ledger.failed)}, "
+            f"unknown {len(ledger.unknown)}, torn {len(torn)}"
+        )
+    assert [] == torn
+    assert TASKS * ROUNDS == ledger.unread + ledger.tried
+    assert len(ledger.succeeded) > CONTACTS, "the faults left nothing to check"
+
+
 async def _created(store: CosmosStore, kind: type[Contact]) -> str:
     async with Outbox(store).unit_of_work() as uow:
         contact = uow.repository(kind).create(kind(name=Name(first_name="A", last_name="B")))
@@ -136,12 +180,31 @@ async def _created(store: CosmosStore, kind: type[Contact]) -> str:
     return contact.id
 
 
-async def _race(store: CosmosStore, kind: type[Contact], ids: list[str], ledger: Ledger, seed: int) -> None:
-    chance = random.Random(seed)
+def _outbox(store: CosmosStore, seed: int) -> Outbox:
     # Some give up so early that they cannot know; 0.15 s is shorter than the emulator's delay.
     hasty = RetryOptions(deadline_seconds=0.15, attempt_seconds=0.15)
     patient = RetryOptions(deadline_seconds=8, attempt_seconds=1, backoff=Backoff(initial_seconds=0.01))
-    outbox = Outbox(store, retries=hasty if seed % 6 == 0 else patient)
+    return Outbox(store, retries=hasty if seed % 6 == 0 else patient)
+
+
+async def _race_own(store: CosmosStore, ids: list[str], ledger: Ledger, seed: int) -> None:
+    chance, outbox = random.Random(seed), _outbox(store, seed)
+    for _ in range(ROUNDS):
+        async with outbox.unit_of_work() as uow:
+            try:
+                own = await uow.documents().read(chance.choice(ids))
+            except (StoreUnavailable, TooManyRequests):
+                ledger.unread += 1
+                continue
+            own["version"] += 1
+            noted = [Noted(number=chance.randrange(1000)) for _ in range(chance.randint(1, 3))]
+            for event in noted:
+                uow.record(event, about=own)
+            await _tried(uow, own["id"], lambda own=own: own["version"], [one.id for one in noted], ledger)
+
+
+async def _race(store: CosmosStore, kind: type[Contact], ids: list[str], ledger: Ledger, seed: int) -> None:
+    chance, outbox = random.Random(seed), _outbox(store, seed)
     for _ in range(ROUNDS):
         async with outbox.unit_of_work() as uow:
             try:
@@ -153,7 +216,8 @@ async def _race(store: CosmosStore, kind: type[Contact], ids: list[str], ledger:
                 continue
             for _ in range(chance.randint(1, 3)):
                 _change(contact, chance)
-            await _commit(uow, contact, ledger)
+            events = [event.id for event in contact.events]
+            await _tried(uow, contact.id, lambda contact=contact: contact.version, events, ledger)
 
 
 def _change(contact: Contact, chance: random.Random) -> None:
@@ -167,8 +231,9 @@ def _change(contact: Contact, chance: random.Random) -> None:
             contact.change_company(Company(company_name=f"C{number}"))
 
 
-async def _commit(uow: UnitOfWork, contact: Contact, ledger: Ledger) -> None:
-    events = [event.id for event in contact.events]
+async def _tried(
+    uow: UnitOfWork, entity_id: str, version: Callable[[], int], events: list[str], ledger: Ledger
+) -> None:
     ledger.tried += 1
     try:
         await uow.commit()
@@ -177,7 +242,7 @@ async def _commit(uow: UnitOfWork, contact: Contact, ledger: Ledger) -> None:
     except (PreconditionFailed, StoreUnavailable, TooManyRequests):
         ledger.failed.append(events)
     else:
-        ledger.succeeded.append((contact.id, contact.version, events))
+        ledger.succeeded.append((entity_id, version(), events))
 
 
 def _torn(ledger: Ledger, documents: list[dict[str, Any]]) -> list[str]:
