@@ -750,7 +750,7 @@ async def _() -> None:
     async with an_account() as (server, client):
         store = await open_store(client, "d", "c")
         server.faults.add(FaultRule(operation=RequestKind.BATCH, status=429, retry_after_ms=50))
-        outbox = Outbox(store, retries=RetryOptions(deadline_seconds=0.3, attempt_seconds=0.3))
+        outbox = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=3))
         await committed(Order(id="o1"), outbox=outbox)
 
 
