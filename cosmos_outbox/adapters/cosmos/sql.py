@@ -5,38 +5,77 @@ The SQL of a query. Names of properties are quoted, and values are parameters, s
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from cosmos_outbox.partition_key import KeyPart
 from cosmos_outbox.ports import Query
 
 
-def condition_of(types: Sequence[str], *, include_deleted: bool) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Condition:
     """
-    Return the condition that documents have one of the types, and its parameters.
+    A condition on documents, and the values of its parameters by their names.
     """
-    values: dict[str, Any] = {f"@outboxType{number}": name for number, name in enumerate(types)}
-    condition = f"c.type IN ({', '.join(values)})" if len(types) > 1 else "c.type = @outboxType0"
+
+    text: str
+    values: Mapping[str, Any]
+
+    def where(self, path: Sequence[str], value: Any) -> Condition:
+        """
+        Require that a property has a value.
+        """
+        return self._and(f"{_property(path)} = ", value, "")
+
+    def after(self, path: Sequence[str], value: KeyPart) -> Condition:
+        """
+        Require that a property comes behind a value, in the order of all values.
+        """
+        name = _property(path)
+        # A comparison of values of two types is never true, while the order has booleans, numbers and strings.
+        later = "" if isinstance(value, str) else f" OR IS_STRING({name})"
+        later += f" OR IS_NUMBER({name})" if isinstance(value, bool) else ""
+        return self._and(f"({name} > ", value, f"{later})")
+
+    def selected(
+        self, *, order_by: Sequence[str], descending: bool = False
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """
+        Return the query of all documents that meet it, and its parameters, as the SDK takes them.
+        """
+        order = f"{_property(order_by)} {'DESC' if descending else 'ASC'}"
+        text = f"SELECT * FROM c WHERE {self.text} ORDER BY {order}"  # noqa: S608 - see above
+        return text, [{"name": name, "value": value} for name, value in self.values.items()]
+
+    def _and(self, begin: str, value: Any, end: str) -> Condition:
+        parameter = f"@outbox{len(self.values)}"
+        return Condition(f"{self.text} AND {begin}{parameter}{end}", {**self.values, parameter: value})
+
+
+def of_types(types: Sequence[str], *, include_deleted: bool) -> Condition:
+    """
+    Return the condition that a document has one of the types.
+    """
+    values = {f"@outbox{number}": name for number, name in enumerate(types)}
+    text = f"c.type IN ({', '.join(values)})" if len(types) > 1 else "c.type = @outbox0"
     if not include_deleted:
-        condition += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
-    return condition, values
+        text += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+    return Condition(text, values)
 
 
-def sql_of(query: Query) -> tuple[str, list[dict[str, Any]]]:
+def of_query(query: Query) -> Condition:
     """
-    Return the text of a query and its parameters, as the SDK takes them.
+    Return what a query requires of a document, beside its partition key.
     """
-    condition, values = condition_of(query.types, include_deleted=query.include_deleted)
-    for number, (name, value) in enumerate(query.data.items()):
-        values[f"@outboxValue{number}"] = value
-        condition += f" AND {_place(('data', name))} = @outboxValue{number}"
-    if query.condition is not None:
-        condition += f" AND ({query.condition})"
-    values |= {f"@{name}": value for name, value in query.parameters.items()}
-    order = f"ORDER BY {_place(query.order_by)} {'DESC' if query.descending else 'ASC'}"
-    text = f"SELECT * FROM c WHERE {condition} {order}"  # noqa: S608 - see above
-    return text, [{"name": name, "value": value} for name, value in values.items()]
+    condition = of_types(query.types, include_deleted=query.include_deleted)
+    for name, value in query.data.items():
+        condition = condition.where(("data", name), value)
+    if query.condition is None:
+        return condition
+    values = {f"@{name}": value for name, value in query.parameters.items()}
+    return Condition(f"{condition.text} AND ({query.condition})", {**condition.values, **values})
 
 
-def _place(path: Sequence[str]) -> str:
-    return "c" + "".join(f"[{json.dumps(name)}]" for name in path)
+def _property(path: Sequence[str]) -> str:
+    return "c" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in path)

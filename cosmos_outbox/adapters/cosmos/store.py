@@ -9,7 +9,6 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from azure.core import MatchConditions
@@ -18,7 +17,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import open_container, refuse_blocking, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.sql import condition_of, sql_of
+from cosmos_outbox.adapters.cosmos.sql import Condition, of_query, of_types
 from cosmos_outbox.errors import (
     ConfigurationError,
     InvalidRequest,
@@ -35,30 +34,6 @@ _REMEMBERED_SESSIONS = 10_000
 _SESSION_NOT_AVAILABLE = 1002
 _ETAG = re.compile(r'"[!#-~]*"')
 _MATCHES_NOTHING = '"-"'
-
-
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """
-    A condition on documents, and the values of its parameters.
-    """
-
-    condition: str
-    values: Mapping[str, KeyPart]
-
-    def where(self, column: Sequence[str], value: KeyPart) -> _Query:
-        return self._and(f"{_expression(column)} = ", value, "")
-
-    def after(self, column: Sequence[str], value: KeyPart) -> _Query:
-        name = _expression(column)
-        # A comparison of values of two types is never true, while the order has booleans, numbers and strings.
-        later = "" if isinstance(value, str) else f" OR IS_STRING({name})"
-        later += f" OR IS_NUMBER({name})" if isinstance(value, bool) else ""
-        return self._and(f"({name} > ", value, f"{later})")
-
-    def _and(self, begin: str, value: KeyPart, end: str) -> _Query:
-        parameter = f"@p{len(self.values)}"
-        return _Query(f"{self.condition} AND {begin}{parameter}{end}", {**self.values, parameter: value})
 
 
 class CosmosStore:
@@ -111,7 +86,7 @@ class CosmosStore:
             raise
 
     async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
-        text, values = sql_of(query)
+        text, values = of_query(query).selected(order_by=query.order_by, descending=query.descending)
         items = self._container.query_items(
             text, parameters=values, partition_key=_sdk_key(query.partition_key), max_item_count=page_size
         )
@@ -126,11 +101,11 @@ class CosmosStore:
     async def query_types(
         self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
     ) -> Page:
-        condition, values = condition_of(types, include_deleted=include_deleted)
+        condition = of_types(types, include_deleted=include_deleted)
         columns = [("id",), *self.key_paths.levels]
         after = _after(continuation, len(columns))
         wanted = page_size + 1  # to know whether more follow
-        found = await self._sorted(_Query(condition, values), columns, after, wanted)
+        found = await self._sorted(condition, columns, after, wanted)
         page = tuple(found[:page_size])
         return Page(
             documents=page,
@@ -138,7 +113,7 @@ class CosmosStore:
         )
 
     async def _sorted(
-        self, query: _Query, columns: Sequence[Sequence[str]], after: Sequence[KeyPart], limit: int
+        self, query: Condition, columns: Sequence[Sequence[str]], after: Sequence[KeyPart], limit: int
     ) -> list[Document]:
         """
         Return the first documents behind a place, in the order of all columns.
@@ -165,12 +140,9 @@ class CosmosStore:
                 found += await self._sorted(query.where(column, cut), others, (), limit - len(found))
         return found
 
-    async def _query(self, query: _Query, order_by: Sequence[str], limit: int) -> list[Document]:
-        items = self._container.query_items(
-            f"SELECT * FROM c WHERE {query.condition} ORDER BY {_expression(order_by)}",  # noqa: S608 - values are parameters
-            parameters=[{"name": name, "value": value} for name, value in query.values.items()],
-            max_item_count=limit,
-        )
+    async def _query(self, query: Condition, order_by: Sequence[str], limit: int) -> list[Document]:
+        text, values = query.selected(order_by=order_by)
+        items = self._container.query_items(text, parameters=values, max_item_count=limit)
         async with translated():
             return await _first(items, limit)
 
@@ -249,10 +221,6 @@ def _condition(etag: str) -> str:
 
 def _sdk_key(key: PartitionKey) -> Any:
     return list(key) if isinstance(key, tuple) else key
-
-
-def _expression(path: Sequence[str]) -> str:
-    return "c" + "".join(f"[{json.dumps(name, ensure_ascii=False)}]" for name in path)
 
 
 def _place(document: Document, path: Sequence[str]) -> tuple[int, KeyPart]:
