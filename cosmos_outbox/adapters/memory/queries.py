@@ -25,11 +25,9 @@ def page_of(documents: Iterable[Document], query: Query, *, page_size: int, cont
             "A MemoryContainer evaluates no SQL. Use `list(where=…)`, or test this query on the Cosmos DB emulator of "
             "cosmos-outbox-emulators."
         )
-    found = [
-        (place, document)
-        for document in documents
-        if _matches(document, query) and _follows(place := _place(document, query), continuation, query)
-    ]
+    last = None if continuation is None else _last_place(continuation)
+    places = [(_place(document, query), document) for document in documents if _matches(document, query)]
+    found = [(place, document) for place, document in places if last is None or _follows(place, last, query)]
     found.sort(key=lambda pair: pair[0], reverse=query.descending)
     page = found[:page_size]
     more = len(found) > page_size
@@ -72,11 +70,15 @@ def _place(document: Document, query: Query) -> list[Any]:
     return [rank, comparable, document["id"]]
 
 
-def _follows(place: list[Any], continuation: str | None, query: Query) -> bool:
-    if continuation is None:
-        return True
+def _last_place(continuation: str) -> Any:
     try:
-        last: Any = json.loads(continuation.removeprefix(_LISTED)) if continuation.startswith(_LISTED) else 0
+        return json.loads(continuation.removeprefix(_LISTED)) if continuation.startswith(_LISTED) else 0
+    except (ValueError, RecursionError):
+        return 0  # which is no place
+
+
+def _follows(place: list[Any], last: Any, query: Query) -> bool:
+    try:
         return bool(place < last if query.descending else place > last)
-    except (ValueError, TypeError, RecursionError):
+    except TypeError:
         raise InvalidRequest("The continuation token is not one that this container gave out.") from None
