@@ -14,12 +14,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOTAL = 20_923
 BUDGET = {
-    "service, cli, worker": 5_182,
-    "relay, parking": 2_985,
+    "service, cli, worker": 5_179,
+    "relay, parking": 2_983,
     "changefeed, feed_range": 3_212,
     "ports": 559,
     "fastapi": 505,
-    "write, domain, adapters and the modules of the root": 8_480,
+    "write, domain, adapters and the modules of the root": 8_485,
 }
 
 
