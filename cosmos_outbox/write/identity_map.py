@@ -14,7 +14,13 @@ from cosmos_outbox.domain.entities import Entity, close, keep_recorded, recorded
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.domain.own_documents import OwnDocument
-from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, StoreError, UsageError
+from cosmos_outbox.errors import (
+    IdentityConflict,
+    PreconditionFailed,
+    SharedUnitOfWork,
+    StoreError,
+    UsageError,
+)
 from cosmos_outbox.partition_key import PartitionKey, identity
 from cosmos_outbox.write.batch import Change, PendingCommit, PendingEntity
 from cosmos_outbox.write.commit import WrittenCommit
@@ -173,11 +179,8 @@ class IdentityMap:
         """
         Return the tracked document of the application with this id; see `find`.
         """
-        found = (
-            tracked.entity
-            for (_, known_id, key), tracked in self._tracked.items()
-            if (known_id, key) == (document_id, identity(partition_key))
-        )
+        wanted = document_id, identity(partition_key)
+        found = (tracked.entity for (_, *place), tracked in self._tracked.items() if tuple(place) == wanted)
         return next((entity for entity in found if isinstance(entity, OwnDocument)), None)
 
     def own(self, model: object) -> OwnDocument | None:
@@ -332,6 +335,19 @@ class IdentityMap:
 
 def _place(entity: Entity) -> Place:
     return entity.entity_type, entity.id, identity(entity.partition_key)
+
+
+def check_etag(entity: Entity, etag: str | None) -> None:
+    """
+    Check the etag that a caller gives, if it gives one.
+
+    Raises:
+        PreconditionFailed: the entity was read with another one.
+    """
+    if etag is not None and etag != entity.etag:
+        raise PreconditionFailed(
+            expected=etag, actual=entity.etag, document_id=entity.id, partition_key=entity.partition_key
+        )
 
 
 def _current_task() -> asyncio.Task[object] | None:

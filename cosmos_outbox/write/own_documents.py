@@ -12,12 +12,12 @@ from cosmos_outbox.documents import first_error
 from cosmos_outbox.domain.entities import CommitEvents
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, OwnDocument, stripped
-from cosmos_outbox.errors import NotFound, NotModified, PreconditionFailed, UnreadableDocument
+from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
-from cosmos_outbox.write.identity_map import IdentityMap
+from cosmos_outbox.write.identity_map import IdentityMap, check_etag
 
 ModelT = TypeVar("ModelT")
 
@@ -91,8 +91,7 @@ class Documents(Generic[ModelT]):
         if etag is None and isinstance(model, dict):
             etag = model.get("_etag")
         if own is not None:
-            if etag not in (None, own.etag):
-                raise PreconditionFailed(expected=etag, actual=own.etag, document_id=own.id)
+            check_etag(own, etag)
             self._entities.track(own, Change.UPDATE)
             return model
         own = OwnDocument(model, self._mapper, self._key_of)
@@ -120,7 +119,7 @@ class Documents(Generic[ModelT]):
             raise UnreadableDocument(
                 entity_type=self._type.__name__,
                 document_id=document["id"],
-                partition_key=str(partition_key),
+                partition_key=partition_key,
                 field=field,
                 reason=reason,
             ) from error

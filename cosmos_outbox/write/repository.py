@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -19,7 +20,6 @@ from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import (
     NotFound,
     NotModified,
-    PreconditionFailed,
     UnreadableDocument,
     UsageError,
 )
@@ -27,7 +27,7 @@ from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Page, Query, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
-from cosmos_outbox.write.identity_map import IdentityMap
+from cosmos_outbox.write.identity_map import IdentityMap, check_etag
 
 _logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)
@@ -74,9 +74,10 @@ class Repository(Generic[EntityT]):
         readonly: bool = False,
     ) -> EntityT:
         """
-        Return an entity, of this class or the subclass that its `type` names, and track it: the next commit writes what the caller changes and what its methods record.
+        Return an entity and track it: the next commit writes what the caller changes and what its methods record.
 
-        An entity that is already tracked is returned as it is, without a request.
+        It is of this class, or of the subclass that the document's `type` names. An entity that is already tracked is returned as it
+        is, without a request.
 
         Args:
             entity_id: its id.
@@ -94,7 +95,7 @@ class Repository(Generic[EntityT]):
         with self._entities.guard:
             if not readonly:
                 self._entities.refusal = None  # a new attempt begins
-            entity = self._entities.find(self._types(), entity_id, partition_key)
+            entity = self._entities.find(self._types, entity_id, partition_key)
             if entity is None:
                 key: PartitionKey = entity_id if partition_key is None else partition_key
                 check_id(entity_id, of=f"a {self._type.entity_type}")
@@ -105,7 +106,7 @@ class Repository(Generic[EntityT]):
                     )
                 except NotFound as error:
                     raise self._not_found(entity_id, key, by_default=partition_key is None) from error
-                if (stored_type := document.get("type")) not in self._types():
+                if (stored_type := document.get("type")) not in self._types:
                     raise self._not_found(entity_id, key, stored_type=str(stored_type))
                 entity = self._restored(document)
             gone = self._is_gone(entity)
@@ -124,7 +125,7 @@ class Repository(Generic[EntityT]):
         Raises:
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
-        _check_etag(entity, etag)
+        check_etag(entity, etag)
         self._entities.track(entity, Change.UPDATE)
         return entity
 
@@ -145,7 +146,7 @@ class Repository(Generic[EntityT]):
         """
         with self._entities.guard:
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
-            _check_etag(entity, etag)
+            check_etag(entity, etag)
             if isinstance(entity, SoftDeletable) and not entity.deleted:
                 entity.delete()
             soft = isinstance(entity, SoftDeletable) and not hard
@@ -180,17 +181,10 @@ class Repository(Generic[EntityT]):
             InvalidRequest: the store did not give out `continuation` for this query.
         """
         data = [stored_field(self._type, name, value) for name, value in (where or {}).items()]
-        return await self._queried(
-            Query(
-                partition_key=partition_key,
-                types=self._types(),
-                data=dict(data),
-                order_by=self._path(order_by),
-                descending=order_by.startswith("-"),
-                include_deleted=include_deleted or not self._is_marked(),
-            ),
+        query = self._query(partition_key, order_by, include_deleted=include_deleted, data=dict(data))
+        return await self._page(
+            lambda: self._store.query(query, page_size=page_size, continuation=continuation),
             page_size=page_size,
-            continuation=continuation,
             include_deleted=include_deleted,
             readonly=readonly,
         )
@@ -221,18 +215,16 @@ class Repository(Generic[EntityT]):
             InvalidRequest: the service does not understand the condition.
         """
         values = {name.removeprefix("@"): value for name, value in (parameters or {}).items()}
-        return await self._queried(
-            Query(
-                partition_key=partition_key,
-                types=self._types(),
-                condition=condition,
-                parameters=to_jsonable_python(values),
-                order_by=self._path(order_by),
-                descending=order_by.startswith("-"),
-                include_deleted=include_deleted or not self._is_marked(),
-            ),
+        query = self._query(
+            partition_key,
+            order_by,
+            include_deleted=include_deleted,
+            condition=condition,
+            parameters=to_jsonable_python(values),
+        )
+        return await self._page(
+            lambda: self._store.query(query, page_size=page_size, continuation=continuation),
             page_size=page_size,
-            continuation=continuation,
             include_deleted=include_deleted,
             readonly=readonly,
         )
@@ -254,54 +246,66 @@ class Repository(Generic[EntityT]):
             UsageError: `page_size` is less than 1.
             InvalidRequest: this library did not give out `continuation`.
         """
-        _check_page_size(page_size)
-        with self._entities.guard:
-            page = await retry_reads(
-                lambda: self._store.query_types(
-                    self._types(),
-                    page_size=page_size,
-                    continuation=continuation,
-                    include_deleted=include_deleted or not self._is_marked(),
-                ),
-                self._options,
-            )
-            return self._page_of(page, include_deleted=include_deleted, readonly=readonly)
+        marked = include_deleted or not self._is_marked
+        return await self._page(
+            lambda: self._store.query_types(
+                self._types, page_size=page_size, continuation=continuation, include_deleted=marked
+            ),
+            page_size=page_size,
+            include_deleted=include_deleted,
+            readonly=readonly,
+        )
 
-    async def _queried(
-        self, query: Query, *, page_size: int, continuation: str | None, include_deleted: bool, readonly: bool
+    def _query(
+        self, partition_key: PartitionKey, order_by: str, *, include_deleted: bool, **wanted: Any
+    ) -> Query:
+        check_partition_key(partition_key, self._store.key_paths)
+        return Query(
+            partition_key=partition_key,
+            types=self._types,
+            order_by=self._path(order_by),
+            descending=order_by.startswith("-"),
+            include_deleted=include_deleted or not self._is_marked,
+            **wanted,
+        )
+
+    async def _page(
+        self, fetch: Callable[[], Awaitable[Page]], *, page_size: int, include_deleted: bool, readonly: bool
     ) -> EntityPage[EntityT]:
-        _check_page_size(page_size)
-        check_partition_key(query.partition_key, self._store.key_paths)
-        with self._entities.guard:
-            page = await retry_reads(
-                lambda: self._store.query(query, page_size=page_size, continuation=continuation),
-                self._options,
-            )
-            return self._page_of(page, include_deleted=include_deleted, readonly=readonly)
-
-    def _page_of(self, page: Page, *, include_deleted: bool, readonly: bool) -> EntityPage[EntityT]:
-        if not readonly:
-            self._entities.refusal = None  # a new attempt begins
+        if page_size < 1:
+            raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
         entities: builtins.list[EntityT] = []
         unreadable: builtins.list[UnreadableDocument] = []
-        for document in page.documents:
-            try:
-                entity = self._known(self._restored(document))
-            except UnreadableDocument as error:
-                unreadable.append(error)
-                _logger.warning("document.unreadable", extra={"document": error.document_id}, exc_info=error)
-                continue
-            if include_deleted or not self._is_gone(entity):
-                entities.append(self._kept(entity, readonly=readonly))
+        with self._entities.guard:
+            page = await retry_reads(fetch, self._options)
+            if not readonly:
+                self._entities.refusal = None  # a new attempt begins
+            for document in page.documents:
+                try:
+                    entity = self._known(self._restored(document))
+                except UnreadableDocument as error:
+                    unreadable.append(error)
+                    _logger.warning(
+                        "document.unreadable", extra={"document": error.document_id}, exc_info=error
+                    )
+                    continue
+                if include_deleted or not self._is_gone(entity):
+                    entities.append(self._kept(entity, readonly=readonly))
         return EntityPage(
             entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
         )
 
-    def _types(self) -> tuple[str, ...]:
-        return tuple(kinds_of(self._type))
+    @cached_property
+    def _kinds(self) -> Mapping[str, type[EntityT]]:
+        return kinds_of(self._type)
 
+    @property
+    def _types(self) -> tuple[str, ...]:
+        return tuple(self._kinds)
+
+    @property
     def _is_marked(self) -> bool:
-        return any(issubclass(kind, SoftDeletable) for kind in kinds_of(self._type).values())
+        return any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
 
     def _path(self, order_by: str) -> tuple[str, ...]:
         name = order_by.removeprefix("-")
@@ -328,7 +332,7 @@ class Repository(Generic[EntityT]):
         if data.get("id") != document["id"]:  # another program omitted it
             data = {**data, "id": document["id"]}
         try:
-            return kinds_of(self._type)[document["type"]].restore(
+            return self._kinds[document["type"]].restore(
                 dict(data), version=version_of(document), etag=document["_etag"], stored=document
             )
         except ValidationError as error:
@@ -365,15 +369,3 @@ class Repository(Generic[EntityT]):
             field=field,
             reason=reason,
         )
-
-
-def _check_etag(entity: Entity, etag: str | None) -> None:
-    if etag is not None and etag != entity.etag:
-        raise PreconditionFailed(
-            expected=etag, actual=entity.etag, document_id=entity.id, partition_key=entity.partition_key
-        )
-
-
-def _check_page_size(page_size: int) -> None:
-    if page_size < 1:
-        raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
