@@ -102,7 +102,7 @@ def _json(value: Any) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")
     except PydanticSerializationError:  # half of a surrogate pair
-        return json.dumps(value).encode()
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _merged_data(entity: Entity) -> dict[str, Any]:
@@ -263,10 +263,7 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     Raises:
         ValueError: `finite` is asked for, and a number in it is not, which JSON does not know.
     """
-    try:
-        text = to_json(document, inf_nan_mode="constants")
-    except PydanticSerializationError:  # half of a surrogate pair
-        text = b"\xff"
+    text = _json(document)
     if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
         return len(text)  # several times as fast
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))
