@@ -67,9 +67,8 @@ class PendingCommit:
     partition_key: PartitionKey
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
-    entities: tuple[
-        PendingEntity, ...
-    ]  # written behind the events, and before payloads that have a document of their own
+    # Written behind the events, and before payloads that have a document of their own
+    entities: tuple[PendingEntity, ...]
 
     @property
     def event_ids(self) -> frozenset[str]:

@@ -159,9 +159,7 @@ class UnitOfWork:
         """
         Write a dict, dataclass or model of the application's own shape with the next commit; see `Documents.save`.
         """
-        kind: type[Any] = dict if isinstance(model, dict) else type(model)
-        self.documents(kind).save(model, etag=etag)
-        return model
+        return self.documents(type(model)).save(model, etag=etag)
 
     def record(self, event: DomainEvent, *, about: object) -> None:
         """
