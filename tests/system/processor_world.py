@@ -159,7 +159,12 @@ async def a_world(directory: Path) -> AsyncIterator[World]:
 
 
 async def owned_by(world: World, *names: str) -> None:
+    """
+    Wait until these workers alone own the leases, each of them a fair share.
+    """
+
     async def fact() -> bool:
-        return set(await world.owners()) == set(names)
+        shares = Counter(await world.owners())
+        return shares.keys() == set(names) and max(shares.values()) - min(shares.values()) <= 1
 
     await until(fact)
