@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from opentelemetry import context
+from opentelemetry import context, trace
 from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
 _correlation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.correlation_id", default=None)
 _causation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.causation_id", default=None)
@@ -72,3 +74,51 @@ def inside_trace(stored: Mapping[str, object]) -> Iterator[None]:
         yield
     finally:
         context.detach(token)
+
+
+@contextmanager
+def processing_message(
+    message_id: str,
+    properties: Mapping[str, object],
+    *,
+    delivery_count: int,
+    topic: str,
+    subscription: str | None,
+    tracer_provider: trace.TracerProvider | None = None,
+) -> Iterator[trace.Span]:
+    """
+    Handle a message inside this block: its span `process` continues the trace of the commit that raised the event, and commits
+    carry the correlation id of the conversation and, as their cause, the id of the message.
+    """
+    creator = context_of(properties)
+    created_by = trace.get_current_span(creator).get_span_context()
+    tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+    said = properties.get("correlation-id")
+    correlation_id = said if isinstance(said, str) and said else None
+    attributes: dict[str, AttributeValue] = {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "process",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": topic,
+        "messaging.message.id": message_id,
+        "messaging.servicebus.message.delivery_count": delivery_count,
+    }
+    if subscription is not None:
+        attributes["messaging.destination.subscription.name"] = subscription
+    if correlation_id is not None:
+        attributes["messaging.message.conversation_id"] = correlation_id
+    with (
+        tracer.start_as_current_span(
+            f"process {topic}",
+            context=creator,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=[Link(created_by)] if created_by.is_valid else (),
+        ) as span,
+        correlated(correlation_id=correlation_id, causation_id=message_id),
+    ):
+        try:
+            yield span
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__name__)
+            raise

@@ -30,6 +30,14 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── KeyNotParked
     │   └── ReleaseTakenOver
     ├── LeaseLost                 another owner holds the lease
+    ├── SubscriptionError         Service Bus did not deliver, or did not settle
+    │   ├── SubscriptionUnavailable (retriable)
+    │   └── LockLost              the session or the message is another receiver's now
+    ├── MessageError              a consumer cannot handle a message
+    │   ├── MessageUnreadable
+    │   ├── UnknownVersion
+    │   ├── MessageMissed
+    │   └── HandlerTimeout
     └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
         ├── TopicUnavailable      (an operator has to fix it, then the relay goes on)
@@ -471,3 +479,61 @@ def _place(document_id: str, partition_key: PartitionKey | None) -> str:
     return (
         repr(document_id) if partition_key is None else f"{document_id!r} of partition key {partition_key!r}"
     )
+
+
+class SubscriptionError(OutboxError):
+    """
+    A subscription or a queue refused or failed: look at the cause; base of the two below.
+    """
+
+
+class SubscriptionUnavailable(SubscriptionError):
+    """
+    No message can be received for now; the processor tries again with a back-off, for as long as it takes.
+
+    retry_after: the seconds the broker asked to wait, if it did.
+    """
+
+    retriable = True
+
+    def __init__(
+        self, message: str = "The subscription cannot be reached.", *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LockLost(SubscriptionError):
+    """
+    The lock of the session, or of the message, expired or was taken: what is not settled is delivered again, elsewhere.
+    """
+
+
+class MessageError(OutboxError):
+    """
+    A consumer cannot handle a message as it is: release or drop it; base of the four below.
+    """
+
+
+class MessageUnreadable(MessageError):
+    """
+    The body of a message is not what its handler takes, or a property is missing that the consumer needs.
+    """
+
+
+class UnknownVersion(MessageError):
+    """
+    No handler and no upcaster takes the schema version of a message: deploy a consumer that does, then release the key.
+    """
+
+
+class MessageMissed(MessageError):
+    """
+    Events of the entity before this message never reached the consumer, and it waits for them (`gaps="wait"`).
+    """
+
+
+class HandlerTimeout(MessageError):
+    """
+    A handler did not end within its time.
+    """

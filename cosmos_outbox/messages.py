@@ -1,6 +1,6 @@
 """
-Messages: what is sent to Service Bus, without SDK types, and the message of an event. That is a pure function, so every
-resend by any worker is the same message.
+Messages: what is sent to Service Bus and received from it, without SDK types, and the message of an event. That is a pure
+function, so every resend by any worker is the same message.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from cosmos_outbox.documents import StoredEvent
@@ -48,6 +49,45 @@ class OutboundMessage:
     body: bytes
     content_type: str = "application/json"
     properties: Mapping[str, PropertyValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """
+    One message as a subscription or a queue delivers it.
+
+    session_id: None where the sender set none.
+    sequence_number: grows with the order in which the broker took its messages.
+    delivery_count: how often it was delivered before; 0 at the first delivery.
+    idempotency_key: the same at each delivery to one consumer, and of no other message or consumer: for calls of services that
+        carry a request out once for each key. Empty outside of a consumer.
+    """
+
+    message_id: str
+    session_id: str | None = None
+    subject: str = ""
+    body: bytes = b""
+    content_type: str | None = "application/json"
+    correlation_id: str | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    sequence_number: int = 0
+    delivery_count: int = 0
+    enqueued_at: datetime | None = None
+    idempotency_key: str = ""
+
+    def number(self, name: str) -> int | None:
+        """
+        Return a property that is a whole number; None if it is not there, or is something else.
+        """
+        value = self.properties.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def text(self, name: str) -> str | None:
+        """
+        Return a property that is text; None if it is not there, is empty, or is something else.
+        """
+        value = self.properties.get(name)
+        return value if isinstance(value, str) and value else None
 
 
 def require_properties_that_fit(message: OutboundMessage) -> None:

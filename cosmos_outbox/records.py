@@ -350,20 +350,240 @@ class WatchFailed(Record):
     error: BaseException
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpened(Record):
+    """
+    A processor has locked a session; None on an entity without sessions.
+    """
+
+    level = logging.DEBUG
+    session: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionClosed(Record):
+    """
+    A processor has given a session back, or lost it; `reason` is a SessionEnd. A WARNING if it was lost.
+    """
+
+    level = logging.DEBUG
+    session: str | None
+    reason: str
+    messages: int
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivingFailed(Record):
+    """
+    No session could be accepted; it is tried again after `delay_seconds`.
+    """
+
+    attempt: int
+    delay_seconds: float
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSettled(Record):
+    """
+    A message was settled: `outcome` is complete, retry, dead-letter or defer.
+    """
+
+    level = logging.DEBUG
+    session: str | None
+    message_id: str
+    outcome: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFailed(Record):
+    """
+    The handler of a session processor raised, or took too long; the message is delivered again.
+    """
+
+    session: str | None
+    message_id: str
+    delivery_count: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerIgnoresCancellation(Record):
+    """
+    A handler went on after it was cancelled; it is left behind, and nothing that it returns is settled.
+    """
+
+    level = logging.ERROR
+    session: str | None
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageHandled(Record):
+    """
+    A message took effect: what its handler did, and the record of that, are committed.
+
+    `age_seconds` is the time since the broker took it; None if it does not say.
+    """
+
+    level = logging.DEBUG
+    consumer: str
+    subject: str
+    key: str
+    message_id: str
+    attempts: int
+    seconds: float
+    age_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRepeated(Record):
+    """
+    A message that took effect before was delivered again, and had no effect.
+    """
+
+    level = logging.INFO
+    consumer: str
+    subject: str
+    key: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageIgnored(Record):
+    """
+    A message was completed, because the consumer has no handler for its subject.
+    """
+
+    level = logging.DEBUG
+    consumer: str
+    subject: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectIgnored(Record):
+    """
+    The consumer has no handler for a subject; reported once by each process.
+    """
+
+    level = logging.INFO
+    consumer: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageGap(Record):
+    """
+    Events of an entity between `expected` and the event before this message never reached this consumer.
+    """
+
+    consumer: str
+    key: str
+    message_id: str
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed(Record):
+    """
+    The handler of a consumer failed on a message; it is tried again after `delay_seconds`, or given up if that is None.
+    """
+
+    consumer: str
+    subject: str
+    key: str
+    message_id: str
+    attempt: int
+    delay_seconds: float | None
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumingDelayed(Record):
+    """
+    A message waits for a store that cannot be used now; it is no fault of the message, which is not counted as delivered.
+    """
+
+    consumer: str
+    key: str
+    message_id: str
+    delay_seconds: float
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHalted(Record):
+    """
+    The handlers failed on `keys` keys in a row and on all that came: the fault is not the messages', so none is parked.
+    """
+
+    level = logging.ERROR
+    consumer: str
+    keys: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageParked(Record):
+    """
+    A message cannot be handled: its key is parked, and later messages of the key are held behind it.
+    """
+
+    level = logging.ERROR
+    consumer: str
+    subject: str
+    key: str
+    message_id: str
+    reason: str
+    attempts: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageHeld(Record):
+    """
+    A message of a parked key was put behind those that wait.
+    """
+
+    level = logging.INFO
+    consumer: str
+    key: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDeadLettered(Record):
+    """
+    A message cannot be handled and was moved to the dead-letter queue; later ones of its key go on without it.
+    """
+
+    level = logging.ERROR
+    consumer: str
+    subject: str
+    key: str | None
+    message_id: str
+    reason: str
+    error: BaseException
+
+
 # In the order above. Not __subclasses__(), which also holds the classes that `slots=True` replaced.
 KINDS: tuple[type[Record], ...] = tuple(
     kind
     for kind in list(globals().values())
     if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
 )
-_LOST = "lost"  # the only reason to close a lease that is a warning
+_LOST = "lost"  # the only reason to close a lease or a session that is a warning
 
 
 def level_of(record: Record) -> int:
     """
-    Return the level of a record: that of its class, but a WARNING for a lease that was lost.
+    Return the level of a record: that of its class, but a WARNING for a lease or a session that was lost.
     """
-    lost = isinstance(record, LeaseClosed) and record.reason == _LOST
+    lost = isinstance(record, LeaseClosed | SessionClosed) and record.reason == _LOST
     return logging.WARNING if lost else record.level
 
 
@@ -374,7 +594,7 @@ def names_of(level: int) -> tuple[str, ...]:
     return tuple(
         kind.__name__
         for kind in KINDS
-        if kind.level == level or (kind is LeaseClosed and level == logging.WARNING)
+        if kind.level == level or (kind in (LeaseClosed, SessionClosed) and level == logging.WARNING)
     )
 
 

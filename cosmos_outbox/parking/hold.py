@@ -5,7 +5,7 @@ Holding: the program that meets a failure puts the event, and what follows it in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
@@ -26,7 +26,7 @@ from cosmos_outbox.parking.documents import (
     readable_keys,
     utcnow,
 )
-from cosmos_outbox.parking.queue import find_key, find_named
+from cosmos_outbox.parking.queue import find_key, find_named, key_in
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, WriteKind
 from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
@@ -67,7 +67,7 @@ class Held(Generic[ItemT]):
 
 class Parking:
     """
-    Puts events into the parked store; a relay uses it.
+    Puts events, or messages, into the parked store; a relay or a consumer uses it.
 
     Args:
         store: the parked store.
@@ -75,6 +75,7 @@ class Parking:
         max_events: of held events, for each key. Defaults to 10,000.
         retry: for how long one operation is tried. Defaults to 10 s.
         utcnow: the clock of the records.
+        references: whether what does not fit is held as a reference to its own container. Defaults to True; a message has none.
     """
 
     def __init__(
@@ -85,9 +86,10 @@ class Parking:
         max_events: int = DEFAULT_MAX_EVENTS,
         retry: RetryOptions | None = None,
         utcnow: Callable[[], datetime] = utcnow,
+        references: bool = True,
     ) -> None:
         self._store, self.max_keys, self._max_events = store, max_keys, max_events
-        self._retry, self._utcnow = retry or RetryOptions(), utcnow
+        self._retry, self._utcnow, self._references = retry or RetryOptions(), utcnow, references
 
     async def announced(self, scope: Scope) -> frozenset[str]:
         """
@@ -114,9 +116,17 @@ class Parking:
         Raises:
             StoreError: the store refused or failed.
         """
+        return await self._found(lambda: find_named(self._store, scope, name))
 
+    async def is_held(self, partition_key: str, scope: Scope) -> bool:
+        """
+        Say whether a key is parked, where none was before 0.1.0; otherwise as `is_parked`.
+        """
+        return await self._found(lambda: key_in(self._store, scope.partition_of(partition_key)))
+
+    async def _found(self, find: Callable[[], Awaitable[ParkedKey | None]]) -> bool:
         async def step(deadline: Deadline) -> bool:
-            return await deadline.attempt(find_named, self._store, scope, name) is not None
+            return await deadline.attempt(find) is not None
 
         try:
             return await retry_on_conflict(step, self._retry)
@@ -207,7 +217,7 @@ class Parking:
                 failure=failure if failure is not None and item.id == failure.event_id else None,
             )
             size = copied_size(event.event)
-            if size > MAX_EVENT_BYTES:
+            if size > MAX_EVENT_BYTES and self._references:
                 event = event.as_reference()
                 size = copied_size(event.event)
             batch_size += size + _WRAPPING_BYTES
@@ -217,6 +227,8 @@ class Parking:
         try:
             await self._commit(key, kind, events, failure, deadline)
         except RequestTooLarge:
+            if not self._references:
+                raise
             # The service measures in its own way: store one event, and only what is needed to find it again.
             events = [events[0].as_reference()]
             await self._commit(key, kind, events, failure, deadline)

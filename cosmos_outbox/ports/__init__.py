@@ -29,6 +29,15 @@ from cosmos_outbox.ports.store import (
     Write,
     WriteKind,
 )
+from cosmos_outbox.ports.subscription import (
+    Complete,
+    DeadLetter,
+    Defer,
+    Retry,
+    Session,
+    Settlement,
+    Subscription,
+)
 
 __all__ = [
     "MAX_BATCH_BYTES",
@@ -39,6 +48,9 @@ __all__ = [
     "ChangeHandler",
     "ChangePage",
     "CommitResult",
+    "Complete",
+    "DeadLetter",
+    "Defer",
     "Document",
     "LeaseStore",
     "Listing",
@@ -48,8 +60,12 @@ __all__ = [
     "ParkedStore",
     "Publisher",
     "Query",
+    "Retry",
+    "Session",
+    "Settlement",
     "StartFrom",
     "Store",
+    "Subscription",
     "Write",
     "WriteKind",
 ]

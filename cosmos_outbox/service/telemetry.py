@@ -14,21 +14,32 @@ from opentelemetry.metrics import CallbackOptions, Counter, MeterProvider, Obser
 
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.records import (
+    AttemptFailed,
     EventRejected,
     EventsDeleted,
     EventsHeld,
     LeaseAcquired,
     LeaseClosed,
     LeaseHalted,
+    MessageGap,
+    MessageHandled,
+    MessageHeld,
+    MessageIgnored,
+    MessageParked,
+    MessageRepeated,
+    MessageSettled,
     MessagesPublished,
     PageFailed,
     PageHandled,
     PublishFailed,
     Record,
+    SessionClosed,
     level_of,
     names_of,
 )
 from cosmos_outbox.service.health import Snapshot
+from cosmos_outbox.sessions import SessionEnd
+from cosmos_outbox.sessions.held import OUTCOMES
 
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -56,6 +67,18 @@ class Telemetry:
             unit="s",
             description="How long the topic took to accept the messages of one call.",
             explicit_bucket_boundaries_advisory=_DURATIONS,
+        )
+        self._handler_duration = meter.create_histogram(
+            "outbox.handler.duration",
+            unit="s",
+            description="How long a message took from its delivery to the commit of its effect.",
+            explicit_bucket_boundaries_advisory=_DURATIONS,
+        )
+        self._message_age = meter.create_histogram(
+            "outbox.message.age",
+            unit="s",
+            description="Time from when the broker took a message to the commit of its effect.",
+            explicit_bucket_boundaries_advisory=(*_DURATIONS, 30, 60, 300, 1800, 7200),
         )
         self._alarms = meter.create_counter(
             "outbox.alarms", unit="{alarm}", description="Records of the severity ERROR, by what happened."
@@ -96,6 +119,10 @@ class Telemetry:
         if isinstance(record, MessagesPublished):
             self._sent.add(record.messages, self._destination)
             self._send_duration.record(record.seconds, self._destination)
+        elif isinstance(record, MessageHandled):
+            self._handler_duration.record(record.seconds)
+            if record.age_seconds is not None:
+                self._message_age.record(record.age_seconds)
         elif (counted := self._counted.get(type(record))) is not None:
             counter, count = counted
             counter.add(*count(record))
@@ -112,7 +139,7 @@ class Telemetry:
         return lambda _: read(self.observed) if self.observed is not None else ()
 
 
-def _error_of(record: PublishFailed | PageFailed) -> dict[str, str]:
+def _error_of(record: PublishFailed | PageFailed | AttemptFailed) -> dict[str, str]:
     return {"error.type": type(record.error).__name__}
 
 
@@ -158,6 +185,40 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[_Attributes, ...], Mapping[type, _Co
             LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
             LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),
         },
+    ),
+    (
+        "outbox.messages.repeated", "{message}", "Messages that had taken effect before and had none again.",
+        _PLAIN, {MessageRepeated: lambda _: (1,)},
+    ),
+    (
+        "outbox.messages.ignored", "{message}", "Messages without a handler.",
+        _PLAIN, {MessageIgnored: lambda _: (1,)},
+    ),
+    (
+        "outbox.messages.gaps", "{gap}", "Messages before which events of their entity never arrived.",
+        _PLAIN, {MessageGap: lambda _: (1,)},
+    ),
+    (
+        "outbox.messages.parked", "{message}", "Messages that failed and parked their key.",
+        _PLAIN, {MessageParked: lambda _: (1,)},
+    ),
+    (
+        "outbox.messages.held", "{message}", "Later messages held behind a parked one of their key.",
+        _PLAIN, {MessageHeld: lambda _: (1,)},
+    ),
+    (
+        "outbox.messages.settled", "{message}", "Messages that were settled, by their outcome.",
+        tuple({"outbox.outcome": outcome} for outcome in OUTCOMES.values()),
+        {MessageSettled: lambda record: (1, {"outbox.outcome": record.outcome})},
+    ),
+    (
+        "outbox.attempt.failures", "{attempt}", "Attempts of a consumer's handler that failed.",
+        (), {AttemptFailed: lambda record: (1, _error_of(record))},
+    ),
+    (
+        "outbox.sessions.closed", "{session}", "Sessions that this consumer gave back or lost.",
+        tuple({"outbox.session.end": str(end)} for end in SessionEnd),
+        {SessionClosed: lambda record: (1, {"outbox.session.end": str(record.reason)})},
     ),
 )  # fmt: skip
 

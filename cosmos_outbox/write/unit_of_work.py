@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -27,6 +28,7 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     UsageError,
 )
+from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.batch import PendingCommit, assembled
@@ -52,6 +54,20 @@ _CREATE = {
     "messaging.operation.type": "create",
     "messaging.operation.name": _SPAN,
 }
+
+_committed_by: ContextVar[str | None] = ContextVar("cosmos_outbox.committed_by", default=None)
+
+
+@contextmanager
+def commits_left_to(owner: str) -> Iterator[None]:
+    """
+    Have every `commit()` of this task and of those that it starts raise UsageError: `owner` commits what the block does.
+    """
+    token = _committed_by.set(owner)
+    try:
+        yield
+    finally:
+        _committed_by.reset(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +237,12 @@ class UnitOfWork:
             SharedUnitOfWork: another task uses this unit of work right now.
             UsageError: the unit has ended with its block; or a handler called commit().
         """
+        if (owner := _committed_by.get()) is not None:
+            raise UsageError(
+                f"A handler called commit(). {owner} commits what it adds to the unit of work that it was given, in one batch "
+                "with the record that the message was handled; what another unit of work commits would take effect again with "
+                "each delivery. Use the unit of work of the handler."
+            )
         with self._entities.guard:
             if self._committing:
                 raise UsageError(
@@ -370,6 +392,13 @@ class Outbox:
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
+
+    @property
+    def key_paths(self) -> KeyPaths:
+        """
+        Return where the container's documents keep their partition key.
+        """
+        return self._store.key_paths
 
     @overload
     def on(

@@ -37,6 +37,8 @@ UNCOUNTED = {
     records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
     records.LeasesListed: "`/readyz` fails where it stays away",
     records.KeyResumed: "`outbox.parked.keys` falls",
+    records.SessionOpened: "`outbox.sessions.closed` counts it at its end",
+    records.SubjectIgnored: "`outbox.messages.ignored` counts the messages",
 }
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
 

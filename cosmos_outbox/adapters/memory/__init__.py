@@ -6,6 +6,7 @@ from cosmos_outbox.adapters.memory.broker import Arrival, Fault, MemoryBroker, M
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.adapters.memory.subscription import MemorySubscription
 
 __all__ = [
     "Arrival",
@@ -15,4 +16,5 @@ __all__ = [
     "MemoryLeases",
     "MemoryParked",
     "MemoryPublisher",
+    "MemorySubscription",
 ]

@@ -1,5 +1,5 @@
 """
-Azure Service Bus, through the vendor SDK: the publisher, and the trace of a received message.
+Azure Service Bus, through the vendor SDK: the publisher, the subscription, and the trace of a received message.
 """
 
 from cosmos_outbox.adapters.servicebus.processing import processing
@@ -8,10 +8,13 @@ from cosmos_outbox.adapters.servicebus.publisher import (
     ServiceBusPublisher,
     open_service_bus_client,
 )
+from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, message_from
 
 __all__ = [
     "BatchScope",
     "ServiceBusPublisher",
+    "ServiceBusSubscription",
+    "message_from",
     "open_service_bus_client",
     "processing",
 ]

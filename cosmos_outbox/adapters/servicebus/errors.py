@@ -1,5 +1,5 @@
 """
-The one place that translates exceptions of the Service Bus SDK for a publisher.
+The one place that translates exceptions of the Service Bus SDK.
 """
 
 from __future__ import annotations
@@ -7,7 +7,13 @@ from __future__ import annotations
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
-from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    MessageRejected,
+    PublishError,
+    SubscriptionUnavailable,
+    TopicUnavailable,
+)
 
 BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
 QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
@@ -66,6 +72,24 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
             f"it. Service Bus said: {said}"
         )
     return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
+
+
+def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
+    """
+    Return this library's error for one of the SDK that a receiver raised.
+    """
+    said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
+    denied = isinstance(error, sdk.ServiceBusError) and _meaning(error) is not BrokerUnavailable
+    advice = (
+        "create it if it is missing, enable it, see that sessions are on or off as configured, or grant Azure Service Bus Data "
+        "Receiver on it"
+        if denied
+        else "it is tried again"
+    )
+    return SubscriptionUnavailable(
+        f"{entity!r} cannot be received from: {advice}. Service Bus said: {said}",
+        retry_after=_RETRY_AFTER.get(type(error)),
+    )
 
 
 def leaves_link_usable(error: sdk.ServiceBusError) -> bool:

@@ -1,0 +1,260 @@
+"""
+MemorySubscription: a subscription in memory, the reference semantics of the Subscription port.
+
+Shipped for tests and simulations of programs built on this library: it loses locks and fails on demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TypeVar
+
+from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
+from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
+
+MAX_DELIVERIES = "MaxDeliveryCountExceeded"
+
+FoundT = TypeVar("FoundT")
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """
+    The messages of one session, or of all on an entity without sessions, and who receives them.
+    """
+
+    ready: deque[Message] = field(default_factory=deque)
+    holders: list[MemorySession] = field(default_factory=list)
+
+
+class MemorySubscription:
+    """
+    Messages by session, each session for one receiver at a time.
+
+    Args:
+        sessions: whether receivers lock sessions. Defaults to True; else they lock one message at a time.
+        lock_seconds: how long a lock lasts. Defaults to 60 s.
+        max_deliveries: after so many deliveries a message is dead-lettered. Defaults to 10.
+        trust_seconds: how long receivers believe that it lasts. Defaults to `lock_seconds`.
+
+    Attributes:
+        down: whether the broker refuses everything.
+        dead_letters: messages with the reason and its description.
+        deferred: messages that were deferred, by sequence number.
+        settled: what was settled, in order, with its settlement.
+        confirms: says whether a settlement is confirmed; one that is not is carried out all the same.
+    """
+
+    def __init__(
+        self,
+        *,
+        sessions: bool = True,
+        lock_seconds: float = 60.0,
+        max_deliveries: int = 10,
+        trust_seconds: float | None = None,
+    ) -> None:
+        self.with_sessions, self.lock_seconds, self._max_deliveries = sessions, lock_seconds, max_deliveries
+        self.trust_seconds = lock_seconds if trust_seconds is None else trust_seconds
+        self._queues: dict[str, _Queue] = {}
+        self._last_number = 0
+        self._changed = asyncio.Event()
+        self.down = False
+        self.dead_letters: list[tuple[Message, str, str]] = []
+        self.deferred: dict[int, Message] = {}
+        self.settled: list[tuple[Message, Settlement]] = []
+        self.confirms: Callable[[Message, Settlement], bool] = lambda message, settlement: True
+
+    def deliver(self, message: Message | OutboundMessage) -> Message:
+        """
+        Put a message at the end of its session; one without a session is dead-lettered, as Service Bus does.
+        """
+        self._last_number += 1
+        if isinstance(message, OutboundMessage):
+            message = Message(
+                message_id=message.message_id,
+                session_id=message.session_id,
+                subject=message.subject,
+                body=message.body,
+                content_type=message.content_type,
+                properties=dict(message.properties),
+            )
+        message = replace(message, sequence_number=self._last_number)
+        if self.with_sessions and message.session_id is None:
+            self.dead_letters.append((message, "Session ID is null.", ""))
+            return message
+        self._queue_of(message).ready.append(message)
+        self.changed()
+        return message
+
+    @property
+    def waiting(self) -> tuple[Message, ...]:
+        """
+        Return the messages that are neither settled nor deferred nor dead-lettered.
+        """
+        return tuple(
+            message
+            for queue in self._queues.values()
+            for message in (*(h.message for h in queue.holders if h.message is not None), *queue.ready)
+        )
+
+    def lose_lock(self, session_id: str) -> None:
+        """
+        Take a session from its holder, as if the lock had expired.
+        """
+        for holder in [*self._queues[session_id].holders]:
+            holder.give_back(counted=True)
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        return await self.until(self._available, wait_seconds)
+
+    def _available(self) -> MemorySession | None:
+        for name, queue in self._queues.items():
+            if queue.ready and not (self.with_sessions and queue.holders):
+                # The others first, the next time
+                self._queues[name] = self._queues.pop(name)
+                return MemorySession(self, queue, name if self.with_sessions else None)
+        return None
+
+    # What its sessions call
+
+    async def until(self, found: Callable[[], FoundT | None], seconds: float) -> FoundT | None:
+        """
+        Return what is found, or None if nothing is for so long.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + seconds
+        while True:
+            self._changed.clear()
+            self.check()
+            if (one := found()) is not None or loop.time() >= ends_at:
+                return one
+            locks = (h.expires_at for queue in self._queues.values() for h in queue.holders)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min([ends_at, *locks])):
+                    await self._changed.wait()
+
+    def check(self) -> None:
+        """
+        Take back each lock whose time is over.
+
+        Raises:
+            SubscriptionUnavailable: the broker is down.
+        """
+        if self.down:
+            raise SubscriptionUnavailable
+        now = asyncio.get_running_loop().time()
+        for queue in self._queues.values():
+            for holder in [*queue.holders]:
+                if holder.expires_at <= now:
+                    holder.give_back(counted=True)
+
+    def put_back(self, message: Message, *, counted: bool) -> None:
+        """
+        Have a message delivered again, or dead-letter it if it was delivered too often.
+        """
+        again = replace(message, delivery_count=message.delivery_count + counted)
+        if again.delivery_count >= self._max_deliveries:
+            self.dead_letters.append((again, MAX_DELIVERIES, ""))
+        else:
+            self._queue_of(message).ready.appendleft(again)
+        self.changed()
+
+    def changed(self) -> None:
+        """
+        Wake the calls that wait.
+        """
+        self._changed.set()
+
+    def _queue_of(self, message: Message) -> _Queue:
+        return self._queues.setdefault(message.session_id or "" if self.with_sessions else "", _Queue())
+
+
+class MemorySession:
+    """
+    The Session port on a MemorySubscription; one without an id locks a message at a time, the first when it is accepted.
+    """
+
+    def __init__(self, subscription: MemorySubscription, queue: _Queue, session_id: str | None) -> None:
+        self._subscription, self._queue, self.id = subscription, queue, session_id
+        self._loop = asyncio.get_running_loop()
+        self.message: Message | None = None  # delivered, and not settled
+        self._unread = False  # it was delivered when the session was accepted
+        queue.holders.append(self)
+        self._locked()
+        if session_id is None:
+            self._take()
+            self._unread = True
+
+    @property
+    def trusted_until(self) -> float:
+        return min(self.expires_at, self._locked_at + self._subscription.trust_seconds)
+
+    @property
+    def expires_at(self) -> float:
+        """
+        Return when the broker takes the lock back.
+        """
+        return self._locked_at + self._subscription.lock_seconds if self.id or self.message else inf
+
+    async def receive(self, wait_seconds: float) -> Message | None:
+        self._require_lock()
+        if self._unread:
+            self._unread = False
+            return self.message
+        await self._subscription.until(lambda: self._queue.ready or None, wait_seconds)
+        self._require_lock()
+        return self._take() if self._queue.ready else None
+
+    async def renew(self) -> None:
+        self._require_lock()
+        self._locked()
+
+    async def settle(self, message: Message, settlement: Settlement) -> None:
+        self._require_lock()
+        if self.message is None:
+            raise LockLost("The message is not locked.")
+        message, self.message = self.message, None
+        self._subscription.settled.append((message, settlement))
+        match settlement:
+            case Retry():
+                self._subscription.put_back(message, counted=True)
+            case DeadLetter(reason=reason, description=description):
+                self._subscription.dead_letters.append((message, reason, description))
+            case Defer():
+                self._subscription.deferred[message.sequence_number] = message
+        if not self._subscription.confirms(message, settlement):
+            raise SubscriptionUnavailable("The broker did not confirm the settlement.")
+
+    async def close(self) -> None:
+        if self in self._queue.holders:
+            self.give_back(counted=False)
+
+    def give_back(self, *, counted: bool) -> None:
+        """
+        End the lock; a message that is not settled is delivered again, and may count as delivered.
+        """
+        self._queue.holders.remove(self)
+        message, self.message = self.message, None
+        if message is not None:
+            self._subscription.put_back(message, counted=counted)
+        self._subscription.changed()
+
+    def _take(self) -> Message:
+        self.message = self._queue.ready.popleft()
+        if self.id is None:
+            self._locked()
+        return self.message
+
+    def _locked(self) -> None:
+        self._locked_at = self._loop.time()
+
+    def _require_lock(self) -> None:
+        self._subscription.check()
+        if self not in self._queue.holders:
+            raise LockLost("Another receiver holds the session, or none does.")

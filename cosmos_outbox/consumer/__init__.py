@@ -1,0 +1,63 @@
+"""
+A consumer with an inbox: each message takes effect once, in order, however often it is delivered and whoever dies.
+
+Theory of operation
+-------------------
+A handler changes data through a unit of work. What it changes, the events that it records and the *inbox's* document of the
+message are one transactional batch; the message is completed only then.
+
+    consumer      the handlers and the rules
+      routes      the handler of a subject and version, and the event it is given
+      policy      the rules
+    handling      one message: is its key parked? did it take effect? run the handler, commit, or give up
+      inbox       what took effect: a record for each message, or a watermark for each entity
+      held_messages   a message that waits in the parked store
+
+    delivered --> key parked? --yes--> held behind the others --> completed
+                      | no
+                  in the inbox? --yes--> completed, no effect
+                      | no
+                  handler --> [documents + events + inbox] in one batch --> completed
+                      | fails, again and again
+                  parked: [key + message] --> completed; later messages of the key are held
+
+What holds, and why
+-------------------
+*One effect.* The inbox's document is created under the id of the message, or replaced under its etag, in the batch of the effect. Of
+any number of attempts, by any number of processes, one such write succeeds. So it does not matter whether a lock still held,
+or whether an answer was lost: an attempt whose outcome is unknown is repeated, and finds the document.
+
+*Order.* The session processor delivers a message after the one before was settled, and it is settled once it took effect or
+is held. A process that lost its lock may still commit the message at hand, which the new owner then finds in the inbox. It
+does not handle a later one.
+
+*No loss.* A message is completed after its batch was committed, after the inbox said so, or after the parked store had it.
+
+*A parked key.* The proof of `cosmos_outbox.parking` holds here with "took effect" for "was sent". A session belongs to one
+process at a time, so one look when it is accepted says whether its key is parked. If a process that lost its lock parks a
+message that took effect elsewhere, the release finds it in the inbox.
+
+*An outage is no failure.* While the store is busy or away, messages wait, are not counted as delivered and are not parked. If
+the handlers fail on every key, after a handful of parked keys the others wait as well.
+
+Limits: what a handler does outside of the unit of work is done again with each attempt; give the other side the message's
+`idempotency_key`. A record is forgotten after its time to live.
+"""
+
+from cosmos_outbox.consumer.consumer import Consumer
+from cosmos_outbox.consumer.handling import HandlerStuck, Handling
+from cosmos_outbox.consumer.inbox import Inbox
+from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.messages import Message
+
+__all__ = [
+    "Consumer",
+    "HandlerStuck",
+    "Handling",
+    "Inbox",
+    "Message",
+    "OnFailure",
+    "OnGap",
+    "OnUnknown",
+    "Policy",
+]

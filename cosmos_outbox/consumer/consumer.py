@@ -1,0 +1,246 @@
+"""
+Consumer: the handlers of a service for the messages of other services, and its rules for those that fail.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from opentelemetry import trace
+from pydantic import BaseModel
+
+from cosmos_outbox.consumer.handling import Handling
+from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
+from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.records import Hook, log_hook
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
+
+EventT = TypeVar("EventT", bound=BaseModel)
+UnitT = TypeVar("UnitT", bound=UnitOfWork)
+_LONGEST_NAME = 100
+
+
+class Consumer:
+    """
+    Handlers that change data once for each message, however often it is delivered.
+
+        consumer = Consumer("invoicing", outbox)
+
+        @consumer.on(OrderPaid)
+        async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+            uow.repository(Invoice).create(Invoice(order_id=event.order_id))
+
+    What a handler adds to the unit of work and the record that the message took effect are committed in one batch; then the
+    message is completed. A handler must not commit.
+
+    Args:
+        name: of the consumer, for good: under another name every message takes effect again. Consumers of one container with
+            different names know nothing of each other.
+        outbox: of the container of the effects. Defaults to the one of `cosmos-outbox consume`.
+        partition_key: of the effect of a message. Defaults to the message's session.
+        outbox_of: where the effect of a message is written, if not always to `outbox`.
+        inbox: how it remembers what took effect: `auto`, `records` or `watermark`. Defaults to `auto`.
+        record_ttl: how long a record lives. Defaults to 7 days.
+        on_failure: `park` holds a message that failed and what follows in its key until an operator decides; `dead_letter` goes on
+            without it. Defaults to `park`.
+        unknown: `ignore` or `dead_letter` messages without a handler. Defaults to `ignore`.
+        gaps: `ignore`, `warn` or `wait` where events of the entity before a message never arrived. The last two write the inbox also
+            for ignored messages. Where the subscription filters, `ignore`. Defaults to `ignore`.
+        attempts: how often a handler is tried before it failed. Defaults to 5.
+        backoff: between attempts. Defaults to 0.2 s … 5 s, full jitter.
+        handler_timeout: how long one attempt may take. Defaults to 30 s.
+
+    Raises:
+        ConfigurationError: a value cannot work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outbox: Outbox | None = None,
+        *,
+        partition_key: Callable[[Message], PartitionKey] | None = None,
+        outbox_of: Callable[[Message], Outbox] | None = None,
+        inbox: Inbox | str = Inbox.AUTO,
+        record_ttl: timedelta = DEFAULT_RECORD_TTL,
+        on_failure: OnFailure | str = OnFailure.PARK,
+        unknown: OnUnknown | str = OnUnknown.IGNORE,
+        gaps: OnGap | str = OnGap.IGNORE,
+        attempts: int = 5,
+        backoff: Backoff | None = None,
+        handler_timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        if not name or len(name) > _LONGEST_NAME or "." in name or "/" in name:
+            raise ConfigurationError(
+                f"A consumer needs a name of 1 to {_LONGEST_NAME} characters without dots and slashes, not {name!r}."
+            )
+        try:
+            self.policy = Policy(
+                inbox=Inbox(inbox),
+                record_ttl=record_ttl,
+                partition_key=partition_key,
+                on_failure=OnFailure(on_failure),
+                unknown=OnUnknown(unknown),
+                gaps=OnGap(gaps),
+                attempts=attempts,
+                handler_timeout=handler_timeout,
+                **({} if backoff is None else {"backoff": backoff}),
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"Consumer {name!r}: {error}.") from None
+        self.name, self._outbox, self._outbox_of = name, outbox, outbox_of
+        self._routes = Routes()
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        """
+        Return the subjects that have a handler.
+        """
+        return self._routes.subjects
+
+    @overload
+    def on(
+        self,
+        event_type: type[EventT],
+        *,
+        subject: str | None = ...,
+        version: int | None = ...,
+        permanent: tuple[type[Exception], ...] = ...,
+    ) -> Callable[
+        [Callable[[EventT, Message, UnitOfWork], Awaitable[None]]],
+        Callable[[EventT, Message, UnitOfWork], Awaitable[None]],
+    ]: ...
+    @overload
+    def on(
+        self,
+        event_type: type[EventT],
+        *,
+        kind: type[UnitT],
+        subject: str | None = ...,
+        version: int | None = ...,
+        permanent: tuple[type[Exception], ...] = ...,
+    ) -> Callable[
+        [Callable[[EventT, Message, UnitT], Awaitable[None]]],
+        Callable[[EventT, Message, UnitT], Awaitable[None]],
+    ]: ...
+    def on(
+        self,
+        event_type: type[BaseModel],
+        *,
+        subject: str | None = None,
+        version: int | None = None,
+        permanent: tuple[type[Exception], ...] = (),
+        kind: type[UnitOfWork] = UnitOfWork,
+    ) -> Any:
+        """
+        Have a function handle messages of a type: `async def handler(event, message, uow)`.
+
+        Args:
+            event_type: a DomainEvent, or any pydantic model that takes the body.
+            subject: of the messages. Defaults to the action of the event; another model needs one.
+            version: the schema version that the model takes. Defaults to the event's; without one, another model takes all.
+            permanent: errors that another attempt would raise again; the message has failed at the first.
+            kind: the subclass of UnitOfWork that the handler takes.
+
+        Raises:
+            TypeError: that is no model, or no coroutine function of three arguments; or the subject has a handler.
+        """
+        if not (inspect.isclass(event_type) and issubclass(event_type, BaseModel)):
+            raise TypeError(f"A consumer handles events and pydantic models, and {event_type!r} is none.")
+        if issubclass(event_type, DomainEvent) and event_type is not DomainEvent:
+            subject, version = subject or event_type.action, version or event_type.schema_version
+        if subject is None:
+            raise TypeError(f"{event_type.__name__} is no DomainEvent: name the subject of its messages.")
+
+        def register(handler: Callable[[Any, Message, Any], Awaitable[None]]) -> Any:
+            _check_handler(handler)
+            route = Route(handler=handler, model=event_type, version=version, permanent=permanent, kind=kind)
+            self._routes.add(subject, route)
+            return handler
+
+        return register
+
+    def upcasts(self, event: type[DomainEvent] | str, from_version: int) -> Callable[[Upcaster], Upcaster]:
+        """
+        Have a function make a payload of the next schema version: `def upcaster(payload) -> payload`.
+
+        Args:
+            event: the event, or the subject of the messages.
+            from_version: that the function takes.
+
+        Raises:
+            TypeError: there is such a function.
+        """
+        subject = event if isinstance(event, str) else event.action
+
+        def register(upcaster: Upcaster) -> Upcaster:
+            self._routes.upcast(subject, from_version, upcaster)
+            return upcaster
+
+        return register
+
+    def bind(self, outbox: Outbox) -> None:
+        """
+        Give the consumer its outbox, unless it has one; `cosmos-outbox consume` does.
+        """
+        self._outbox = self._outbox or outbox
+
+    def handling(
+        self,
+        *,
+        source: str,
+        parking: Parking | None = None,
+        notify: Hook = log_hook,
+        tracer_provider: trace.TracerProvider | None = None,
+    ) -> Handling:
+        """
+        Return the handler for a SessionProcessor.
+
+        Args:
+            source: the subscription, as `topic/subscription`, or the queue.
+            parking: of the consumer's messages, made with `references=False`; may be left out with `on_failure="dead_letter"`.
+            notify: hears what happens. Defaults to logging it.
+            tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
+
+        Raises:
+            ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
+            UsageError: it has no outbox.
+        """
+        if not self.subjects:
+            raise ConfigurationError(f"The consumer {self.name!r} has no handler.")
+        outbox, outbox_of = self._outbox, self._outbox_of
+        if outbox_of is None:
+            if outbox is None:
+                raise UsageError(f"The consumer {self.name!r} has no outbox: give it one, or `bind` it.")
+            outbox_of = lambda message: outbox  # noqa: E731 - one line says it
+        return Handling(
+            self.name,
+            self._routes,
+            self.policy,
+            outbox_of=outbox_of,
+            source=source,
+            parking=parking,
+            notify=notify,
+            tracer_provider=tracer_provider,
+        )
+
+
+def _check_handler(handler: Callable[..., object]) -> None:
+    if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
+        raise TypeError(f"A handler is an `async def`, and {handler!r} is none.")
+    try:
+        inspect.signature(handler).bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"A handler takes three arguments (event, message, uow), and {handler!r} does not."
+        ) from None

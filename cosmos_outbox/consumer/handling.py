@@ -1,0 +1,415 @@
+"""
+Handling: one message of a consumer, from its delivery to the commit of its effect, or to the place where it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from opentelemetry import trace
+from pydantic import BaseModel
+
+from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.inbox import Entry, Known, Verdict, entry_for, previous_of, utcnow
+from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.routes import Route, Routes
+from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.errors import (
+    AccessDenied,
+    CommitOutcomeUnknown,
+    ConfigurationError,
+    HandlerTimeout,
+    MessageError,
+    MessageMissed,
+    MessageUnreadable,
+    ParkingFull,
+    RequestTooLarge,
+    StoreUnavailable,
+    TooManyRequests,
+    UnknownVersion,
+    UsageError,
+)
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
+from cosmos_outbox.parking.documents import failure_of
+from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
+from cosmos_outbox.records import (
+    AttemptFailed,
+    ConsumerHalted,
+    ConsumingDelayed,
+    Hook,
+    MessageDeadLettered,
+    MessageGap,
+    MessageHandled,
+    MessageHeld,
+    MessageIgnored,
+    MessageParked,
+    MessageRepeated,
+    SubjectIgnored,
+    guarded,
+)
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.sessions import HeldSession
+from cosmos_outbox.sessions.cancelling import cancelled
+from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, commits_left_to
+
+_BELIEVED_IN_A_ROW = (
+    5  # keys that are parked while no message takes effect; then the fault is not the messages'
+)
+# While these last, no message is at fault.
+_OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingFull)
+_PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, MessageMissed)
+
+
+class HandlerStuck(HandlerTimeout):
+    """
+    A handler went on after it was cancelled; it was left behind, and its unit of work commits nothing.
+    """
+
+
+@dataclass(slots=True)
+class _SessionState:
+    """
+    What is known while this process holds a session; no other process handles its messages meanwhile.
+    """
+
+    parked: bool | None = None  # None: not looked up yet
+    known: Known = field(default_factory=dict)
+
+
+class Handling:
+    """
+    Handles the messages of one consumer: a handler for a SessionProcessor, and what sends parked messages on at a release.
+
+    Args:
+        name: of the consumer.
+        routes: its handlers.
+        policy: its rules.
+        outbox_of: the outbox of the effect of a message.
+        source: the subscription or queue, as `topic/subscription`.
+        parking: holds the messages of parked keys; needed where the policy is to park.
+        notify: hears what happens.
+        tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
+
+    Raises:
+        ConfigurationError: there is no parked store, and the policy is to park.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        routes: Routes,
+        policy: Policy,
+        *,
+        outbox_of: Callable[[Message], Outbox],
+        source: str,
+        parking: Parking | None,
+        notify: Hook,
+        tracer_provider: trace.TracerProvider | None,
+    ) -> None:
+        if parking is None and policy.on_failure is OnFailure.PARK:
+            raise ConfigurationError(
+                f"The consumer {name!r} parks messages that it cannot handle, and has no parked store: name one "
+                '(OUTBOX_PARKED_CONTAINER), or say on_failure="dead_letter".'
+            )
+        self._name, self._routes, self._policy, self._outbox_of = name, routes, policy, outbox_of
+        self._parking, self._notify, self._tracer_provider = parking, guarded(notify), tracer_provider
+        self._topic, _, self._subscription = source.partition("/")
+        self.scope = Scope(processor=name, container=source)
+        self._states: WeakKeyDictionary[HeldSession, _SessionState] = WeakKeyDictionary()
+        self._outages = 0  # in a row
+        self._given_up = 0  # keys parked since a message took effect
+        self._ignored: set[str] = set()  # subjects that were reported
+        self._outage_backoff = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
+
+    @property
+    def halted(self) -> bool:
+        """
+        Say whether messages wait because the handlers fail on all of them.
+        """
+        return self._given_up >= _BELIEVED_IN_A_ROW
+
+    @property
+    def delayed(self) -> bool:
+        """
+        Say whether the last message had to wait for a store.
+        """
+        return self._outages > 0
+
+    async def __call__(self, message: Message, session: HeldSession) -> Settlement:
+        """
+        Return how a message is to be settled: complete once it took effect, or waits in the parked store.
+        """
+        message = replace(message, idempotency_key=f"{self._name}:{message.message_id}")
+        state = _SessionState() if session.id is None else self._states.setdefault(session, _SessionState())
+        try:
+            key = self._named(message)
+        except Exception as error:  # noqa: BLE001 - also what the caller's function raises
+            return self._dead_letter(message, None, error)
+        try:
+            if self._parking is not None and await self._held(self._parking, message, key, state):
+                return Complete()
+            settlement = await self._handle(message, key, state)
+        except _OUTAGES as error:
+            state.known.clear()
+            self._outages += 1
+            delay = self._outage_backoff.delay(self._outages, at_least=getattr(error, "retry_after", None))
+            self._notify(
+                ConsumingDelayed(
+                    consumer=self._name,
+                    key=key,
+                    message_id=message.message_id,
+                    delay_seconds=delay,
+                    error=error,
+                )
+            )
+            return Retry(after_seconds=delay, counted=False)
+        self._outages = 0
+        return settlement
+
+    async def release(
+        self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
+    ) -> Sent:
+        """
+        Handle held messages in order, once each, and stop at the first that fails: the `Send` of a release.
+
+        A gap before a message is accepted: the operator decided.
+        """
+        for number, parked in enumerate(held):
+            if number:
+                await ensure_claimed()
+            try:
+                message = message_of(parked.event, edited=parked.original is not None)
+                message = replace(message, idempotency_key=f"{self._name}:{message.message_id}")
+                settlement = await self._attempt(
+                    message, parked.event["partitionKey"], {}, attempt=1, released=True
+                )
+            except _OUTAGES:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises
+                return Sent(events=number, refusal=error)
+            if isinstance(settlement, DeadLetter):
+                return Sent(
+                    events=number, refusal=MessageError(f"{settlement.reason}: {settlement.description}")
+                )
+        return Sent(events=len(held))
+
+    async def _held(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
+        """
+        Put a message behind those that its key holds; return whether the key is parked.
+        """
+        if state.parked is None:
+            state.parked = await parking.is_held(key, self.scope)
+        if not state.parked:
+            return False
+        held = await parking.hold(key, [HeldMessage(message, key)], scope=self.scope)
+        if held.not_held:  # an operator released the key
+            state.parked = False
+            return False
+        self._notify(MessageHeld(consumer=self._name, key=key, message_id=message.message_id))
+        return True
+
+    async def _handle(self, message: Message, key: str, state: _SessionState) -> Settlement:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._attempt(message, key, state.known, attempt=attempt)
+            except _OUTAGES:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises
+                state.known.clear()
+                final = attempt >= self._policy.attempts or self._is_permanent(message, error)
+                delay = None if final else self._policy.backoff.delay(attempt)
+                self._notify(
+                    AttemptFailed(
+                        consumer=self._name,
+                        subject=message.subject,
+                        key=key,
+                        message_id=message.message_id,
+                        attempt=attempt,
+                        delay_seconds=delay,
+                        error=error,
+                    )
+                )
+                if delay is None:
+                    return await self._give_up(message, key, state, error, attempt)
+            await asyncio.sleep(delay)
+
+    async def _attempt(
+        self, message: Message, key: str, known: Known, *, attempt: int, released: bool = False
+    ) -> Settlement:
+        """
+        Have a message take effect once, whatever was attempted before.
+        """
+        began = asyncio.get_running_loop().time()
+        found = self._routes.find(message)
+        if found is None and self._policy.unknown is OnUnknown.DEAD_LETTER:
+            error = MessageError(f"No handler takes the subject {message.subject!r}.")
+            return self._dead_letter(message, key, error, reason="UnknownSubject")
+        outbox = self._outbox_of(message)
+        async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
+            if found is None and self._policy.gaps is OnGap.IGNORE:
+                return self._ignore(message)
+            entry = await entry_for(
+                message,
+                uow,
+                consumer=self._name,
+                inbox=self._policy.inbox,
+                key=self._key_of(message),
+                paths=outbox.key_paths,
+                ttl=self._policy.record_ttl,
+                known=known,
+                now=utcnow(),
+            )
+            if entry.verdict is Verdict.HANDLED:
+                self._notify(
+                    MessageRepeated(
+                        consumer=self._name, subject=message.subject, key=key, message_id=message.message_id
+                    )
+                )
+                return Complete()
+            if entry.verdict is Verdict.GAP:
+                self._missed(message, key, entry, released=released)
+            entry.add_to(uow)
+            with processing_message(
+                message.message_id,
+                message.properties,
+                delivery_count=message.delivery_count,
+                topic=self._topic,
+                subscription=self._subscription or None,
+                tracer_provider=self._tracer_provider,
+            ):
+                if found is not None:
+                    await self._run(*found, message, uow)
+                await uow.commit()
+        if entry.document.get("_etag"):
+            known[entry.document["id"]] = entry.document
+        if found is None:
+            return self._ignore(message)
+        self._given_up = 0
+        age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
+        self._notify(
+            MessageHandled(
+                consumer=self._name,
+                subject=message.subject,
+                key=key,
+                message_id=message.message_id,
+                attempts=attempt,
+                seconds=asyncio.get_running_loop().time() - began,
+                age_seconds=age,
+            )
+        )
+        return Complete()
+
+    async def _run(self, route: Route, event: BaseModel, message: Message, uow: Any) -> None:
+        with commits_left_to(f"The consumer {self._name!r}"):
+            task = asyncio.ensure_future(route.handler(event, message, uow))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._policy.handler_timeout.total_seconds())
+        except BaseException:  # the lock is lost, or the process ends
+            await cancelled(task)
+            raise
+        if done:
+            return task.result()
+        said = f"The handler of {message.subject} did not end within {self._policy.handler_timeout}"
+        if await cancelled(task):
+            raise HandlerTimeout(f"{said}.")
+        raise HandlerStuck(f"{said}, and went on after it was cancelled. It must let CancelledError pass.")
+
+    def _is_permanent(self, message: Message, error: Exception) -> bool:
+        declared = self._routes.permanent(message)
+        return isinstance(error, (*_PERMANENT, HandlerStuck, *declared))
+
+    async def _give_up(
+        self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
+    ) -> Settlement:
+        if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
+            return self._dead_letter(message, key, error)
+        if self.halted:
+            self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
+            return Retry(after_seconds=self._outage_backoff.delay(10), counted=False)
+        failure = failure_of(message.message_id, error, attempts=attempts)
+        self._given_up += 1  # before it is held, as other sessions fail meanwhile
+        try:
+            await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
+        except RequestTooLarge:
+            return self._dead_letter(message, key, error, reason="TooLargeToPark")
+        except BaseException:
+            self._given_up -= 1
+            raise
+        state.parked = True
+        self._notify(
+            MessageParked(
+                consumer=self._name,
+                subject=message.subject,
+                key=key,
+                message_id=message.message_id,
+                reason=failure.reason,
+                attempts=attempts,
+                error=error,
+            )
+        )
+        return Complete()
+
+    def _dead_letter(
+        self, message: Message, key: str | None, error: Exception, *, reason: str | None = None
+    ) -> DeadLetter:
+        reason = reason or type(error).__name__
+        self._notify(
+            MessageDeadLettered(
+                consumer=self._name,
+                subject=message.subject,
+                key=key,
+                message_id=message.message_id,
+                reason=reason,
+                error=error,
+            )
+        )
+        return DeadLetter(reason=reason, description=str(error))
+
+    def _ignore(self, message: Message) -> Complete:
+        if message.subject not in self._ignored:
+            self._ignored.add(message.subject)
+            self._notify(SubjectIgnored(consumer=self._name, subject=message.subject))
+        self._notify(
+            MessageIgnored(consumer=self._name, subject=message.subject, message_id=message.message_id)
+        )
+        return Complete()
+
+    def _missed(self, message: Message, key: str, entry: Entry, *, released: bool) -> None:
+        expected, found = str(entry.expected), str(previous_of(message))
+        if self._policy.gaps is OnGap.WAIT and not released:
+            raise MessageMissed(
+                f"{message.subject} {message.message_id!r} follows {found} of its entity, and this consumer knows the entity up to "
+                f"{expected}. Have what is missing sent again (`cosmos-outbox events replay`), or release the key to go on without."
+            )
+        if self._policy.gaps is not OnGap.IGNORE:
+            self._notify(
+                MessageGap(
+                    consumer=self._name,
+                    key=key,
+                    message_id=message.message_id,
+                    expected=expected,
+                    found=found,
+                )
+            )
+
+    def _named(self, message: Message) -> str:
+        if not message.message_id:
+            raise MessageUnreadable("The message has no id, so it cannot be told from a repetition.")
+        return message.session_id or key_text(self._key_of(message))
+
+    def _key_of(self, message: Message) -> PartitionKey:
+        if self._policy.partition_key is not None:
+            return self._policy.partition_key(message)
+        if message.session_id is None:
+            raise MessageUnreadable(
+                "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
+            )
+        return message.session_id

@@ -1,0 +1,100 @@
+"""
+Held messages: a message as a document of the parked store, and back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessage:
+    """
+    A message to be held behind the failure of its key.
+    """
+
+    message: Message
+    key: str
+
+    @property
+    def id(self) -> str:
+        return self.message.message_id
+
+    @property
+    def document(self) -> Document:
+        """
+        Return what is stored: a body that is a JSON object as `data`, which an operator may edit; any other in base64.
+        """
+        message = self.message
+        try:
+            data = json.loads(message.body)
+        except (ValueError, RecursionError):
+            data = None
+        body: Document = {"data": data}
+        if not isinstance(data, dict):
+            body = {"data": {}, "body": base64.b64encode(message.body).decode()}
+        return {
+            "id": message.message_id,
+            "partitionKey": self.key,
+            "type": "message",
+            **body,
+            "message": {
+                "sessionId": message.session_id,
+                "subject": message.subject,
+                "contentType": message.content_type,
+                "correlationId": message.correlation_id,
+                "sequenceNumber": message.sequence_number,
+                "deliveryCount": message.delivery_count,
+                "enqueuedAt": message.enqueued_at.isoformat() if message.enqueued_at else None,
+                "properties": {name: _stored(value) for name, value in message.properties.items()},
+            },
+        }
+
+
+def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
+    """
+    Return the message that a document holds.
+
+    Args:
+        document: as `HeldMessage` wrote it.
+        edited: an operator gave it another payload.
+
+    Raises:
+        ParkingError: it holds none.
+    """
+    try:
+        said = document["message"]
+        body = document.get("body")
+        if body is None or edited:
+            content = json.dumps(document["data"], ensure_ascii=False, separators=(",", ":")).encode()
+        else:
+            content = base64.b64decode(body)
+        return Message(
+            message_id=document["id"],
+            session_id=said["sessionId"],
+            subject=said["subject"],
+            body=content,
+            content_type=said["contentType"],
+            correlation_id=said["correlationId"],
+            properties=said["properties"],
+            sequence_number=said["sequenceNumber"],
+            delivery_count=said["deliveryCount"],
+            enqueued_at=datetime.fromisoformat(said["enqueuedAt"]) if said["enqueuedAt"] else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParkingError(
+            f"The document {document.get('id')!r} in the parked store holds no message ({error!r}): drop it, or correct it."
+        ) from error
+
+
+def _stored(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

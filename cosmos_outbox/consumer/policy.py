@@ -1,0 +1,88 @@
+"""
+Policy: what a consumer does with messages that it cannot handle, does not know, or never got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.messages import Message
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.retries import Backoff
+
+_SHORTEST_RECORD_TTL = timedelta(minutes=15)  # the broker's window for duplicates, and the longest lock
+
+
+class OnFailure(StrEnum):
+    """
+    What becomes of a message that cannot be handled.
+    """
+
+    PARK = (
+        "park"  # it is held, and later messages of its key behind it, until an operator releases or drops it
+    )
+    DEAD_LETTER = (
+        "dead_letter"  # it is moved to the dead-letter queue, and later messages of its key overtake it
+    )
+
+
+class OnUnknown(StrEnum):
+    """
+    What becomes of a message whose subject has no handler.
+    """
+
+    IGNORE = "ignore"  # it is completed
+    DEAD_LETTER = "dead_letter"
+
+
+class OnGap(StrEnum):
+    """
+    What becomes of a message when events of its entity before it never arrived.
+    """
+
+    IGNORE = "ignore"  # it is handled
+    WARN = "warn"  # it is handled, and the gap reported
+    WAIT = "wait"  # it fails: with `park` its key waits for an operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """
+    The rules of a consumer; see the arguments of `Consumer`.
+
+    Raises:
+        ConfigurationError: a value cannot work.
+    """
+
+    inbox: Inbox = Inbox.AUTO
+    record_ttl: timedelta = DEFAULT_RECORD_TTL
+    partition_key: Callable[[Message], PartitionKey] | None = None
+    on_failure: OnFailure = OnFailure.PARK
+    unknown: OnUnknown = OnUnknown.IGNORE
+    gaps: OnGap = OnGap.IGNORE
+    attempts: int = 5
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_seconds=0.2, maximum_seconds=5.0))
+    handler_timeout: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigurationError(f"A consumer needs at least one attempt, not {self.attempts}.")
+        if self.handler_timeout <= timedelta(0):
+            raise ConfigurationError(f"handler_timeout must be more than 0, not {self.handler_timeout}.")
+        if self.record_ttl < _SHORTEST_RECORD_TTL:
+            raise ConfigurationError(
+                f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {self.record_ttl}: the broker may deliver a message "
+                "again for so long, and without its record it would take effect again."
+            )
+
+    @property
+    def longest_handling(self) -> timedelta:
+        """
+        Return how long all attempts of one message take at most.
+        """
+        return self.attempts * (self.handler_timeout + timedelta(seconds=self.backoff.maximum_seconds))

@@ -1,0 +1,143 @@
+"""
+Routes: which handler takes a message, by its subject and schema version, and the event that the handler is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from cosmos_outbox.documents import first_error
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
+from cosmos_outbox.messages import Message
+from cosmos_outbox.write.unit_of_work import UnitOfWork
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+_CLOUDEVENT = "application/cloudevents+json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """
+    A handler and what it takes.
+
+    version: of the schema; None takes all.
+    permanent: errors that another attempt would raise again.
+    """
+
+    handler: Callable[[Any, Message, Any], Awaitable[None]]
+    model: type[BaseModel]
+    version: int | None
+    permanent: tuple[type[Exception], ...]
+    kind: type[UnitOfWork]
+
+
+class Routes:
+    """
+    The handlers of a consumer.
+    """
+
+    def __init__(self) -> None:
+        self._routes: dict[str, dict[int | None, Route]] = {}
+        self._upcasters: dict[tuple[str, int], Upcaster] = {}
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        return frozenset(self._routes)
+
+    def add(self, subject: str, route: Route) -> None:
+        """
+        Add a handler.
+
+        Raises:
+            TypeError: the subject has one for this version.
+        """
+        versions = self._routes.setdefault(subject, {})
+        if versions and (route.version in versions or None in (route.version, *versions)):
+            raise TypeError(
+                f"The subject {subject!r} has a handler for version {route.version or 'any'} already."
+            )
+        versions[route.version] = route
+
+    def upcast(self, subject: str, from_version: int, upcaster: Upcaster) -> None:
+        """
+        Add what makes a payload of the next version of one.
+
+        Raises:
+            TypeError: there is one.
+        """
+        if (subject, from_version) in self._upcasters:
+            raise TypeError(f"The subject {subject!r} has an upcaster from version {from_version} already.")
+        self._upcasters[subject, from_version] = upcaster
+
+    def find(self, message: Message) -> tuple[Route, BaseModel] | None:
+        """
+        Return the handler of a message and the event to give to it; None if no handler takes the subject.
+
+        Raises:
+            UnknownVersion: none takes its version, and no upcasters lead to one that a handler takes.
+            MessageUnreadable: its body is no such event.
+        """
+        if (versions := self._routes.get(message.subject)) is None:
+            return None
+        payload = payload_of(message)
+        version: int | None = message.number("schema-version") or 1
+        if None in versions:
+            version = None
+        while version not in versions:
+            upcaster = None if version is None else self._upcasters.get((message.subject, version))
+            if version is None or upcaster is None:
+                taken = ", ".join(str(known) for known in versions)
+                raise UnknownVersion(
+                    f"{message.subject} {message.message_id!r} has schema version {message.number('schema-version') or 1}; this "
+                    f"consumer takes {taken}. Deploy one that takes it, or add an upcaster from version {version}."
+                )
+            payload, version = upcaster(payload), version + 1
+        route = versions[version]
+        return route, _event(route.model, message, payload)
+
+    def permanent(self, message: Message) -> tuple[type[Exception], ...]:
+        """
+        Return the errors that the handlers of a message's subject declare permanent.
+        """
+        routes = self._routes.get(message.subject, {}).values()
+        return tuple(error for route in routes for error in route.permanent)
+
+
+def payload_of(message: Message) -> dict[str, Any]:
+    """
+    Return the JSON object that a message carries; that of a CloudEvent is its data.
+
+    Raises:
+        MessageUnreadable: it carries none.
+    """
+    try:
+        body = json.loads(message.body)
+    except (ValueError, RecursionError) as error:
+        raise MessageUnreadable(f"The body of {_named(message)} is no JSON: {error}") from error
+    if isinstance(body, dict) and (message.content_type or "").startswith(_CLOUDEVENT):
+        body = body.get("data")
+    if not isinstance(body, dict):
+        raise MessageUnreadable(f"The body of {_named(message)} is no JSON object but {type(body).__name__}.")
+    return body
+
+
+def _event(model: type[BaseModel], message: Message, payload: Mapping[str, Any]) -> BaseModel:
+    try:
+        if issubclass(model, DomainEvent):
+            return model.from_payload(payload)
+        return model.model_validate(payload)
+    except ValidationError as error:
+        field, reason = first_error(error)
+        raise MessageUnreadable(
+            f"The body of {_named(message)} is no {model.__name__}: {field}: {reason}"
+        ) from error
+
+
+def _named(message: Message) -> str:
+    return f"{message.subject or 'a message without subject'} {message.message_id!r}"

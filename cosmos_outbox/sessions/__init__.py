@@ -1,0 +1,46 @@
+"""
+A session processor: several processes share the sessions of a subscription or queue, and hand each message to a handler.
+
+Theory of operation
+-------------------
+The broker keeps the messages of a *session* in order, and lets one receiver at a time lock it. The processor has a number
+of slots, each of which can hold one session. Messages of a session are handled one at a time, those of different sessions
+side by side.
+
+    processor    how many sessions are asked for, held, and given back at the end
+    held         one session: receive, handle while the lock is renewed, settle; repeat
+
+                 accept --> HELD --idle, stop, or a message to retry--> closed: the broker gives it to any process
+                             |
+                             +-- lock lost, or may be --> the handler is cancelled, nothing is settled
+
+What holds, and why
+-------------------
+*One at a time, in order.* The next message of a session is received after the one before was settled. A message that is to
+be retried ends the hold, so what the broker had delivered ahead is not handled before it.
+
+*Nothing after a loss.* The lock is trusted until the time that its last renewal surely covers, counted from when the
+request was sent. At the end of that time the handler is cancelled and nothing is settled, whether the broker says that
+the lock is lost or says nothing. What the handler wrote by then stays written: `cosmos_outbox.consumer` makes that harmless.
+
+*Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one waits while nothing
+comes. Each session that is found doubles the number of calls that wait, up to the free slots; each call that waits in
+vain halves it.
+
+Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
+limit it moves the message to the dead-letter queue. While the broker cannot be reached the processor asks it again with
+a back-off.
+"""
+
+from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.options import SessionOptions
+from cosmos_outbox.sessions.processor import SessionProcessor, SessionStatus
+
+__all__ = [
+    "HeldSession",
+    "SessionEnd",
+    "SessionHandler",
+    "SessionOptions",
+    "SessionProcessor",
+    "SessionStatus",
+]

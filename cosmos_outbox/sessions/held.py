@@ -1,0 +1,202 @@
+"""
+HeldSession: one locked session, whose messages are handled one at a time while its lock is renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+from cosmos_outbox.errors import LockLost, OutboxError, SubscriptionUnavailable
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
+from cosmos_outbox.records import HandlerIgnoresCancellation, Hook, MessageFailed, MessageSettled
+from cosmos_outbox.sessions.cancelling import cancelled
+from cosmos_outbox.sessions.options import SessionOptions
+
+_SLICE_SECONDS = (
+    1.0  # of waiting for a message, so that a processor that stops is not kept by an idle session
+)
+_RENEWAL_SECONDS = 5.0  # that one renewal may take; it is repeated while the lock is trusted
+_RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
+_MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
+OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
+
+SessionHandler = Callable[[Message, "HeldSession"], Awaitable[Settlement | None]]
+
+
+class SessionEnd(StrEnum):
+    """
+    Why a processor holds a session no longer.
+    """
+
+    IDLE = "idle"  # no message came
+    RETRY = "retry"  # a message is to be delivered again
+    STOPPED = "stopped"  # the processor stops
+    LOST = "lost"  # the lock expired, or the broker cannot be reached
+
+
+class HeldSession:
+    """
+    A session that this process has locked.
+
+    Args:
+        session: the lock.
+        handler: awaited with each message.
+        options: those of the processor.
+        stopping: set when no further message is to be handled.
+        crowded: says whether other sessions wait for a slot.
+        notify: hears what happens.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        handler: SessionHandler,
+        options: SessionOptions,
+        *,
+        stopping: asyncio.Event,
+        crowded: Callable[[], bool],
+        notify: Hook,
+    ) -> None:
+        self._session, self._handler, self._options = session, handler, options
+        self._stopping, self._crowded, self._notify = stopping, crowded, notify
+        self._loop = asyncio.get_running_loop()
+        self._renew_at = self._cancel_at = 0.0
+        self.messages = 0  # settled so far
+        self.handling_since: float | None = None  # in the loop's time
+        self.error: BaseException | None = None  # why it was lost
+        self._lock_changed()
+
+    @property
+    def id(self) -> str | None:
+        """
+        Return the session's id; None on an entity without sessions.
+        """
+        return self._session.id
+
+    async def run(self) -> SessionEnd:
+        """
+        Handle messages until none comes, one is to be retried, the processor stops or the lock is lost.
+        """
+        try:
+            return await self._run()
+        except (LockLost, SubscriptionUnavailable) as error:
+            self.error = error
+            return SessionEnd.LOST
+
+    async def _run(self) -> SessionEnd:
+        idle_since = self._loop.time()
+        while not self._stopping.is_set():
+            now = self._loop.time()
+            if now >= self._renew_at and not await self._renewed():
+                return SessionEnd.LOST
+            idle_for = self._options.session_idle_timeout.total_seconds() / (10 if self._crowded() else 1)
+            if now >= idle_since + idle_for:
+                return SessionEnd.IDLE
+            wait = min(_SLICE_SECONDS, idle_since + idle_for - now, max(self._renew_at - now, 0.01))
+            message = await self._session.receive(wait)
+            if message is None:
+                continue
+            if self._stopping.is_set():
+                break
+            self._lock_changed()
+            settlement = await self._handled(message)
+            if settlement is None:
+                return SessionEnd.LOST
+            await self._settle(message, settlement)
+            if isinstance(settlement, Retry):
+                return SessionEnd.RETRY
+            idle_since = self._loop.time()
+        return SessionEnd.STOPPED
+
+    async def close(self) -> None:
+        """
+        Give the session back.
+        """
+        await self._session.close()
+
+    async def _settle(self, message: Message, settlement: Settlement) -> None:
+        began = self.handling_since or self._loop.time()
+        self.handling_since = None
+        if not isinstance(settlement, Retry) or settlement.counted:
+            await self._session.settle(message, settlement)
+        self.messages += 1
+        self._notify(
+            MessageSettled(
+                session=self.id,
+                message_id=message.message_id,
+                outcome=OUTCOMES[type(settlement)],
+                seconds=self._loop.time() - began,
+            )
+        )
+
+    async def _handled(self, message: Message) -> Settlement | None:
+        """
+        Return how a message is to be settled; None if the lock may be lost.
+        """
+        self.handling_since = self._loop.time()
+        overdue_at = self.handling_since + self._options.max_handling.total_seconds()
+        task = asyncio.create_task(self._outcome(message))
+        try:
+            while not task.done():
+                wake_at = min(self._renew_at, self._cancel_at, overdue_at)
+                await asyncio.wait({task}, timeout=max(wake_at - self._loop.time(), 0))
+                if task.done():
+                    break
+                if self._loop.time() >= overdue_at:
+                    await self._cancel(task, message)
+                    return self._failed(message, TimeoutError(f"took over {self._options.max_handling}"))
+                if self._loop.time() >= min(self._renew_at, self._cancel_at) and not await self._renewed():
+                    await self._cancel(task, message)
+                    return None
+            return task.result()
+        except BaseException:  # the processor ends; a handler must not go on without it
+            await self._cancel(task, message)
+            raise
+
+    async def _outcome(self, message: Message) -> Settlement:
+        try:
+            settlement = await self._handler(message, self) or Complete()
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises
+            settlement = self._failed(message, error)
+        if isinstance(settlement, Retry) and settlement.after_seconds > 0:
+            await asyncio.sleep(settlement.after_seconds)  # the lock is renewed meanwhile
+        return settlement
+
+    def _failed(self, message: Message, error: Exception) -> Retry:
+        count = message.delivery_count
+        self._notify(
+            MessageFailed(session=self.id, message_id=message.message_id, delivery_count=count, error=error)
+        )
+        return Retry(after_seconds=self._options.backoff.delay(count + 1))
+
+    async def _cancel(self, task: asyncio.Task[Settlement], message: Message) -> None:
+        if not await cancelled(task):
+            self._notify(HandlerIgnoresCancellation(session=self.id, message_id=message.message_id))
+
+    async def _renewed(self) -> bool:
+        """
+        Renew the lock, as often as it takes while it is trusted; return whether it is.
+        """
+        while (now := self._loop.time()) < self._cancel_at:
+            try:
+                async with asyncio.timeout(min(_RENEWAL_SECONDS, self._cancel_at - now)):
+                    await self._session.renew()
+            except LockLost as error:
+                self.error = error
+                return False
+            except (OutboxError, TimeoutError) as error:
+                self.error = error
+                await asyncio.sleep(min(_RENEWAL_PAUSE_SECONDS, max(self._cancel_at - self._loop.time(), 0)))
+            else:
+                self.error = None
+                self._lock_changed()
+                return True
+        return False
+
+    def _lock_changed(self) -> None:
+        now = self._loop.time()
+        left = self._session.trusted_until - now
+        self._renew_at, self._cancel_at = now + left / 2, now + left * (1 - _MARGIN)

@@ -1,0 +1,41 @@
+"""
+The options of a session processor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.retries import Backoff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """
+    How many sessions a processor holds, and for how long.
+
+    Raises:
+        ConfigurationError: a value cannot work.
+    """
+
+    # Of sessions held side by side. Defaults to 32.
+    max_concurrent_sessions: int = 32
+    # After this time without a message a session is given back; after a tenth of it if no slot is free. Defaults to 5 s.
+    session_idle_timeout: timedelta = timedelta(seconds=5)
+    # For how long the lock is renewed while one message is handled; then the handler is cancelled. Defaults to 5 min.
+    max_handling: timedelta = timedelta(minutes=5)
+    # How long handlers may work on after `stop`. Defaults to 20 s.
+    grace_period: timedelta = timedelta(seconds=20)
+    # Between attempts to reach the broker, and before a message whose handler failed is delivered again.
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent_sessions < 1:
+            raise ConfigurationError(
+                f"max_concurrent_sessions must be at least 1, not {self.max_concurrent_sessions}."
+            )
+        for name in ("session_idle_timeout", "max_handling"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigurationError(f"{name} must be more than 0, not {getattr(self, name)}.")

@@ -1,0 +1,191 @@
+"""
+SessionProcessor: one of the processes that share the sessions of a subscription or queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cosmos_outbox.errors import SubscriptionError
+from cosmos_outbox.ports import Session, Subscription
+from cosmos_outbox.records import (
+    Hook,
+    ReceivingFailed,
+    Record,
+    SessionClosed,
+    SessionOpened,
+    guarded,
+    log_hook,
+)
+from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.options import SessionOptions
+
+_ACCEPT_SECONDS = 20.0  # that one call waits for a session
+_CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatus:
+    """
+    A session that a processor holds.
+
+    messages: settled since it was accepted.
+    handling_seconds: for how long the message at hand has been handled; None if none is.
+    """
+
+    session: str | None
+    messages: int
+    handling_seconds: float | None
+
+
+class SessionProcessor:
+    """
+    Hand every message to a handler: one at a time for each session, in order.
+
+        async def handler(message: Message, session: HeldSession) -> Settlement | None:
+            print(message.body)             # None completes the message; or return Retry(...), DeadLetter(...), Defer()
+
+        processor = SessionProcessor(subscription, handler)   # MemorySubscription, or ServiceBusSubscription
+        await processor.run()                                 # until `processor.stop()` is called
+
+    Args:
+        subscription: where messages are received.
+        handler: awaited with each message. An exception has the message delivered again.
+        options: see `SessionOptions`.
+        hooks: called with a record of everything that happens; must not block.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        handler: SessionHandler,
+        options: SessionOptions | None = None,
+        *,
+        hooks: Iterable[Hook] = (log_hook,),
+    ) -> None:
+        self._subscription, self._handler = subscription, handler
+        self._options = options or SessionOptions()
+        self._hooks = tuple(map(guarded, hooks))
+        self._stopping, self._changed = asyncio.Event(), asyncio.Event()
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], HeldSession] = {}
+        self._wanted = 1  # calls that wait for a session side by side
+        self._failures = 0  # in a row
+        self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
+
+    def status(self) -> tuple[SessionStatus, ...]:
+        """
+        Return the sessions that this processor holds.
+        """
+        now = asyncio.get_running_loop().time()
+        return tuple(
+            SessionStatus(
+                session=held.id,
+                messages=held.messages,
+                handling_seconds=None if held.handling_since is None else now - held.handling_since,
+            )
+            for held in self._serving.values()
+        )
+
+    @property
+    def receiving(self) -> bool:
+        """
+        Say whether the broker could be reached when it was last asked for a session.
+        """
+        return not self._failures
+
+    def stop(self) -> None:
+        """
+        Ask `run` to end: messages at hand are handled within the grace period, all sessions given back.
+        """
+        self._stopping.set()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """
+        Handle messages until `stop` is called; a cancellation gives the sessions back, and cancels the handlers, at once.
+        """
+        try:
+            while not self._stopping.is_set():
+                self._changed.clear()
+                self._fill()
+                await self._changed.wait()
+            for task in self._accepting:
+                task.cancel()
+            if self._serving:
+                await asyncio.wait([*self._serving], timeout=self._options.grace_period.total_seconds())
+        finally:
+            await _end({*self._accepting, *self._serving})
+        if self._error is not None:
+            raise self._error
+
+    def _fill(self) -> None:
+        free = self._options.max_concurrent_sessions - len(self._serving) - len(self._accepting)
+        for _ in range(min(self._wanted - len(self._accepting), free)):
+            task = asyncio.create_task(self._serve())
+            self._accepting.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._accepting.discard(task)
+        self._serving.pop(task, None)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = error
+            self.stop()
+
+    async def _serve(self) -> None:
+        session = await self._accepted()
+        if session is None:
+            return
+        held = HeldSession(
+            session,
+            self._handler,
+            self._options,
+            stopping=self._stopping,
+            crowded=lambda: len(self._serving) >= self._options.max_concurrent_sessions,
+            notify=self._notify,
+        )
+        task = asyncio.current_task()
+        if task is not None:
+            self._accepting.discard(task)
+            self._serving[task] = held
+        self._changed.set()  # one more may wait for a session
+        self._notify(SessionOpened(session=held.id))
+        end = SessionEnd.STOPPED
+        try:
+            end = await held.run()
+        finally:
+            await held.close()
+            self._notify(SessionClosed(session=held.id, reason=end, messages=held.messages, error=held.error))
+
+    async def _accepted(self) -> Session | None:
+        try:
+            session = await self._subscription.accept(_ACCEPT_SECONDS)
+        except SubscriptionError as error:
+            self._wanted = 1
+            self._failures += 1
+            delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
+            self._notify(ReceivingFailed(attempt=self._failures, delay_seconds=delay, error=error))
+            await asyncio.sleep(delay)
+            return None
+        self._failures = 0
+        # What is asked for follows what is found
+        self._wanted = max(1, self._wanted // 2) if session is None else 2 * self._wanted
+        self._wanted = min(self._wanted, self._options.max_concurrent_sessions)
+        return session
+
+    def _notify(self, record: Record) -> None:
+        for hook in self._hooks:
+            hook(record)
+
+
+async def _end(tasks: set[asyncio.Task[None]]) -> None:
+    # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes together
+    # with the result it waits for.
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)

@@ -1,0 +1,95 @@
+"""
+A consumer of orders that writes invoices: what the tests of consumers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cosmos_outbox import DomainEvent, Entity, Outbox
+from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
+from cosmos_outbox.consumer import Consumer, Handling, Message
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.records import Record
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+
+SOURCE = "orders/invoicing"
+
+
+class OrderPaid(DomainEvent):
+    order_id: str
+    total: int = 1
+
+
+class InvoiceIssued(DomainEvent):
+    total: int
+
+
+class Invoice(Entity):
+    total: int
+    order_id: str
+
+    @property
+    def partition_key(self) -> str:
+        return self.order_id
+
+    @classmethod
+    def of(cls, event: OrderPaid) -> Invoice:
+        invoice = cls(total=event.total, order_id=event.order_id)
+        invoice.record(InvoiceIssued(total=event.total))
+        return invoice
+
+
+def message(event: DomainEvent, *, session: str = "o1", **fields: Any) -> Message:
+    said = {"message_id": event.id, "session_id": session, "subject": event.action}
+    return Message(**{**said, "body": json.dumps(event.payload()).encode(), **fields})
+
+
+@dataclass
+class World:
+    """
+    A consumer with all that it needs, in memory.
+    """
+
+    consumer: Consumer
+    container: MemoryContainer = field(default_factory=lambda: MemoryContainer(ranges=1))
+    subscription: MemorySubscription = field(default_factory=MemorySubscription)
+    parked: MemoryParked = field(default_factory=MemoryParked)
+    records: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.consumer.bind(Outbox(self.container))
+        self.handling: Handling = self.consumer.handling(
+            source=SOURCE, parking=Parking(self.parked, references=False), notify=self.records.append
+        )
+        self.keys = ParkedKeys(self.parked, self.handling.release, scope=self.handling.scope)
+
+    async def run(self, until: Callable[[], bool] | None = None, *, seconds: float = 600) -> None:
+        """
+        Process until nothing waits, or until a fact holds; at most for this virtual time.
+        """
+        processor = SessionProcessor(
+            self.subscription,
+            self.handling,
+            SessionOptions(backoff=Backoff(maximum_seconds=1)),
+            hooks=[self.records.append],
+        )
+        running = asyncio.create_task(processor.run())
+        try:
+            async with asyncio.timeout(seconds):
+                while not (until() if until else not self.subscription.waiting) and not running.done():  # noqa: ASYNC110 - any fact
+                    await asyncio.sleep(0.1)
+        finally:
+            processor.stop()
+            await running
+
+    def documents(self, kind: str) -> list[dict[str, Any]]:
+        return [document for document in self.container.documents() if document.get("type") == kind]
+
+    def of(self, kind: type[Record]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]

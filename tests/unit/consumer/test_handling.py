@@ -1,0 +1,434 @@
+"""
+A consumer: one effect for each message, order kept through failure, and what is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.consumer.held_messages import message_of
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, UsageError
+from cosmos_outbox.parking import ParkedKey
+from cosmos_outbox.ports import Complete
+from cosmos_outbox.records import (
+    AttemptFailed,
+    ConsumerHalted,
+    MessageDeadLettered,
+    MessageGap,
+    MessageHandled,
+    MessageHeld,
+    MessageParked,
+    MessageRepeated,
+    SubjectIgnored,
+)
+from cosmos_outbox.retries import Backoff
+from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, message
+
+
+def invoicing(**options: Any) -> Consumer:
+    consumer = Consumer("invoicing", **options)
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            raise ValueError("a total below zero")
+        uow.repository(Invoice).create(Invoice.of(event))
+
+    return consumer
+
+
+async def test_a_message_becomes_documents_an_event_and_an_inbox_record_in_one_commit():
+    world = World(invoicing())
+    world.subscription.deliver(message(paid := OrderPaid(order_id="o1", total=5)))
+    await world.run()
+
+    (event,) = world.documents("domainEvent")
+    (record,) = world.documents("inboxRecord")
+    (invoice,) = world.documents("invoice")
+    assert 5 == invoice["data"]["total"]
+    assert paid.id == event["meta"]["causationId"] == record["messageId"]
+    assert 7 * 86400 == record["ttl"]
+    assert event["_lsn"] == record["_lsn"] == invoice["_lsn"]
+    assert [Complete()] == [settlement for _, settlement in world.subscription.settled]
+
+
+@pytest.mark.parametrize("inbox", ["records", "watermark"])
+async def test_a_repeated_message_has_no_second_effect(inbox: str):
+    world = World(invoicing(inbox=inbox))
+    place = {"entity-id": "o1", "entity-type": "order", "entity-version": 1, "sequence": 0}
+    once = message(OrderPaid(order_id="o1"), properties=place)
+    for _ in range(3):
+        world.subscription.deliver(once)
+    await world.run()
+
+    assert 1 == len(world.documents("invoice")) == len(world.of(MessageHandled))
+    assert 2 == len(world.of(MessageRepeated))
+
+
+async def test_a_completion_that_is_not_confirmed_brings_the_message_again_without_effect():
+    world = World(invoicing())
+    answers = iter([False])
+    world.subscription.confirms = lambda *_: next(answers, True)
+    world.subscription.deliver(once := message(OrderPaid(order_id="o1")))
+    await world.run(lambda: bool(world.subscription.settled))
+    world.subscription.deliver(once)
+    await world.run()
+
+    assert 1 == len(world.documents("invoice"))
+
+
+async def test_a_message_that_fails_parks_its_key_and_what_follows_waits_behind_it():
+    world = World(invoicing(attempts=2))
+    bad = message(OrderPaid(order_id="o1", total=-1))
+    later = message(OrderPaid(order_id="o1", total=2))
+    other = message(OrderPaid(order_id="o2", total=3), session="o2")
+    for one in (bad, later, other):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert [3] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+    (parked,) = world.of(MessageParked)
+    assert ("o1", "ValueError", 2) == (parked.key, parked.reason, parked.attempts)
+    (held,) = world.of(MessageHeld)
+    assert later.message_id == held.message_id
+    (key,) = await world.keys.list()
+    assert isinstance(key, ParkedKey)
+    assert 2 == key.held
+
+
+async def test_a_release_handles_what_waits_in_order_then_the_key_flows_again():
+    world = World(invoicing(attempts=1))
+    bad = OrderPaid(order_id="o1", total=-1)
+    for event in (bad, OrderPaid(order_id="o1", total=2)):
+        world.subscription.deliver(message(event))
+    await world.run()
+    released = await world.keys.release("o1", edited={**bad.payload(), "total": 7}, event_id=bad.id)
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=9)))
+    await world.run()
+
+    assert released.handed_back
+    assert [7, 2, 9] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+    assert [] == list(await world.keys.list())
+
+
+async def test_a_release_that_fails_again_leaves_the_key_parked_with_the_new_reason():
+    world = World(invoicing(attempts=1))
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1)))
+    await world.run()
+    released = await world.keys.release("o1")
+
+    assert released.failure is not None
+    assert "ValueError" == released.failure.reason
+    assert [] == world.documents("invoice")
+
+
+async def test_dead_lettering_goes_on_without_the_message():
+    world = World(invoicing(attempts=1, on_failure="dead_letter"))
+    for total in (-1, 2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
+    await world.run()
+
+    assert [2] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+    ((_, reason, description),) = world.subscription.dead_letters
+    assert ("ValueError", "a total below zero") == (reason, description)
+
+
+async def test_a_handler_that_commits_is_told_who_commits():
+    consumer = Consumer("invoicing")
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        await uow.commit()
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert 1 == parked.attempts
+    assert "The consumer 'invoicing' commits" in str(parked.error)
+
+
+async def test_a_handler_that_opens_a_unit_of_work_of_its_own_cannot_commit_it():
+    consumer = Consumer("invoicing")
+    outbox: list[Outbox] = []
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        async with outbox[0].unit_of_work() as own:
+            own.repository(Invoice).create(Invoice.of(event))
+            await own.commit()
+
+    world = World(consumer)
+    outbox.append(Outbox(world.container))
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert [] == world.documents("invoice")
+    assert isinstance(world.of(MessageParked)[0].error, UsageError)
+
+
+async def test_a_handler_that_writes_to_another_partition_key_is_refused_with_both_keys():
+    world = World(invoicing())
+    world.subscription.deliver(message(OrderPaid(order_id="elsewhere"), session="o1"))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert 1 == parked.attempts
+    assert "'o1'" in str(parked.error)
+    assert "'elsewhere'" in str(parked.error)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot(stubborn: bool):
+    consumer, enough = Consumer("invoicing", attempts=2), asyncio.Event()
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        while not enough.is_set():
+            try:
+                await enough.wait()
+            except asyncio.CancelledError:
+                if not stubborn:
+                    raise
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+    enough.set()
+
+    (parked,) = world.of(MessageParked)
+    assert (("HandlerStuck", 1) if stubborn else ("HandlerTimeout", 2)) == (parked.reason, parked.attempts)
+
+
+@pytest.mark.parametrize("body", [b"no json", b"[]", b'{"total":"many"}', b"\xff\xfe"])
+async def test_a_body_that_is_no_event_is_parked_at_the_first_attempt_and_kept(body: bytes):
+    world = World(invoicing())
+    world.subscription.deliver(Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert ("MessageUnreadable", 1) == (parked.reason, parked.attempts)
+    (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
+    assert body == message_of(kept["event"], edited=False).body
+
+
+async def test_a_version_that_no_handler_takes_is_parked_until_a_consumer_that_takes_it_is_deployed():
+    world = World(invoicing())
+    event = OrderPaid(order_id="o1")
+    world.subscription.deliver(message(event, properties={"schema-version": 2}))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert "UnknownVersion" == parked.reason
+    assert "takes 1" in str(parked.error)
+
+
+async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_takes():
+    class Priced(OrderPaid):
+        action = "OrderPaid"
+        schema_version = 3
+        currency: str
+
+    consumer, seen = Consumer("invoicing"), []
+
+    @consumer.on(Priced)
+    async def invoice(event: Priced, message: Message, uow: UnitOfWork) -> None:
+        seen.append((event.total, event.currency))
+
+    @consumer.upcasts(Priced, from_version=1)
+    def renamed(payload: dict[str, Any]) -> dict[str, Any]:
+        return {**payload, "total": payload["total"] * 100}
+
+    @consumer.upcasts("OrderPaid", from_version=2)
+    def with_currency(payload: dict[str, Any]) -> dict[str, Any]:
+        return {**payload, "currency": "EUR"}
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=5)))
+    await world.run()
+
+    assert [(500, "EUR")] == seen
+
+
+async def test_subjects_without_a_handler_are_ignored_and_reported_once():
+    world = World(invoicing())
+    for _ in range(3):
+        world.subscription.deliver(message(InvoiceIssued(total=1)))
+    await world.run()
+
+    assert 1 == len(world.of(SubjectIgnored))
+    assert (3, ()) == (len(world.subscription.settled), world.container.documents())
+
+
+async def test_subjects_without_a_handler_may_be_dead_lettered():
+    world = World(invoicing(unknown="dead_letter"))
+    world.subscription.deliver(message(InvoiceIssued(total=1)))
+    await world.run()
+
+    assert ["UnknownSubject"] == [reason for _, reason, _ in world.subscription.dead_letters]
+
+
+def placed(version: int, *, before: tuple[int, int] | None = None, **fields: Any) -> Message:
+    place = {"entity-id": "o1", "entity-type": "order", "entity-version": version, "sequence": 0}
+    if before is not None:
+        place |= {"previous-version": before[0], "previous-sequence": before[1]}
+    return message(OrderPaid(order_id="o1", total=version), properties=place, **fields)
+
+
+async def test_a_gap_is_reported_and_the_message_handled():
+    world = World(invoicing(gaps="warn"))
+    for one in (placed(1, before=(0, 0)), placed(2, before=(1, 0)), placed(5, before=(4, 0))):
+        world.subscription.deliver(one)
+    await world.run()
+
+    (gap,) = world.of(MessageGap)
+    assert ("version 2, event 0", "version 4, event 0") == (gap.expected, gap.found)
+    assert 3 == len(world.documents("invoice"))
+
+
+async def test_a_consumer_that_waits_for_what_is_missing_parks_the_key_and_a_release_goes_on_without():
+    world = World(invoicing(gaps="wait"))
+    for one in (placed(1, before=(0, 0)), placed(3, before=(2, 0)), placed(4, before=(3, 0))):
+        world.subscription.deliver(one)
+    await world.run()
+    assert "MessageMissed" == world.of(MessageParked)[0].reason
+    released = await world.keys.release("o1")
+
+    assert released.handed_back
+    assert [1, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+async def test_ignored_messages_are_no_gap():
+    world = World(invoicing(gaps="warn"))
+    ignored = placed(2, before=(1, 0), subject="OrderRenamed")
+    for one in (placed(1, before=(0, 0)), ignored, placed(3, before=(2, 0))):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert [] == world.of(MessageGap)
+
+
+async def test_an_entity_created_again_under_its_id_is_not_taken_for_a_repetition():
+    world = World(invoicing())
+    for one in (placed(1, before=(0, 0)), placed(2, before=(1, 0)), placed(1, before=(0, 0))):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert [1, 2, 1] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+async def test_a_watermark_is_read_once_for_a_session_and_never_grows():
+    world = World(invoicing())
+    reads = []
+    read = world.container.read
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        reads.append(args)
+        return await read(*args, **kwargs)
+
+    world.container.read = counted  # type: ignore[method-assign]
+    for version in range(1, 11):
+        world.subscription.deliver(placed(version))
+    await world.run()
+
+    (watermark,) = world.documents("inboxWatermark")
+    assert (10, 0, -1) == (watermark["version"], watermark["sequence"], watermark["ttl"])
+    assert 1 == len(reads)
+    assert 10 == len(world.documents("invoice"))
+
+
+async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_one_that_does_not():
+    world = World(invoicing(attempts=1))
+    for number in range(20):
+        one = message(OrderPaid(order_id=f"o{number}", total=-1), session=f"o{number}")
+        world.subscription.deliver(one)
+    await world.run(lambda: bool(world.of(ConsumerHalted)))
+    assert 5 == len(world.of(MessageParked))
+    assert world.handling.halted
+    world.subscription.deliver(message(OrderPaid(order_id="good"), session="good"))
+    await world.run(lambda: 10 == len(world.of(MessageParked)))
+
+    assert ["good"] == [invoice["data"]["orderId"] for invoice in world.documents("invoice")]
+    assert [] == world.subscription.dead_letters
+    assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
+
+
+async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted():
+    world = World(invoicing())
+    commit = world.container.commit
+    world.container.commit = _unavailable  # type: ignore[method-assign]
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    with pytest.raises(TimeoutError):
+        await world.run(seconds=1800)
+    assert [0] == [waiting.delivery_count for waiting in world.subscription.waiting]
+    world.container.commit = commit  # type: ignore[method-assign]
+    await world.run()
+
+    assert 1 == len(world.documents("invoice"))
+    assert [] == world.of(MessageParked)
+
+
+async def _unavailable(*_: Any) -> Any:
+    raise StoreUnavailable(applied=False)
+
+
+async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
+    world = World(invoicing())
+    world.subscription.deliver(Message(message_id="", session_id="o1", subject="OrderPaid"))
+    await world.run()
+
+    assert ["MessageUnreadable"] == [reason for _, reason, _ in world.subscription.dead_letters]
+    assert 1 == len(world.of(MessageDeadLettered))
+
+
+async def test_the_idempotency_key_is_the_same_at_each_attempt_and_another_for_each_consumer():
+    seen = []
+    for name in ("invoicing", "shipping"):
+        consumer = Consumer(name, attempts=2, backoff=Backoff(maximum_seconds=0.1))
+
+        @consumer.on(OrderPaid)
+        async def handler(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+            seen.append(message.idempotency_key)
+            if len(seen) % 2:
+                raise ValueError
+
+        world = World(consumer)
+        world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1")))
+        await world.run()
+        assert 1 == len(world.of(AttemptFailed))
+
+    assert ["invoicing:m1", "invoicing:m1", "shipping:m1", "shipping:m1"] == seen
+
+
+def test_a_consumer_refuses_what_cannot_work():
+    consumer = invoicing()
+    with pytest.raises(TypeError, match="has a handler for version 1 already"):
+        consumer.on(OrderPaid)(_handler)
+    with pytest.raises(TypeError, match="`async def`"):
+        consumer.on(InvoiceIssued)(lambda event, message, uow: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="three arguments"):
+        consumer.on(InvoiceIssued)(_two)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is none"):
+        consumer.on(dict)  # type: ignore[type-var]
+    with pytest.raises(ConfigurationError, match="without dots"):
+        Consumer("a.b")
+    with pytest.raises(ConfigurationError, match="'maybe'"):
+        Consumer("a", inbox="maybe")
+    with pytest.raises(ConfigurationError, match="has no handler"):
+        Consumer("a").handling(source="t/s")
+    with pytest.raises(ConfigurationError, match="has no parked store"):
+        World(consumer).consumer.handling(source="t/s")
+    with pytest.raises(UsageError, match="has no outbox"):
+        invoicing().handling(source="t/s")
+
+
+async def _handler(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...
+
+
+async def _two(event: OrderPaid, message: Message) -> None: ...
