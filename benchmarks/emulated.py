@@ -19,13 +19,14 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
-from demo.processes import Children
+from demo.child_processes import Children
 
 DATABASE = "bench"
 PARKED = "parked"
 BODY_TEXT = "x" * 500  # with its properties a message has about 1 KB
 _SEEDERS = 8
 _TOPICS = 64
+SESSION_TOPICS = 32
 _WATCH_SECONDS = 0.02
 
 
@@ -41,7 +42,7 @@ class Emulated:
     ) -> None:
         self.cosmos, self.servicebus = announced["cosmos"], announced["servicebus"]
         self.client, self._control = client, control
-        self._numbers = itertools.count()
+        self._numbers, self._session_numbers = itertools.count(), itertools.count()
 
     @property
     def database(self) -> DatabaseProxy:
@@ -49,6 +50,12 @@ class Emulated:
         Return the database of all containers.
         """
         return self.client.get_database_client(DATABASE)
+
+    def new_session_topic(self) -> str:
+        """
+        Return a topic whose subscription `all` requires sessions, and that nothing was sent to.
+        """
+        return f"sessions-{next(self._session_numbers)}"
 
     def new_topic(self) -> str:
         """
@@ -170,6 +177,13 @@ def _configuration(directory: Path) -> Path:
             "subscriptions": [{"name": "all", "requires_session": False}],
         }
         for number in range(_TOPICS)
+    ]
+    topics += [
+        {
+            "name": f"sessions-{number}",
+            "subscriptions": [{"name": "all", "requires_session": True, "lock_s": 60}],
+        }
+        for number in range(SESSION_TOPICS)
     ]
     config = directory / "servicebus.json"
     config.write_text(json.dumps({"topics": topics}))
