@@ -12,6 +12,7 @@ message are one transactional batch; the message is completed only then.
     handling      one message: is its key parked? did it take effect? run the handler, commit, or give up
       inbox       what took effect: a record for each message, or a watermark for each entity
       held_messages   a message that waits in the parked store
+    testing       the same in memory, for the tests of a program
 
     delivered --> key parked? --yes--> held behind the others --> completed
                       | no
@@ -48,10 +49,13 @@ from cosmos_outbox.consumer.consumer import Consumer
 from cosmos_outbox.consumer.handling import HandlerStuck, Handling
 from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.testing import ConsumerTest, Delivered, Outcome
 from cosmos_outbox.messages import Message
 
 __all__ = [
     "Consumer",
+    "ConsumerTest",
+    "Delivered",
     "HandlerStuck",
     "Handling",
     "Inbox",
@@ -59,5 +63,6 @@ __all__ = [
     "OnFailure",
     "OnGap",
     "OnUnknown",
+    "Outcome",
     "Policy",
 ]

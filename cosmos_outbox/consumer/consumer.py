@@ -12,22 +12,27 @@ from typing import Any, TypeVar, overload
 from opentelemetry import trace
 from pydantic import BaseModel
 
+from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
+from cosmos_outbox.consumer.testing import ConsumerTest
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import Hook, log_hook
-from cosmos_outbox.retries import Backoff
+from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
 
 EventT = TypeVar("EventT", bound=BaseModel)
 UnitT = TypeVar("UnitT", bound=UnitOfWork)
 _LONGEST_NAME = 100
+_NO_PATIENCE = RetryOptions(
+    deadline_seconds=0.2, attempt_seconds=0.2
+)  # a container in memory answers at once
 
 
 class Consumer:
@@ -233,6 +238,20 @@ class Consumer:
             notify=notify,
             tracer_provider=tracer_provider,
         )
+
+    def testing(
+        self, container: MemoryContainer | None = None, *, outbox: Outbox | None = None
+    ) -> ConsumerTest:
+        """
+        Return the consumer under test, in memory: `async with consumer.testing() as t:`.
+
+        Args:
+            container: of the effects. Defaults to a new one, partitioned on /partitionKey.
+            outbox: on that container, if the program has handlers on it (`Outbox.on`). Defaults to a plain one.
+        """
+        container = container or MemoryContainer()
+        outbox = outbox or Outbox(container, retries=_NO_PATIENCE)
+        return ConsumerTest(self.name, self._routes, self.policy, container, outbox)
 
 
 def _check_handler(handler: Callable[..., object]) -> None:

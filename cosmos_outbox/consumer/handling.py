@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
@@ -54,7 +54,6 @@ from cosmos_outbox.records import (
     guarded,
 )
 from cosmos_outbox.retries import Backoff
-from cosmos_outbox.sessions import HeldSession
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, commits_left_to
 
@@ -70,6 +69,15 @@ class HandlerStuck(HandlerTimeout):
     """
     A handler went on after it was cancelled; it was left behind, and its unit of work commits nothing.
     """
+
+
+class Holding(Protocol):
+    """
+    What a handler needs of the session that its process holds: one object for as long as it does.
+    """
+
+    @property
+    def id(self) -> str | None: ...
 
 
 @dataclass(slots=True)
@@ -121,7 +129,7 @@ class Handling:
         self._parking, self._notify, self._tracer_provider = parking, guarded(notify), tracer_provider
         self._topic, _, self._subscription = source.partition("/")
         self.scope = Scope(processor=name, container=source)
-        self._states: WeakKeyDictionary[HeldSession, _SessionState] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self._outages = 0  # in a row
         self._given_up = 0  # keys parked since a message took effect
         self._ignored: set[str] = set()  # subjects that were reported
@@ -141,7 +149,7 @@ class Handling:
         """
         return self._outages > 0
 
-    async def __call__(self, message: Message, session: HeldSession) -> Settlement:
+    async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
         Return how a message is to be settled: complete once it took effect, or waits in the parked store.
         """

@@ -1,0 +1,248 @@
+"""
+A consumer under test: messages reach its handlers as from a subscription, in memory, without a broker and without sleep.
+
+    async with consumer.testing() as t:
+        delivered = await t.deliver(OrderPaid(order_id="o1", total=5), key="o1")
+        assert delivered.outcome == "handled"
+        assert [event.action for event in t.events()] == ["InvoiceIssued"]
+        assert (await t.deliver(delivered.message)).outcome == "repeated"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked
+from cosmos_outbox.consumer.handling import Handling
+from cosmos_outbox.consumer.held_messages import message_of
+from cosmos_outbox.consumer.policy import Policy
+from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.documents import Document, StoredEvent, stored_event
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking import ParkedKeys, Parking, Released
+from cosmos_outbox.ports import DeadLetter, Settlement
+from cosmos_outbox.records import (
+    AttemptFailed,
+    ConsumerHalted,
+    ConsumingDelayed,
+    MessageHandled,
+    MessageHeld,
+    MessageIgnored,
+    MessageParked,
+    MessageRepeated,
+    Record,
+)
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.write.unit_of_work import Outbox
+
+_SOURCE = "topic/subscription"
+
+
+class Outcome(StrEnum):
+    """
+    What became of a delivery.
+    """
+
+    HANDLED = "handled"  # it took effect
+    REPEATED = "repeated"  # it had taken effect before
+    IGNORED = "ignored"  # no handler takes its subject
+    PARKED = "parked"  # it failed, and its key is parked
+    HELD = "held"  # its key was parked before
+    DEAD_LETTERED = "dead-lettered"
+    WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
+
+
+# The record that each outcome leaves; one that is dead-lettered shows by its settlement.
+_OUTCOMES: Mapping[type[Record], Outcome] = {
+    MessageHandled: Outcome.HANDLED,
+    MessageRepeated: Outcome.REPEATED,
+    MessageIgnored: Outcome.IGNORED,
+    MessageParked: Outcome.PARKED,
+    MessageHeld: Outcome.HELD,
+    ConsumingDelayed: Outcome.WAITING,
+    ConsumerHalted: Outcome.WAITING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """
+    One delivery.
+
+    message: as it was delivered; deliver it again to repeat it.
+    settlement: what the broker would have been told.
+    errors: what the attempts raised, in order.
+    records: all that was reported.
+    """
+
+    message: Message
+    outcome: Outcome
+    settlement: Settlement
+    errors: tuple[BaseException, ...]
+    records: tuple[Record, ...]
+
+
+class _Session:
+    """
+    Stands for the session that a processor holds.
+    """
+
+    def __init__(self, session_id: str | None) -> None:
+        self.id = session_id
+
+
+class ConsumerTest:
+    """
+    One consumer with a container, a parked store and a subscription of its own; `Consumer.testing` makes it.
+
+    Attributes:
+        container: where the effects are.
+        outbox: on that container, to read or to prepare entities.
+        records: all that was reported.
+    """
+
+    def __init__(
+        self, name: str, routes: Routes, policy: Policy, container: MemoryContainer, outbox: Outbox
+    ) -> None:
+        self.container, self.outbox = container, outbox
+        self.records: list[Record] = []
+        self._parked = MemoryParked()
+        self._handling = Handling(
+            name,
+            routes,
+            replace(policy, backoff=Backoff(initial_seconds=0, maximum_seconds=0)),
+            outbox_of=lambda message: outbox,
+            source=_SOURCE,
+            parking=Parking(self._parked, references=False),
+            notify=self.records.append,
+            tracer_provider=None,
+        )
+        self._keys = ParkedKeys(self._parked, self._handling.release, scope=self._handling.scope)
+        self._sessions: dict[str, _Session] = {}
+        self._places: dict[str, tuple[int, int]] = {}  # of each entity's newest event
+        self._delivered = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def deliver(
+        self,
+        what: DomainEvent | Message,
+        *,
+        key: str | None = None,
+        version: int | None = None,
+        delivery_count: int | None = None,
+        **fields: Any,
+    ) -> Delivered:
+        """
+        Deliver an event as the relay sends it, or a message as it is.
+
+        Args:
+            what: the event or the message.
+            key: the session of an event, and the id of its entity. Defaults to "key".
+            version: of the entity. Defaults to the one after the last delivered of this key; a later one leaves a gap.
+            delivery_count: how often it was delivered before. Defaults to that of the message, or 0.
+            fields: other fields of the `Message`.
+        """
+        message = what if isinstance(what, Message) else self._message(what, key or "key", version)
+        self._delivered += 1
+        if delivery_count is not None:
+            fields["delivery_count"] = delivery_count
+        message = replace(message, sequence_number=self._delivered, **fields)
+        seen, session = len(self.records), _Session(message.session_id)
+        if message.session_id is not None:
+            session = self._sessions.setdefault(message.session_id, session)
+        settlement = await self._handling(message, session)
+        records = tuple(self.records[seen:])
+        found = [outcome for record in records if (outcome := _OUTCOMES.get(type(record))) is not None]
+        return Delivered(
+            message=message,
+            outcome=Outcome.DEAD_LETTERED if isinstance(settlement, DeadLetter) else found[-1],
+            settlement=settlement,
+            errors=tuple(record.error for record in records if isinstance(record, AttemptFailed)),
+            records=records,
+        )
+
+    def another_process(self) -> None:
+        """
+        Forget what a process knows: the next deliveries are to one that has just accepted the sessions.
+        """
+        self._sessions.clear()
+
+    def documents(self, kind: str | None = None) -> list[Document]:
+        """
+        Return what is stored, of one `type` or of all, in the order of the commits.
+        """
+        return [document for document in self.container.documents() if kind in (None, document.get("type"))]
+
+    def events(self) -> list[StoredEvent]:
+        """
+        Return the events that the handlers recorded, in order.
+        """
+        found = (stored_event(document, self.outbox.key_paths) for document in self.container.documents())
+        return sorted((event for event in found if event is not None), key=lambda event: event.order)
+
+    def parked(self) -> dict[str, list[Message]]:
+        """
+        Return the messages that wait behind a failure, in order, by key.
+        """
+        waiting: dict[str, list[tuple[int, Message]]] = {}
+        for document in self._parked.documents():
+            if document["type"] == "parkedEvent" and document["status"] == "held":
+                held = document["event"]
+                message = message_of(held, edited=document["original"] is not None)
+                waiting.setdefault(held["partitionKey"], []).append((document["position"], message))
+        return {key: [message for _, message in sorted(held, key=_position)] for key, held in waiting.items()}
+
+    async def release(self, key: str, *, payload: Mapping[str, Any] | None = None) -> Released:
+        """
+        Handle what a parked key holds, as an operator's release does.
+
+        Args:
+            key: the parked key.
+            payload: for its first message, in place of the one it was sent with.
+        """
+        first = self.parked()[key][0].message_id if payload is not None else None
+        return await self._keys.release(key, edited=payload, event_id=first)
+
+    async def drop(self, key: str, message_id: str, *, reason: str) -> None:
+        """
+        Drop a message that waits, as an operator does.
+        """
+        await self._keys.drop(key, message_id, reason=reason)
+
+    def _message(self, event: DomainEvent, key: str, version: int | None) -> Message:
+        before = self._places.get(key, (0, 0))
+        place = (before[0] + 1 if version is None else version, 0)
+        if version is not None and version > before[0] + 1:
+            before = (version - 1, 0)
+        self._places[key] = max(place, self._places.get(key, place))
+        return Message(
+            message_id=event.id,
+            session_id=key,
+            subject=event.action,
+            body=json.dumps(event.payload()).encode(),
+            properties={
+                "entity-id": key,
+                "entity-type": "entity",
+                "entity-version": place[0],
+                "sequence": place[1],
+                "previous-version": before[0],
+                "previous-sequence": before[1],
+                "schema-version": event.schema_version,
+            },
+        )
+
+
+def _position(held: tuple[int, Message]) -> int:
+    return held[0]

@@ -1,0 +1,121 @@
+"""
+A consumer under test says what became of each delivery, and shows what is stored, without a broker.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.consumer import Consumer, Message, Outcome
+from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.ports import Complete, DeadLetter, Retry
+from cosmos_outbox.records import MessageGap
+from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid
+
+
+def invoicing(**options: str) -> Consumer:
+    consumer = Consumer("invoicing", **options)  # type: ignore[arg-type]
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            raise ValueError("a total below zero")
+        uow.repository(Invoice).create(Invoice.of(event))
+
+    return consumer
+
+
+async def test_a_delivery_tells_its_outcome_and_what_it_left():
+    async with invoicing().testing() as t:
+        delivered = await t.deliver(OrderPaid(order_id="o1", total=5), key="o1")
+        again = await t.deliver(delivered.message, delivery_count=3)
+
+        assert (Outcome.HANDLED, Complete()) == (delivered.outcome, delivered.settlement)
+        assert "repeated" == again.outcome
+        assert ["InvoiceIssued"] == [event.action for event in t.events()]
+        assert [5] == [document["data"]["total"] for document in t.documents("invoice")]
+
+
+async def test_events_of_a_key_follow_one_another_unless_a_version_leaves_a_gap():
+    async with invoicing(gaps="warn").testing() as t:
+        for _ in range(3):
+            delivered = await t.deliver(OrderPaid(order_id="o1"), key="o1")
+            assert [] == [record for record in delivered.records if isinstance(record, MessageGap)]
+        delivered = await t.deliver(OrderPaid(order_id="o1"), key="o1", version=7)
+
+        assert ["MessageGap", "MessageHandled"] == [type(record).__name__ for record in delivered.records]
+
+
+async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
+    async with invoicing().testing() as t:
+        failed = await t.deliver(OrderPaid(order_id="o1", total=-1), key="o1")
+        held = await t.deliver(OrderPaid(order_id="o1", total=2), key="o1")
+        t.another_process()
+        also_held = await t.deliver(OrderPaid(order_id="o1", total=3), key="o1")
+        other = await t.deliver(OrderPaid(order_id="o2", total=4), key="o2")
+
+        assert ["parked", "held", "held", "handled"] == [
+            delivered.outcome for delivered in (failed, held, also_held, other)
+        ]
+        assert 5 == len(failed.errors)
+        assert {"o1": [failed.message.message_id, held.message.message_id, also_held.message.message_id]} == {
+            key: [message.message_id for message in messages] for key, messages in t.parked().items()
+        }
+        refused = await t.release("o1")
+        released = await t.release("o1", payload=OrderPaid(order_id="o1", total=1).payload())
+
+        assert not refused.handed_back
+        assert released.handed_back
+        assert {} == t.parked()
+        assert [4, 1, 2, 3] == [document["data"]["total"] for document in t.documents("invoice")]
+
+
+async def test_what_is_dropped_waits_no_longer():
+    async with invoicing().testing() as t:
+        failed = await t.deliver(OrderPaid(order_id="o1", total=-1), key="o1")
+        await t.drop("o1", failed.message.message_id, reason="a test order")
+        released = await t.release("o1")
+
+        assert (True, {}) == (released.handed_back, t.parked())
+
+
+async def test_the_other_outcomes_have_names_as_well():
+    class Away(MemoryContainer):
+        away = False
+
+        async def commit(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+            if self.away:
+                raise StoreUnavailable(applied=False)
+            return await super().commit(*args, **kwargs)
+
+    async with invoicing(unknown="ignore").testing(container := Away()) as t:
+        ignored = await t.deliver(InvoiceIssued(total=1))
+        refused = await t.deliver(Message(message_id="", session_id="o1"))
+        container.away = True
+        waiting = await t.deliver(OrderPaid(order_id="o1"), key="o1")
+
+    assert ["ignored", "dead-lettered", "waiting"] == [
+        delivered.outcome for delivered in (ignored, refused, waiting)
+    ]
+    assert isinstance(refused.settlement, DeadLetter)
+    assert isinstance(waiting.settlement, Retry)
+    assert not waiting.settlement.counted
+
+
+async def test_handlers_on_the_programs_outbox_run_too():
+    container, seen = MemoryContainer(), []
+    outbox = Outbox(container)
+    outbox.on(InvoiceIssued, lambda event, uow: seen.append(event.total))
+    async with invoicing().testing(container, outbox=outbox) as t:
+        await t.deliver(OrderPaid(order_id="o1", total=5), key="o1")
+
+    assert [5] == seen
+
+
+@pytest.mark.parametrize("total", [1, 2])
+async def test_each_consumer_under_test_starts_empty(total: int):
+    async with invoicing().testing() as t:
+        await t.deliver(OrderPaid(order_id="o1", total=total), key="o1")
+        assert [total] == [document["data"]["total"] for document in t.documents("invoice")]
