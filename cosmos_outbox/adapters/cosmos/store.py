@@ -147,10 +147,11 @@ class CosmosStore:
             return await _first(items, limit)
 
     async def _write(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
-        headers: dict[str, Any] = {}
+        headers: Mapping[str, Any] = {}
 
         def note(received: Mapping[str, Any], _: object) -> None:
-            headers.update(received)
+            nonlocal headers
+            headers = received
 
         # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success of
         # the first as a conflict with another program.
