@@ -88,7 +88,7 @@ class DomainEvent(BaseModel):
         """
         Return the event with values of its own, so that it stays as it is when the caller changes those it was made of.
         """
-        if all(_is_immutable(value) for value in self.__dict__.values()):
+        if all(map(_is_immutable, self.__dict__.values())):
             return self
         return self.model_copy(deep=True)
 
@@ -131,7 +131,8 @@ def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:
 
 
 def _is_immutable(value: object) -> bool:
+    if isinstance(value, _IMMUTABLE):
+        return True
     if isinstance(value, BaseModel):
-        values = value.__dict__.values()
-        return value.model_config.get("frozen") is True and all(_is_immutable(inner) for inner in values)
-    return isinstance(value, _IMMUTABLE) or (isinstance(value, tuple) and all(map(_is_immutable, value)))
+        return value.model_config.get("frozen") is True and all(map(_is_immutable, value.__dict__.values()))
+    return isinstance(value, tuple) and all(map(_is_immutable, value))
