@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -284,9 +284,11 @@ class UnitOfWork:
         if not changed:
             return None
         span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
-        recording = span.is_recording()  # if not, the current span stays the caller's
-        with trace.use_span(span, end_on_exit=True) if recording else nullcontext():
-            pending = self._assembled(changed, traced=recording or span is not trace.INVALID_SPAN)
+        if not span.is_recording():  # the current span stays the caller's
+            pending = self._assembled(changed, traced=span is not trace.INVALID_SPAN)
+            return await self._submit(Submission(self._store, pending, self._options))
+        with trace.use_span(span, end_on_exit=True):
+            pending = self._assembled(changed, traced=True)
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
