@@ -95,12 +95,11 @@ class KeyPaths:
         """
         fields: dict[str, Any] = {}
         for names, part in zip(self.levels, parts_of(key), strict=True):
-            *outer, last = names
             inside = fields
-            for depth, name in enumerate(outer, start=1):
-                kept = _value_at(stored or {}, outer[:depth])
+            for depth, name in enumerate(names[:-1], start=1):
+                kept = _value_at(stored or {}, names[:depth])
                 inside = inside.setdefault(name, dict(kept) if isinstance(kept, dict) else {})
-            inside[last] = part
+            inside[names[-1]] = part
         return fields
 
     def problem(self, key: object) -> str | None:
@@ -112,9 +111,11 @@ class KeyPaths:
             example = ", ".join(names[-1] for names in self.levels)
             asked = f"a tuple ({example})" if len(self.levels) > 1 else "a single value"
             return f"the container is partitioned on {self}, so its keys are {asked}"
-        if (why := next(filter(None, map(_problem_of, parts)), None)) is not None:
-            return why
-        size = sum(_bytes_of(part) or 0 for part in parts if isinstance(part, str))
+        size = 0
+        for part in parts:
+            if (why := _problem_of(part)) is not None:
+                return why
+            size += len(part.encode()) if isinstance(part, str) else 0
         return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES or parts == ("",) else None
 
     def parse(self, text: str) -> PartitionKey:

@@ -139,7 +139,7 @@ def assembled(
                 size += _size_of(write, event, partition_key)
             events.append(event)
             writes.append(write)
-    if events:
+    if events and correlation:
         _check_correlation(correlation)
     for part in parts:
         writes.append(write := _entity_write(part, paths))

@@ -67,7 +67,7 @@ class Submission:
         self._sent = False  # by an earlier call
         self._attempts = 0  # of the current call
         self._in_doubt = False  # an attempt may have been applied, or may still be
-        self._deadline = Deadline(options)
+        self._deadline: Deadline  # of the current call
 
     async def send(self) -> WrittenCommit:
         """

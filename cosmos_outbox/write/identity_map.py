@@ -46,8 +46,9 @@ class Tracked:
 
     @property
     def pending(self) -> bool:
-        if self.asked_for or self.change is Change.DELETE:
-            return self.asked_for
+        asked_for = self.asked_for
+        if asked_for or self.change is Change.DELETE:
+            return asked_for
         before = stored_state(self.entity) if self.state is None else self.state
         return before is not None and state_of(self.entity) != before
 
@@ -207,13 +208,13 @@ class IdentityMap:
         """
         Say whether an object is tracked.
         """
-        return self._entry(entity) is not None
+        return self._entry(entity, _place(entity)) is not None
 
     def deletes(self, entity: Entity) -> bool:
         """
         Say whether the next commit deletes a tracked entity for good.
         """
-        tracked = self._entry(entity)
+        tracked = self._entry(entity, _place(entity))
         return tracked is not None and tracked.change is Change.DELETE
 
     def track(self, entity: Entity, change: Change = Change.NONE) -> None:
@@ -225,13 +226,14 @@ class IdentityMap:
             UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored.
         """
         self.guard.check()
-        known = self._entry(entity) or self._tracked.get(_place(entity))
+        place = _place(entity)
+        known = self._entry(entity, place) or self._tracked.get(place)
         if known is None:
             if entity.is_new:
                 _check_new(entity, change)
             self.refusal = None
             keep_recorded(entity, recorded_events(entity))
-            tracked = self._tracked[_place(entity)] = Tracked(entity, change)
+            tracked = self._tracked[place] = Tracked(entity, change)
             if not entity.is_new:
                 tracked.stored_under = entity.partition_key
                 tracked.state = state_of(entity) if change is Change.NONE else None
@@ -315,7 +317,7 @@ class IdentityMap:
             # Under its old version, a deleted object would pass for a stored one without an etag that guards it.
             version, etag = (0, None) if deleted else (part.version, written.etags.get(entity.id))
             entity.mark_committed(version=version, etag=etag, taken=part.taken, stored=write.document)
-            tracked = self._entry(entity)
+            tracked = self._entry(entity, _place(entity))
             if tracked is None:
                 continue
             if deleted:
@@ -325,8 +327,8 @@ class IdentityMap:
             else:
                 tracked.settle(part, stored_under=commit.partition_key)
 
-    def _entry(self, entity: Entity) -> Tracked | None:
-        tracked = self._tracked.get(_place(entity))
+    def _entry(self, entity: Entity, place: Place) -> Tracked | None:
+        tracked = self._tracked.get(place)
         if tracked is not None and tracked.entity is entity:
             return tracked
         # Its partition key may have changed since

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -19,7 +19,7 @@ from cosmos_outbox.domain.own_documents import OwnDocument, stripped
 from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
-DocumentT = TypeVar("DocumentT")
+_UNWRITABLE = PydanticSerializationError, UnicodeDecodeError
 _DIFFERS = "what is stored of it makes another value"
 
 
@@ -30,9 +30,10 @@ def storable_entity(entity: Entity, *, version: int, paths: KeyPaths) -> Documen
     Raises:
         UnstorableValue: a field is not valid, or has a value that its JSON does not hold.
     """
-    document = _written(
-        entity, entity.partition_key, lambda: entity_document(entity, version=version, paths=paths)
-    )
+    try:
+        document = entity_document(entity, version=version, paths=paths)
+    except _UNWRITABLE as error:
+        raise _unwritable(entity, entity.partition_key, error) from error
     try:
         if isinstance(entity, OwnDocument):
             _check_same(entity, document, entity.read_back(document))
@@ -62,11 +63,10 @@ def storable_event(
     Raises:
         UnstorableValue: a field has a value that JSON cannot hold.
     """
-    return _written(
-        event,
-        partition_key,
-        lambda: event_document(event, partition_key=partition_key, meta=meta, sequence=sequence, paths=paths),
-    )
+    try:
+        return event_document(event, partition_key=partition_key, meta=meta, sequence=sequence, paths=paths)
+    except _UNWRITABLE as error:
+        raise _unwritable(event, partition_key, error) from error
 
 
 def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partition_key: PartitionKey) -> int:
@@ -83,20 +83,17 @@ def size_of(document: Mapping[str, Any], owner: Entity | DomainEvent, *, partiti
         raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
 
 
-def _written(
-    owner: Entity | DomainEvent, partition_key: PartitionKey, write: Callable[[], DocumentT]
-) -> DocumentT:
-    try:
-        return write()
-    except (PydanticSerializationError, UnicodeDecodeError) as error:
-        field = next(filter(lambda name: not _serialises(owner, name), type(owner).model_fields), "a field")
-        raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
+def _unwritable(
+    owner: Entity | DomainEvent, partition_key: PartitionKey, error: ValueError
+) -> UnstorableValue:
+    field = next(filter(lambda name: not _serialises(owner, name), type(owner).model_fields), "a field")
+    return _refusal(owner, partition_key, field=field, reason=str(error))
 
 
 def _serialises(owner: BaseModel, name: str) -> bool:
     try:
         owner.model_dump(mode="json", include={name}, warnings=False)
-    except (PydanticSerializationError, UnicodeDecodeError):
+    except _UNWRITABLE:
         return False
     return True
 
