@@ -158,7 +158,7 @@ class CosmosStore:
         answer = await self._container.execute_item_batch(
             [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
         )
-        etags = tuple(operation.get("eTag") for operation in answer)
+        etags = tuple([operation.get("eTag") for operation in answer])
         self._remember(partition_key, headers.get(_SESSION_TOKEN))
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
 
@@ -203,16 +203,11 @@ async def _first(items: AsyncIterable[Document], limit: int) -> list[Document]:
 
 
 def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    arguments: tuple[Any, ...]
-    match write.kind:
-        case WriteKind.DELETE:
-            arguments = (write.id,)
-        case WriteKind.REPLACE:
-            arguments = (write.id, write.document)
-        case _:
-            arguments = (write.document,)
+    arguments: tuple[Any, ...] = () if write.kind is WriteKind.CREATE else (write.id,)
+    if write.kind is not WriteKind.DELETE:
+        arguments += (write.document,)
     condition = {} if write.etag is None else {"if_match_etag": _condition(write.etag)}
-    return write.kind.value.lower(), arguments, condition
+    return write.kind.lower(), arguments, condition
 
 
 def _condition(etag: str) -> str:
