@@ -145,7 +145,7 @@ def assembled(
         writes.append(write := _entity_write(part, paths))
         size += _size_of(write, part.entity, partition_key)
     writes.extend(payloads)
-    _check_identities(writes, partition_key)
+    _check_identities(writes, events, partition_key)
     _check_batch_size(len(writes), size, partition_key)
     return PendingCommit(
         commit_id=commit_id,
@@ -185,11 +185,21 @@ def _check_stored_key(entity: Entity, paths: KeyPaths) -> None:
         )
 
 
-def _check_identities(writes: Sequence[Write], partition_key: PartitionKey) -> None:
+def _check_identities(
+    writes: Sequence[Write], events: Sequence[DomainEvent], partition_key: PartitionKey
+) -> None:
     # A batch that names a document twice is refused by its own first half, which looks like a repeated commit.
     ids = [write.id for write in writes]
     if len(set(ids)) < len(ids):
         twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
+        recorded = [event.action for event in events if event.id == twice]
+        if len(recorded) > 1:
+            raise IdentityConflict(
+                f"The event {recorded[0]} {twice!r} of partition key {partition_key!r} was recorded {len(recorded)} times: make a "
+                "new event each time, which has an id of its own.",
+                document_id=twice,
+                partition_key=partition_key,
+            )
         raise IdentityConflict(
             f"One commit would write two documents with the id {twice!r} of partition key {partition_key!r}; all entities and "
             "events of one partition key need different ids, whatever their types: give one of them another id.",

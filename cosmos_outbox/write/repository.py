@@ -18,6 +18,7 @@ from cosmos_outbox.documents import Document, first_error, version_of
 from cosmos_outbox.domain.entities import Entity, SoftDeletable, close, is_deleted, kinds_of, stored_field
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import (
+    IdentityConflict,
     NotFound,
     NotModified,
     UnreadableDocument,
@@ -87,11 +88,19 @@ class Repository(Generic[EntityT]):
             readonly: do not track it, so no commit writes it.
 
         Raises:
-            UsageError: the container takes no such id or partition key.
+            UsageError: the container takes no such id or partition key; or an entity is given in place of its id.
+            IdentityConflict: this unit of work has it as an object of another class with the same stored type.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
         """
+        if isinstance(entity_id, Entity):
+            raise UsageError(
+                f"The {type(entity_id).__name__} {entity_id.id!r} was given in place of an id: pass its `id` and, if that is another "
+                "one, its `partition_key`.",
+                document_id=entity_id.id,
+                partition_key=entity_id.partition_key,
+            )
         with self._entities.guard:
             if not readonly:
                 self._entities.refusal = None  # a new attempt begins
@@ -109,8 +118,16 @@ class Repository(Generic[EntityT]):
                 if (stored_type := document.get("type")) not in self._types:
                     raise self._not_found(entity_id, key, stored_type=str(stored_type))
                 entity = self._restored(document)
+            if not isinstance(entity, self._type):
+                raise IdentityConflict(
+                    f"This unit of work has {entity.entity_type} {entity_id!r} as an object of {type(entity).__qualname__}, so it "
+                    f"cannot be one of {self._type.__qualname__} too: read it as one of them or, if they are different things, give "
+                    "one class another `entity_type`.",
+                    document_id=entity_id,
+                    partition_key=entity.partition_key,
+                )
             gone = self._is_gone(entity)
-            if not isinstance(entity, self._type) or (gone and not include_deleted):
+            if gone and not include_deleted:
                 raise self._not_found(entity_id, entity.partition_key, deleted=gone)
             if if_none_match is not None and entity.etag == if_none_match:
                 raise NotModified(
@@ -308,6 +325,10 @@ class Repository(Generic[EntityT]):
         return any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
 
     def _path(self, order_by: str) -> tuple[str, ...]:
+        if not isinstance(order_by, str):
+            raise UsageError(
+                f"order_by takes the name of one field, such as 'id' or '-id', and not {order_by!r:.100}."
+            )
         name = order_by.removeprefix("-")
         return ("id",) if name == "id" else ("data", stored_field(self._type, name, None)[0])
 

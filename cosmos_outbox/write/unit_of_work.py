@@ -485,6 +485,7 @@ class Outbox:
             attempts: how often to run it at most. Defaults to 10.
 
         Raises:
+            UsageError: `work` returned nothing to await, so it is no coroutine function.
             PreconditionFailed: another program was first each time; or `work` raised it, then there was no further attempt.
             OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
         """
@@ -495,7 +496,12 @@ class Outbox:
             attempt += 1
             async with self.unit_of_work(kind) as unit:
                 try:
-                    result = await work(unit)
+                    if not inspect.isawaitable(answer := work(unit)):
+                        raise UsageError(
+                            f"`run` awaits its work, and {work!r:.100} returned {answer!r:.100}: make it an `async def`. A "
+                            "BlockingOutbox runs plain functions."
+                        )
+                    result = await answer
                     await unit.commit()
                 except PreconditionFailed as refusal:
                     if attempt >= attempts or not unit.was_refused(refusal):
