@@ -6,6 +6,9 @@ BENCH ?= commit
 MINUTES ?= 1
 SECONDS ?= 60
 
+# Tests and the demo start hundreds of interpreters. Without bytecode each of them compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-faults simulate bench chaos coverage check check-infra docs test-image format dist lock lock-infra lock-docs clean
 
