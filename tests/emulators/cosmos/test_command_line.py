@@ -5,17 +5,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 
 import aiohttp
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
+from cosmos_outbox_emulators.__main__ import main
 from cosmos_outbox_emulators.control import ControlServer
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
@@ -37,9 +39,20 @@ async def start(*arguments):
 
 
 async def run(*arguments):
-    process = await start(*arguments)
-    out, err = await process.communicate()
-    return process.returncode, out.decode().strip(), err.decode().strip()
+    """
+    Run a command in a thread of this process: to start another one for each would take most of the time.
+    """
+    out, err = io.StringIO(), io.StringIO()
+
+    def command():
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                return main(arguments)
+            except SystemExit as ended:  # of a mistake in the arguments
+                return ended.code
+
+    status = await asyncio.to_thread(command)
+    return status, out.getvalue().strip(), err.getvalue().strip()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -122,9 +135,10 @@ async def test_a_second_pair_of_emulators_is_steered_at_another_address():
 
 async def test_a_taken_port_is_one_line_and_status_2():
     async with CosmosServer() as server:
-        status, out, error = await run("--cosmos-port", str(server.port))
-    assert (2, "", 1) == (status, out, len(error.splitlines()))
-    assert str(server.port) in error
+        process = await start("--cosmos-port", str(server.port))
+        out, error = await process.communicate()
+    assert (2, b"", 1) == (process.returncode, out, len(error.splitlines()))
+    assert str(server.port) in error.decode()
 
 
 async def test_a_bad_configuration_is_one_line_and_status_2(tmp_path):
