@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import cache
 from subprocess import run
 
 import pytest
@@ -160,7 +161,8 @@ async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_
     await eventually(url + "/readyz", lambda status, _: status == 200)
 
 
-def run_worker(*arguments: str, program: Sequence[str] = ("worker",), **variables: str):
+@cache  # several claims are about one and the same run
+def run_worker(*arguments: str, program: tuple[str, ...] = ("worker",), **variables: str):
     env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")} | variables
     command = [sys.executable, "-m", *program, *arguments]
     return run(command, env=env, text=True, capture_output=True, check=False)  # noqa: S603 - our own program
