@@ -5,17 +5,28 @@ What holds for every test.
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.effort import examples
+from tests.support.effort import LONG, examples
 
 # No claim depends on how busy the machine is; a failure prints what reproduces it.
 CLAIMS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("claims", CLAIMS, max_examples=examples(30, many=200))
 settings.load_profile("claims")
+
+# Nothing here speaks TLS but pip, in `make test-long`; to read all certificates is a tenth of the time in which a worker starts.
+if not LONG:
+    os.environ["SSL_CERT_FILE"] = os.devnull
+
+
+def pytest_collection_finish() -> None:
+    # What is loaded by now stays, and the collector need not look at it each time that a test asks for a collection.
+    gc.freeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
