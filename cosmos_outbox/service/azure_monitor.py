@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from azure.identity import DefaultAzureCredential
 from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
@@ -41,6 +40,7 @@ def opened_azure_monitor(
     """
     try:
         # An optional extra, whose import takes half a second.
+        from azure.identity import DefaultAzureCredential  # noqa: PLC0415
         from azure.monitor.opentelemetry.exporter import (  # noqa: PLC0415
             AzureMonitorMetricExporter,
             AzureMonitorTraceExporter,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.cosmos.aio import ContainerProxy, CosmosClient
-from azure.identity.aio import DefaultAzureCredential
 from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
@@ -175,6 +174,8 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
     async with AsyncExitStack() as stack:
         credential = None
         if settings.signs_in:
+            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
+
             credential = await stack.enter_async_context(DefaultAzureCredential())
         client = await stack.enter_async_context(
             open_cosmos_client(

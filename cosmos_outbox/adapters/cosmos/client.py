@@ -18,7 +18,6 @@ from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.pipeline import PipelineResponse
 from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
-from azure.identity.aio import DefaultAzureCredential
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import ConfigurationError
@@ -62,9 +61,10 @@ async def open_cosmos_client(
             url = str(endpoint)
         _ensure_readable(url, credential)
         if credential is None:
-            default = DefaultAzureCredential()
-            stack.push_async_callback(default.close)
-            credential = default
+            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
+
+            credential = DefaultAzureCredential()
+            stack.push_async_callback(credential.close)
         description = _FirstDescription()
         client = _client(url, credential, read_timeout_seconds, description)
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
