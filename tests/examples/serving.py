@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Any
 import aiohttp
 import uvicorn
 from fastapi import FastAPI
+
+from examples.contacts.__main__ import listening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,7 @@ class Client:
 
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[Client]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+    with listening("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from demo.__main__ import app as demo_app
-from examples.contacts.__main__ import app
+from examples.contacts.__main__ import app, listening
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -59,3 +59,10 @@ def test_the_api_without_settings_names_the_variable_and_exits_with_2(monkeypatc
     result = CliRunner().invoke(app, ["api", "--port", "0"])
     assert 2 == result.exit_code
     assert "OUTBOX_COSMOS_CONNECTION_STRING" in result.output
+
+
+def test_a_connection_of_the_api_sends_each_answer_at_once():
+    with listening("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
