@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.local import Local, emulators
+from tests.support.effort import LONG
 from tests.support.local_outbox import fill
 from tests.support.pages import PAGES, ROOT, Block, blocks_of, copy_repository, follow, is_followed, set_up
 from tests.support.patience import HUNG_SECONDS
@@ -121,11 +122,14 @@ def test_a_newcomer_can_follow_the_page_at_the_top_of_a_clone(
     assert [] == follow(BLOCKS[page], clone, newcomer)
 
 
+@pytest.mark.skipif(not LONG, reason="installs all packages for minutes: make test-long")
 def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
     clone: Path, newcomer: dict[str, str], tmp_path: Path
 ):
     """
     In the environment that it installs, so the extras that it names ask for all that it needs.
+
+    `make test` follows the rest of the page with our wheels installed: tests/packaging/test_wheels.py.
     """
     pins = re.findall(r"^([\w.-]+==.*?)(?: \\)?$", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)
     (tmp_path / "constraints.txt").write_text("\n".join(pins))
