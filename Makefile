@@ -29,16 +29,16 @@ demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--jso
 run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
-# Tests of real processes and of SDKs wait more than they compute, so they run in two processes beside all others. Exit code 5
-# of one of the three means that PYTEST_ARGS chose none of its tests.
+# Three processes with a third of the work each: real workers; what starts commands; and all others. Exit code 5 of one of them
+# means that PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service
-SOCKETS := tests/contracts tests/cli tests/packaging
+COMMANDS := tests/cli tests/packaging tests/test_docs.py
 test: check ## everything CI runs
 	@logs=$$(mktemp -d); \
 	$(PY) -m pytest $(PROCESSES) $(PYTEST_ARGS) > $$logs/processes 2>&1 & processes=$$!; \
-	$(PY) -m pytest $(SOCKETS) $(PYTEST_ARGS) > $$logs/sockets 2>&1 & sockets=$$!; \
-	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(SOCKETS)) $(PYTEST_ARGS); codes=$$?; \
-	for pid in $$processes $$sockets; do wait $$pid; codes="$$codes $$?"; done; \
+	$(PY) -m pytest $(COMMANDS) $(PYTEST_ARGS) > $$logs/commands 2>&1 & commands=$$!; \
+	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(COMMANDS)) $(PYTEST_ARGS); codes=$$?; \
+	for pid in $$processes $$commands; do wait $$pid; codes="$$codes $$?"; done; \
 	cat $$logs/*; rm -rf $$logs; \
 	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; \
 	test "$$codes" != "5 5 5"
