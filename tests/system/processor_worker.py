@@ -1,7 +1,7 @@
 """
 A change feed processor alone, as a process that tests kill and freeze: each change becomes one line of a shared file.
 
-`CLOCK_AHEAD_SECONDS` in its environment sets its wall clock wrong.
+`CLOCK_AHEAD_SECONDS` in its environment sets its wall clock wrong, `EXPIRATION_SECONDS` says when a lease expires.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
                 max_items=10,
                 acquire_interval=timedelta(seconds=1),
                 renew_interval=timedelta(seconds=1),
-                expiration=timedelta(seconds=4),
+                expiration=timedelta(seconds=float(os.environ.get("EXPIRATION_SECONDS", "4"))),
                 max_poll_interval=timedelta(seconds=0.2),
                 grace_period=timedelta(seconds=2),
                 backoff=Backoff(maximum_seconds=0.3),

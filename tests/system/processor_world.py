@@ -45,11 +45,21 @@ class World:
         self._written: dict[str, int] = defaultdict(int)
         self._created_times = 0
 
-    async def start(self, name: str, *, clock_ahead_seconds: float = 0) -> Child:
+    async def start(
+        self, name: str, *, clock_ahead_seconds: float = 0, expiration_seconds: float = 4
+    ) -> Child:
+        """
+        Start a worker. Where none may lose a lease, an expiration longer than a busy machine holds it up keeps it from that.
+        """
         return await self._children.start(
             name,
             ("-m", "tests.system.processor_worker", self._connection_string, name, str(self._sink)),
-            env=os.environ | {"PYTHONPATH": str(ROOT), "CLOCK_AHEAD_SECONDS": str(clock_ahead_seconds)},
+            env=os.environ
+            | {
+                "PYTHONPATH": str(ROOT),
+                "CLOCK_AHEAD_SECONDS": str(clock_ahead_seconds),
+                "EXPIRATION_SECONDS": str(expiration_seconds),
+            },
         )
 
     async def recreate(self) -> None:

@@ -110,12 +110,12 @@ async def test_storms_of_refusals_and_lost_connections_lose_nothing_and_keep_the
 
 async def test_leases_change_hands_without_a_change_being_handled_twice(tmp_path: Path):
     async with a_world(tmp_path) as world:
-        first = await world.start("a")
+        first = await world.start("a", expiration_seconds=60)
         await owned_by(world, "a")
         async with asyncio.TaskGroup() as group:
             group.create_task(world.write(300))
             await until(lambda: len(world.arrivals()) > 50)
-            await world.start("b")
+            await world.start("b", expiration_seconds=60)
             await owned_by(world, "a", "b")
             first.signal(signal.SIGTERM)
             await first.wait()

@@ -85,18 +85,19 @@ async def test_workers_that_sleep_while_the_container_is_created_again_read_the_
 
 async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(tmp_path: Path):
     async with a_world(tmp_path) as world:
-        await world.start("a", clock_ahead_seconds=30)
+        await world.start("a", clock_ahead_seconds=30, expiration_seconds=20)
         await owned_by(world, "a")
-        await world.start("b", clock_ahead_seconds=-30)
+        await world.start("b", clock_ahead_seconds=-30, expiration_seconds=20)
         await owned_by(world, "a", "b")
         async with asyncio.TaskGroup() as group:
             group.create_task(world.write(300))
             began = {document["id"]: document["_ts"] for document in await world.lease_documents()}
 
-            async def outlived_an_expiration() -> bool:
-                return all(d["_ts"] > began[d["id"]] + 5 for d in await world.lease_documents())
+            # By the clock of "a" each of them is half a minute old as soon as it is written, which is more than the expiration.
+            async def renewed_again_and_again() -> bool:
+                return all(d["_ts"] > began[d["id"]] + 3 for d in await world.lease_documents())
 
-            await until(outlived_an_expiration)
+            await until(renewed_again_and_again)
         await until(world.all_arrived)
 
         for document in await world.lease_documents():
