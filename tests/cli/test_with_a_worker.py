@@ -142,7 +142,8 @@ def test_watch_shows_every_look_also_where_there_is_no_terminal(outbox: Local):
     command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1"]
     with subprocess.Popen(command, env=outbox.environment, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own program
         assert process.stdout is not None
-        ending = threading.Timer(20, process.kill)  # or a look that never comes is waited for without end
+        # Or a look that never comes is waited for without end
+        ending = threading.Timer(HUNG_SECONDS, process.kill)
         ending.start()
         heads = list(islice((line for line in process.stdout if line.startswith(b"outbox: workers 0")), 2))
         process.send_signal(signal.SIGINT)
