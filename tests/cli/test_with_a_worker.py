@@ -45,6 +45,7 @@ def until(fact: Callable[[], bool]) -> None:
     end = time.monotonic() + HUNG_SECONDS
     while not fact():
         assert time.monotonic() < end, "it did not become so in time"
+        time.sleep(0.1)  # a look takes as long, and the worker that it is to see needs the processor to start
 
 
 def _ended(process: subprocess.Popen[bytes], *, by: signal.Signals) -> bool:

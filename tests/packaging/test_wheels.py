@@ -211,8 +211,8 @@ def test_the_tutorial(everything: Environment, guarded):
     assert [] == follow(blocks, everything.folder, clean_environment(), everything.python)
 
 
-def test_the_guard_sees_an_import_from_the_repository(built: dict[str, Built], tmp_path: Path):
-    environment = make_environment(tmp_path, {built["cosmos_outbox"].wheel: ()})
-    environment.run("-c", "import worker", env={"PYTHONPATH": str(ROOT)})
+def test_the_guard_sees_an_import_from_the_repository(library: Environment):
+    library.run("-c", "import worker", env={"PYTHONPATH": str(ROOT)})
 
-    assert any(path.startswith(f"{ROOT}/worker/") for path in environment.opened_in_repository())
+    assert any(path.startswith(f"{ROOT}/worker/") for path in library.opened_in_repository())
+    library.opened.unlink()

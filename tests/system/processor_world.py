@@ -145,7 +145,7 @@ async def until(fact: Callable[[], Any], *, within: float = HUNG_SECONDS) -> Non
             found = fact()
             if await found if asyncio.iscoroutine(found) else found:
                 return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
