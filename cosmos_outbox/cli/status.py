@@ -22,8 +22,8 @@ from cosmos_outbox.cli.output import NO_LEASES, console, print_errors, print_jso
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, opened, seconds
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.service.connection import Connection
-from cosmos_outbox.service.health import ParkedSeen
 from cosmos_outbox.service.polling import parked_in
+from cosmos_outbox.service.vitals import ParkedSeen
 
 _COLUMNS = ("range", "owner", "state", "waiting", "oldest_age", "written_ago")
 

@@ -4,12 +4,10 @@ Assembly: the composition root of the worker; a process of its own, or part of a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -21,7 +19,6 @@ from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ParkedStore, StartFrom
-from cosmos_outbox.records import Record, guarded, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
@@ -29,57 +26,20 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
-from cosmos_outbox.service.http import serving_health
-from cosmos_outbox.service.lifecycle import run_beside
 from cosmos_outbox.service.polling import MeteredFeed, poll
+from cosmos_outbox.service.program import Program, Reporting, running
 from cosmos_outbox.service.settings import Settings, contradictions, load
+from cosmos_outbox.service.status_page import page_of
 
 _logger = logging.getLogger("worker")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class Worker(Program[ChangeFeedProcessor, Snapshot]):
     """
     A worker that is put together: it reads the change feed and sends the events.
-
-    metrics: returns the Prometheus exposition and its content type.
-    health_url: of the health server; None if none was asked for.
     """
 
-    processor: ChangeFeedProcessor
-    health: HealthState
-    poll: Callable[[], Coroutine[None, None, None]]
-    metrics: Callable[[], tuple[bytes, str]]
-    health_url: str | None
-
-    async def run(self) -> None:
-        """
-        Relay events until `drain` is called.
-
-        Raises:
-            OutboxError: what ended the worker before.
-        """
-        error: BaseException | None = None
-        try:
-            await run_beside(self.processor.run(), self.poll())
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            self.health.ended(error)
-
-    def drain(self) -> None:
-        """
-        Ask the worker to finish the pages at hand, release its leases and end.
-        """
-        self.health.draining()
-        self.processor.stop()
-
-    def snapshot(self) -> Snapshot:
-        """
-        Return the worker's health now; `unready` and `readiness()` are for probes.
-        """
-        return self.health.snapshot()
+    __slots__ = ()
 
 
 @asynccontextmanager
@@ -99,18 +59,8 @@ async def running_worker(
         ConfigurationError: the settings, or what they name, cannot be used.
         OutboxError: at the end of the block, what ended the worker before.
     """
-    async with assembled(settings or load(), serve_health=serve_health) as worker:
-        running = asyncio.create_task(worker.run())
-        try:
-            yield worker
-        except BaseException:
-            worker.drain()
-            (ended_by,) = await asyncio.gather(running, return_exceptions=True)
-            if ended_by is not None:  # the error of the block matters more
-                _logger.exception("worker.failed", exc_info=ended_by)
-            raise
-        worker.drain()
-        await running
+    async with running(assembled(settings or load(), serve_health=serve_health), logger=_logger) as worker:
+        yield worker
 
 
 @asynccontextmanager
@@ -160,18 +110,8 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             poll_interval=timedelta(seconds=settings.lag_seconds),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
-        hooks = [guarded(log_hook), guarded(health), guarded(telemetry.instruments)]
-
-        def notify(record: Record) -> None:
-            for hook in hooks:
-                hook(record)
-
-        def observe() -> None:
-            telemetry.instruments.observed = health.snapshot()
-
-        def exposition() -> tuple[bytes, str]:
-            observe()
-            return telemetry.exposition()
+        reporting = Reporting(health, telemetry)
+        notify = reporting.notify
 
         async def others() -> tuple[str, ...]:
             container = await connection.feed.describe()
@@ -203,10 +143,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         )
         health_url = None
         if serve_health:
-            server = serving_health(
-                health, metrics=exposition, host=settings.health_host, port=settings.health_port
-            )
-            health_url = await stack.enter_async_context(server)
+            health_url = await stack.enter_async_context(reporting.serving(settings, page_of))
         yield Worker(
             processor=processor,
             health=health,
@@ -218,10 +155,10 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 parked=parked,
                 every=timedelta(seconds=settings.lag_seconds),
                 health=health,
-                observe=observe,
+                observe=reporting.observe,
                 notify=notify,
             ),
-            metrics=exposition,
+            metrics=reporting.exposition,
             health_url=health_url,
         )
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.health import HealthState
-from cosmos_outbox.service.status_page import page_of
 
 # The page loads nothing: what a browser loads besides is what an attacker put into an event.
 _PAGE_HEADERS = {
@@ -22,18 +21,38 @@ _PAGE_HEADERS = {
 }
 
 
+class Readiness(Protocol):
+    """
+    The health of a program at one moment: the reasons why it is unready, and what `/readyz` answers.
+    """
+
+    @property
+    def unready(self) -> tuple[str, ...]: ...
+
+    def readiness(self) -> dict[str, Any]: ...
+
+
+SnapshotT = TypeVar("SnapshotT", bound=Readiness)
+
+
 @asynccontextmanager
 async def serving_health(
-    health: HealthState, *, metrics: Callable[[], tuple[bytes, str]], host: str, port: int
+    snapshot_now: Callable[[], SnapshotT],
+    *,
+    page_of: Callable[[SnapshotT], str],
+    metrics: Callable[[], tuple[bytes, str]],
+    host: str,
+    port: int,
 ) -> AsyncIterator[str]:
     """
     Serve health for as long as the block lasts; yield the URL.
 
-    `/livez` answers 200 as long as the event loop runs; without an answer, restart the process. A worker whose leases are
-    stalled is unready (503) and says why: a restart would not help.
+    `/livez` answers 200 as long as the event loop runs; without an answer, restart the process. A program that makes no
+    progress is unready (503) and says why: a restart would not help.
 
     Args:
-        health: of the worker.
+        snapshot_now: returns the health.
+        page_of: returns the status page.
         metrics: returns the Prometheus exposition and its content type.
         host: address to listen on.
         port: 0 means any free one.
@@ -46,7 +65,7 @@ async def serving_health(
         return web.json_response({"status": "alive"})
 
     async def readyz(_: web.Request) -> web.Response:
-        snapshot = health.snapshot()
+        snapshot = snapshot_now()
         return web.json_response(snapshot.readiness(), status=503 if snapshot.unready else 200)
 
     async def exposition(_: web.Request) -> web.Response:
@@ -54,7 +73,7 @@ async def serving_health(
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def page(_: web.Request) -> web.Response:
-        return web.Response(text=page_of(health.snapshot()), content_type="text/html", headers=_PAGE_HEADERS)
+        return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
 
     application = web.Application()
     application.add_routes(

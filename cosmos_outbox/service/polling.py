@@ -14,7 +14,8 @@ from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
 from cosmos_outbox.records import Hook, WatchFailed
-from cosmos_outbox.service.health import HealthState, ParkedSeen
+from cosmos_outbox.service.health import HealthState
+from cosmos_outbox.service.vitals import ParkedSeen, oldest_of
 
 _OBSERVE_SECONDS = 1.0
 
@@ -95,7 +96,7 @@ async def poll(
         # The resource id is read each time: a container that is recreated has another one.
         scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
         seen = await parked_in(ParkedKeys(parked, scope=scope))
-        health.seen_parked(seen)
+        health.vitals.seen_parked(seen)
         return seen.unreadable.values()
 
     async def keep_polling() -> None:
@@ -119,7 +120,7 @@ async def poll(
 
 async def parked_in(keys: ParkedKeys) -> ParkedSeen:
     """
-    Return all parked keys of a processor; a document that cannot be read hides no other.
+    Return all parked keys of a processor or a consumer; a document that cannot be read hides no other.
     """
     listed = await keys.list()
     found = tuple(key for key in listed if isinstance(key, ParkedKey))
@@ -129,4 +130,5 @@ async def parked_in(keys: ParkedKeys) -> ParkedSeen:
         keys=found,
         unreadable=unreadable,
         events=None if unreadable else sum(key.held for key in found),
+        oldest_at=oldest_of(found),
     )

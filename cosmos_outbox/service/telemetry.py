@@ -50,7 +50,7 @@ class Telemetry:
     """
 
     def __init__(self, provider: MeterProvider, *, topic: str) -> None:
-        self.observed: Snapshot | None = None
+        self.observed: Any = None  # a snapshot
         meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
         self._destination = {
             "messaging.system": "servicebus",

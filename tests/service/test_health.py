@@ -175,13 +175,13 @@ async def test_parked_keys_are_unknown_once_nobody_could_look_at_them_for_long()
     )
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
     seen = ParkedSeen(count=1, events=2)
-    watched.seen_parked(seen)
+    watched.vitals.seen_parked(seen)
     await asyncio.sleep(75)
     assert seen == watched.snapshot().parked
     await asyncio.sleep(1)
     assert watched.snapshot().parked is None
     assert watched.snapshot().parked_at is not None
-    watched.seen_parked(seen)
+    watched.vitals.seen_parked(seen)
     assert seen == watched.snapshot().parked
 
 

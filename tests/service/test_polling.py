@@ -51,7 +51,7 @@ async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_th
     for number in range(101):
         await keys.park(f"k{number}", reason="a test")
     watched = vitals()
-    watched.seen_parked(await parked_in(keys))
+    watched.vitals.seen_parked(await parked_in(keys))
     seen = watched.snapshot().parked
     assert seen is not None
     assert (101, 0, ()) == (seen.count, seen.events, seen.keys)

@@ -99,7 +99,7 @@ def used(telemetry: Telemetry) -> None:
         utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
     vitals.measured(Lag(leases=(lag,)))
-    vitals.seen_parked(ParkedSeen(count=1, events=2))
+    vitals.vitals.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = vitals.snapshot()
     telemetry.charged(2.5)
     for record in RECORDS:
