@@ -1,5 +1,5 @@
 """
-The `cosmos-outbox` command: show a running outbox, repair it, and run a worker; configured by the worker's own variables.
+The `cosmos-outbox` command: show a running outbox, repair it, and run workers and consumers; configured by their own variables.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ _PACKAGES = ("typer", "rich", "pydantic_settings")
 
 def main() -> None:
     """
-    Run the command; it needs the extra `cli`, and `worker` the extra of that name.
+    Run the command; it needs the extra `cli`; `worker` and `consume` need `worker`.
     """
-    if sys.argv[1:2] == ["worker"]:
+    if sys.argv[1:2] in (["worker"], ["consume"]):
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Before the slow imports below: until the processor runs, the worker owns nothing that it would have to drain.
+            # Before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
             signal.signal(number, lambda *_: sys.exit(0))
     try:
         from cosmos_outbox.cli.app import run  # noqa: PLC0415 - a package may be missing

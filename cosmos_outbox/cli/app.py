@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ from cosmos_outbox.cli.running import FAILED, AsJson, Expiration, command, opene
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 
 app = typer.Typer(
-    help="Show a running outbox, repair it, and run a worker. Configured by the worker's OUTBOX_… variables.",
+    help="Show a running outbox, repair it, and run workers and consumers. Configured by their OUTBOX_… variables.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -36,23 +37,36 @@ app.command("status")(status.status)
 _EXIT_CODES = {Severity.ERROR: 2, Severity.WARNING: 1, Severity.NOTE: 0}
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
+_PROGRAM = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_PROGRAM)
 def worker(context: typer.Context) -> None:
     """
     Run a worker until SIGTERM or Ctrl-C; `worker --help` lists its settings. Needs the extra `worker`.
     """
+    raise typer.Exit(_programs("worker").main(context.args, program="cosmos-outbox worker"))
+
+
+@app.command(context_settings=_PROGRAM)
+def consume(context: typer.Context) -> None:
+    """
+    Run the consumer `package.module:name` until SIGTERM or Ctrl-C; `consume --help` lists its settings. Needs the extra `worker`.
+    """
+    raise typer.Exit(_programs("consumer").consume(context.args))
+
+
+def _programs(name: str) -> ModuleType:
     try:
-        from cosmos_outbox.service.main import main  # noqa: PLC0415 - the other commands need no OpenTelemetry
+        from cosmos_outbox.service import main  # noqa: PLC0415 - the other commands need no OpenTelemetry
     except ModuleNotFoundError as error:
         if not str(error.name).startswith(("opentelemetry", "prometheus_client")):
             raise
         typer.echo(
-            f"The worker needs the package {error.name!r}: pip install 'cosmos-outbox[worker]'", err=True
+            f"The {name} needs the package {error.name!r}: pip install 'cosmos-outbox[worker]'", err=True
         )
         raise typer.Exit(FAILED) from None
-    raise typer.Exit(main(context.args, program="cosmos-outbox worker"))
+    return main
 
 
 @app.command()

@@ -1,11 +1,14 @@
 """
-The service: settings, connection, health and telemetry of the worker; a process of its own, or part of another program.
+The service: settings, connection, health and telemetry of workers and consumers; processes, or parts of another program.
 
     from cosmos_outbox.service import running_worker
 
     async with running_worker() as worker:      # settings from the environment; no signal handlers, no log configuration
         worker.snapshot().readiness()           # what /readyz answers
         worker.metrics()                        # the Prometheus exposition and its content type
+
+    async with running_consumer(consumer) as running:       # the same for a consumer
+        running.snapshot().readiness()
 """
 
 from __future__ import annotations
@@ -15,15 +18,40 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosmos_outbox.service.assembly import Worker, running_worker
+    from cosmos_outbox.service.consumer_health import ConsumerSnapshot
+    from cosmos_outbox.service.consumer_settings import ConsumerSettings, load_consumer
+    from cosmos_outbox.service.consuming import RunningConsumer, running_consumer
     from cosmos_outbox.service.health import Snapshot
     from cosmos_outbox.service.settings import Settings, load
 
-__all__ = ["Settings", "Snapshot", "Worker", "load", "running_worker"]
-_MODULES = {"Settings": "settings", "Snapshot": "health", "load": "settings"}
+__all__ = [
+    "ConsumerSettings",
+    "ConsumerSnapshot",
+    "RunningConsumer",
+    "Settings",
+    "Snapshot",
+    "Worker",
+    "load",
+    "load_consumer",
+    "running_consumer",
+    "running_worker",
+]
+_MODULES = {
+    "ConsumerSettings": "consumer_settings",
+    "ConsumerSnapshot": "consumer_health",
+    "RunningConsumer": "consuming",
+    "Settings": "settings",
+    "Snapshot": "health",
+    "Worker": "assembly",
+    "load": "settings",
+    "load_consumer": "consumer_settings",
+    "running_consumer": "consuming",
+    "running_worker": "assembly",
+}
 
 
 def __getattr__(name: str) -> object:
     # On demand: the command line reads the settings and has no use for OpenTelemetry.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'assembly')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

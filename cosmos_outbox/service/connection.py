@@ -17,7 +17,7 @@ from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_clien
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
-from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.changefeed.leases import lease_prefix
@@ -72,6 +72,15 @@ class Connection:
             return key_text((await self.feed.describe()).key_paths.parse(text))
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    async def store(self) -> CosmosStore:
+        """
+        Return the store of the entities and events.
+
+        Raises:
+            ConfigurationError: the container is missing or cannot be used.
+        """
+        return await open_store(self.client, self.settings.cosmos_database, self.settings.cosmos_container)
 
     async def parked_store(self) -> ParkedStore:
         """

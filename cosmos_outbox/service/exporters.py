@@ -25,7 +25,6 @@ from cosmos_outbox.service.otlp import Signal, destination
 from cosmos_outbox.service.settings import AZURE_MONITOR
 from cosmos_outbox.service.telemetry import Telemetry
 
-_SERVICE = "cosmos-outbox-worker"
 _EXPORT_SECONDS = 3.0  # the end of the process waits this long for an exporter that does not answer
 
 
@@ -50,7 +49,7 @@ class OpenedTelemetry:
 @contextmanager
 def opened_telemetry(
     *,
-    topic: str,
+    topic: str | None,
     instance: str,
     environ: Mapping[str, str],
     sign_in: bool = False,
@@ -63,10 +62,13 @@ def opened_telemetry(
     `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
     default Azure credential.
 
+    `topic` is what a worker sends to; None opens the telemetry of a consumer.
+
     Raises:
         ConfigurationError: the exporter of Azure Monitor cannot be used, or the SDK refuses a variable.
     """
-    ours = {"service.name": _SERVICE, "service.instance.id": instance}
+    program = "worker" if topic is not None else "consumer"
+    ours = {"service.name": f"cosmos-outbox-{program}", "service.instance.id": instance}
     # The environment wins over these names; the SDK would merge them the other way round.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()

@@ -1,5 +1,5 @@
 """
-Lifecycle: the first SIGTERM or SIGINT drains the worker, the second aborts it.
+Lifecycle: the first SIGTERM or SIGINT drains a worker or a consumer, the second aborts it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ _logger = logging.getLogger(__name__)
 
 class Aborted(Exception):
     """
-    A second signal came while the worker was draining; its leases expire by themselves.
+    A second signal came while the program was draining; what it holds expires by itself.
     """
 
 
-async def run_until_signalled(work: Coroutine[None, None, None], *, drain: Callable[[], None]) -> None:
+async def run_until_signalled(
+    work: Coroutine[None, None, None], *, drain: Callable[[], None], name: str = "worker"
+) -> None:
     """
     Run work; return once it drained after a first signal.
 
     Args:
         work: ends by itself after `drain` was called.
         drain: asks it to.
+        name: of the program, for the log. Defaults to worker.
 
     Raises:
         Aborted: there was a second signal.
@@ -38,15 +41,15 @@ async def run_until_signalled(work: Coroutine[None, None, None], *, drain: Calla
     asked_at: float | None = None
     aborting = False
 
-    def signalled(name: str) -> None:
+    def signalled(signal_name: str) -> None:
         nonlocal asked_at, aborting
         if asked_at is None:
             asked_at = loop.time()
-            _logger.info("worker.draining on %s; a second signal aborts", name)
+            _logger.info("%s.draining on %s; a second signal aborts", name, signal_name)
             drain()
         elif loop.time() - asked_at > _SAME_SIGNAL_SECONDS:
             aborting = True
-            _logger.warning("worker.aborted on a second signal; its leases expire by themselves")
+            _logger.warning("%s.aborted on a second signal; what it holds expires by itself", name)
             working.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
 """
-The worker's program: relay the events of a container to a topic until SIGTERM.
+The programs of worker and consumer: relay the events of a container, or handle the messages of a subscription, until SIGTERM.
 
-`cosmos-outbox worker` and `python -m worker` run it.
+`cosmos-outbox worker`, `python -m worker` and `cosmos-outbox consume` run them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from cosmos_outbox.service import logs, otlp
 from cosmos_outbox.service.assembly import assembled
+from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, load_consumer
+from cosmos_outbox.service.consuming import assembled_consumer
 from cosmos_outbox.service.lifecycle import Aborted, run_until_signalled
-from cosmos_outbox.service.settings import PREFIX, Settings, load, unknown_variables
+from cosmos_outbox.service.named_consumer import consumer_named
+from cosmos_outbox.service.program import Program
+from cosmos_outbox.service.settings import PREFIX, Settings, SettingsT, load, unknown_variables
 
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
@@ -27,12 +35,10 @@ _TELEMETRY = (
     "APPLICATIONINSIGHTS_CONNECTION_STRING to Azure Monitor (needs cosmos-outbox[azure-monitor]).",
 )
 
-_logger = logging.getLogger("worker")
-
 
 def main(arguments: Sequence[str] | None = None, *, program: str = "python -m worker") -> int:
     """
-    Run the worker; return its exit code.
+    Run a worker; return its exit code.
 
     Args:
         arguments: of the command line. Defaults to those of the process.
@@ -40,64 +46,94 @@ def main(arguments: Sequence[str] | None = None, *, program: str = "python -m wo
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments:
-        asked_for = list(arguments) in (["--help"], ["-h"])
-        (sys.stdout if asked_for else sys.stderr).write(_usage(program))
-        return 0 if asked_for else 2
+        return _shown(_usage(program, Settings.model_fields), arguments)
+    return _ended("worker", load, assembled)
+
+
+def consume(arguments: Sequence[str], *, program: str = "cosmos-outbox consume") -> int:
+    """
+    Run the consumer that the arguments name; return its exit code.
+    """
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        return _shown(_usage(f"{program} package.module:consumer", CONSUMER_FIELDS), arguments)
+    return _ended(
+        "consumer",
+        load_consumer,
+        lambda settings: assembled_consumer(consumer_named(arguments[0]), settings),
+    )
+
+
+def _ended(
+    name: str,
+    load_settings: Callable[[], SettingsT],
+    assemble: Callable[[SettingsT], AbstractAsyncContextManager[Program[Any, Any]]],
+) -> int:
+    """
+    Run a program to its end; return its exit code.
+    """
+    logger = logging.getLogger(name)
     try:
-        settings = load()
+        settings = load_settings()
     except ConfigurationError as error:
-        sys.stderr.write(f"The worker cannot start; these settings are wrong:\n{_indented(error)}\n")
+        sys.stderr.write(f"The {name} cannot start; these settings are wrong:\n{_indented(error)}\n")
         return 2
     logs.configure(settings.log_level, settings.log_format)
-    for sentence in unknown_variables(os.environ):
-        _logger.warning("settings.unknown %s", sentence)
+    for sentence in unknown_variables(os.environ, ConsumerSettings):
+        logger.warning("settings.unknown %s", sentence)
     for sentence in otlp.unsupported_in(os.environ):
-        _logger.warning("telemetry.unsupported %s", sentence)
+        logger.warning("telemetry.unsupported %s", sentence)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        _logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
+        logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
+
+    async def run() -> None:
+        async with assemble(settings) as program:
+            instance, url = settings.instance_name, program.health_url
+            logger.info("%s.started as %s, health at %s", name, instance, url)
+            await run_until_signalled(program.run(), drain=program.drain, name=name)
+        logger.info("%s.stopped", name)
+
     try:
-        asyncio.run(_run(settings))
+        asyncio.run(run())
     except Aborted:
         return 1
-    except Exception as error:  # noqa: BLE001 - whatever ended the worker is reported, and decides its exit code
-        return _ended_by(error)
+    except Exception as error:  # noqa: BLE001 - whatever ended the program is reported, and decides its exit code
+        return _ended_by(error, name)
     return 0
 
 
-async def _run(settings: Settings) -> None:
-    async with assembled(settings) as worker:
-        _logger.info("worker.started as %s, health at %s", settings.instance_name, worker.health_url)
-        await run_until_signalled(worker.run(), drain=worker.drain)
-    _logger.info("worker.stopped")
-
-
-def _ended_by(error: Exception) -> int:
+def _ended_by(error: Exception, name: str) -> int:
     """
-    Report what ended the worker; return its exit code.
+    Report what ended the program; return its exit code.
     """
     cause = error
     while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
     if isinstance(cause, ConfigurationError):
-        sys.stderr.write(f"The worker cannot run:\n{_indented(cause)}\n")
+        sys.stderr.write(f"The {name} cannot run:\n{_indented(cause)}\n")
         return 2
     if isinstance(cause, AccessDenied):
         sys.stderr.write(
-            "The worker cannot run: the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it.\n"
+            f"The {name} cannot run: the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it.\n"
             f"{_indented(cause)}\n"
         )
         return 2
     # An error of the library says what to do; any other needs its traceback.
     trace = None if isinstance(cause, OutboxError) else error
-    _logger.error("worker.crashed %s: %s", type(cause).__name__, cause, exc_info=trace)
+    logging.getLogger(name).error("%s.crashed %s: %s", name, type(cause).__name__, cause, exc_info=trace)
     return 1
 
 
-def _usage(program: str) -> str:
+def _shown(usage: str, arguments: Sequence[str]) -> int:
+    asked_for = list(arguments) in (["--help"], ["-h"])
+    (sys.stdout if asked_for else sys.stderr).write(usage)
+    return 0 if asked_for else 2
+
+
+def _usage(program: str, settings: Mapping[str, FieldInfo]) -> str:
     lines = [f"usage: {program}", "", "Configured by environment variables alone:", ""]
-    for name, field in Settings.model_fields.items():
+    for name, field in settings.items():
         default = "required" if field.is_required() else field.get_default()
-        shown = "" if default is None or field.default_factory else f" [{default}]"
+        shown = "" if default in (None, "") or field.default_factory else f" [{default}]"
         lines.append(f"  {PREFIX}{name.upper():28} {field.description}{shown}")
     return "\n".join([*lines, "", *_TELEMETRY, "", EXIT_CODES, ""])
 

@@ -5,7 +5,7 @@ Polling: what waits and what is parked, whichever worker owns the leases; and wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed import estimate_lag
@@ -99,12 +99,33 @@ async def poll(
         health.vitals.seen_parked(seen)
         return seen.unreadable.values()
 
-    async def keep_polling() -> None:
+    polls = {"what waits": poll_lag, "what is parked": poll_keys}
+    await keep_polling(polls, every=every, observe=observe, notify=notify)
+
+
+async def keep_polling(
+    polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]],
+    *,
+    every: timedelta,
+    observe: Callable[[], None],
+    notify: Hook,
+) -> None:
+    """
+    Poll until cancelled. A poll that fails is reported.
+
+    Args:
+        polls: by what each polls, for the report; it returns errors of parts.
+        every: time between two rounds.
+        observe: called every second, also while a poll gets no answer.
+        notify: hears `WatchFailed`.
+    """
+
+    async def rounds() -> None:
         while True:
-            for subject, poll_once in (("what waits", poll_lag), ("what is parked", poll_keys)):
+            for subject, poll_once in polls.items():
                 try:
                     errors = await poll_once()
-                # Broadly: any program may have written what is read, and polling must not end the worker.
+                # Broadly: any program may have written what is read, and polling must not end the work.
                 except Exception as failure:  # noqa: BLE001 - see above
                     errors = [failure]
                 for error in errors:
@@ -112,7 +133,7 @@ async def poll(
             await asyncio.sleep(every.total_seconds())
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(keep_polling())
+        group.create_task(rounds())
         while True:
             observe()
             await asyncio.sleep(_OBSERVE_SECONDS)

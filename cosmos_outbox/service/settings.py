@@ -8,11 +8,11 @@ import base64
 import difflib
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import nan
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -68,7 +68,7 @@ class MessageFormat(StrEnum):
     CLOUDEVENTS_BINARY = "cloudevents-binary"
 
 
-def _topic(name: str) -> str:
+def topic_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][\w./~-]{0,259}", name, re.ASCII):
         raise ValueError("must be the name of a topic: letters, digits, and . - _ / ~ after the first")
     return name
@@ -80,7 +80,7 @@ def _routes(text: str | None) -> str | None:
     except ConfigurationError as error:
         raise ValueError(str(error)) from error
     for topic in routes.topics[1:]:
-        _topic(topic)
+        topic_name(topic)
     return text
 
 
@@ -112,7 +112,7 @@ def _host(text: str | None) -> str | None:
 
 
 # At most a day: a clock cannot add arbitrarily large numbers.
-_Seconds = Annotated[float, Field(le=86_400, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(le=86_400, allow_inf_nan=False)]
 _LONGEST_TTL = 2_147_483_647  # the largest that Cosmos DB accepts
 
 
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
         default=None,
         description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
     )
-    topic: Annotated[str, AfterValidator(_topic)] = Field(description="Topic that receives the events.")
+    topic: Annotated[str, AfterValidator(topic_name)] = Field(description="Topic that receives the events.")
     routes: Annotated[str | None, AfterValidator(_routes)] = Field(
         default=None,
         description="Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest.",
@@ -230,19 +230,19 @@ class Settings(BaseSettings):
         description="Memory limit of the worker's container in MiB; two fifths of it are for changes.",
     )
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
-    max_poll_seconds: _Seconds = Field(
+    max_poll_seconds: Seconds = Field(
         default=1.0, gt=0, description="Longest pause between reads of an idle range."
     )
-    lease_acquire_seconds: _Seconds = Field(
+    lease_acquire_seconds: Seconds = Field(
         default=13.0, gt=0, description="Time between two balancing passes."
     )
-    lease_renew_seconds: _Seconds = Field(
+    lease_renew_seconds: Seconds = Field(
         default=17.0, gt=0, description="Time between two renewals of a lease."
     )
-    lease_expiration_seconds: _Seconds = Field(
+    lease_expiration_seconds: Seconds = Field(
         default=60.0, ge=2, description="A lease that was not renewed for this long is free."
     )
-    grace_seconds: _Seconds = Field(
+    grace_seconds: Seconds = Field(
         default=20.0, ge=0, description="How long a drain waits for pages that are being handled."
     )
     health_host: str = Field(
@@ -256,12 +256,12 @@ class Settings(BaseSettings):
         le=65535,
         description="Port of the health server; 0 means any free port, which the log names.",
     )
-    stalled_seconds: _Seconds = Field(
+    stalled_seconds: Seconds = Field(
         default=60.0,
         gt=0,
         description="A lease that makes no progress for this long makes the worker unready; at least two balancing passes.",
     )
-    lag_seconds: _Seconds = Field(
+    lag_seconds: Seconds = Field(
         default=15.0,
         gt=0,
         description="Time between two polls of what waits; each costs about one read for every lease.",
@@ -272,6 +272,13 @@ class Settings(BaseSettings):
     log_format: Literal["json", "text"] = Field(
         default="json", description="One JSON object a line, or plain text."
     )
+
+    @property
+    def entity(self) -> str:
+        """
+        Return what Service Bus is asked for: a topic or a queue.
+        """
+        return self.topic
 
     @property
     def signs_in(self) -> bool:
@@ -299,12 +306,15 @@ class Settings(BaseSettings):
         return named[1] if named else self.servicebus_namespace
 
 
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
 class CommandSettings(Settings):
     """
     The same settings for the command line, where most commands need no Service Bus.
     """
 
-    topic: Annotated[str, AfterValidator(lambda name: name and _topic(name))] = Field(
+    topic: Annotated[str, AfterValidator(lambda name: name and topic_name(name))] = Field(
         default="", description=Settings.model_fields["topic"].description
     )
 
@@ -319,31 +329,47 @@ def load(*, for_command: bool = False) -> Settings:
     Raises:
         ConfigurationError: one line for every error, each naming its variable; values are never shown.
     """
+    kind = CommandSettings if for_command else Settings
+    # The times of a worker do not concern a command.
+    return loaded(kind, for_command=for_command, contradictions=shared if for_command else contradictions)
+
+
+def loaded(
+    kind: type[SettingsT],
+    *,
+    for_command: bool,
+    contradictions: Callable[[Mapping[str, Any], Collection[str]], list[str]],
+) -> SettingsT:
+    """
+    Read settings of a kind from the environment; otherwise as `load`.
+
+    Args:
+        kind: of the settings.
+        for_command: Service Bus may be missing.
+        contradictions: returns one line for every two of them that contradict each other.
+    """
     errors, settings, invalid = [], None, frozenset[str]()
     for names in _ONE_OF_EACH:
-        given = sum(bool(os.environ.get(_variable(name))) for name in names)
+        given = sum(bool(os.environ.get(variable(name))) for name in names)
         if given > 1 or (given == 0 and not (for_command and names == _ONE_OF_EACH[1])):
-            errors.append(_one_of(names, "give only one of them" if given else "one of them is required"))
+            errors.append(one_of(names, "give only one of them" if given else "one of them is required"))
     if not for_command:
         if (sink := os.environ.get(AZURE_MONITOR)) and "instrumentationkey=" not in sink.casefold():
             errors.append(f"{AZURE_MONITOR}: is not a connection string: it lacks InstrumentationKey=…")
         errors += otlp.errors_in(os.environ)
     try:
-        settings = (CommandSettings if for_command else Settings)()
+        settings = kind()
     except ValidationError as failure:
         found = failure.errors(include_url=False, include_context=False, include_input=False)
         invalid = frozenset(str(one["loc"][0]) for one in found)
         for one in found:
             text = "is required" if one["type"] == "missing" else one["msg"].removeprefix("Value error, ")
-            errors.append(f"{_variable(str(one['loc'][0]))}: {text}")
-    fields = Settings.model_fields.items()
+            errors.append(f"{variable(str(one['loc'][0]))}: {text}")
     given_or_default = {
-        name: os.environ.get(_variable(name)) or field.get_default() for name, field in fields
+        name: os.environ.get(variable(name)) or field.get_default()
+        for name, field in kind.model_fields.items()
     }
-    if for_command:  # the times of a worker do not concern a command
-        errors += _shared(given_or_default)
-    else:
-        errors += contradictions(given_or_default, invalid=invalid)
+    errors += contradictions(given_or_default, invalid)
     if errors or settings is None:
         raise ConfigurationError("\n".join(sorted(errors)))
     return settings
@@ -351,18 +377,18 @@ def load(*, for_command: bool = False) -> Settings:
 
 def require_service_bus(settings: Settings) -> None:
     """
-    Refuse the settings of a command that do not name a topic and its namespace.
+    Refuse the settings of a command that do not name a topic or queue, and its namespace.
 
     Raises:
         ConfigurationError: names the variable that is missing.
     """
-    if not settings.topic:
-        raise ConfigurationError(f"{_variable('topic')}: is required")
+    if not settings.entity:
+        raise ConfigurationError(f"{variable('topic')}: is required")
     if settings.servicebus_connection_string is None and settings.servicebus_namespace is None:
-        raise ConfigurationError(_one_of(_ONE_OF_EACH[1], "one of them is required"))
+        raise ConfigurationError(one_of(_ONE_OF_EACH[1], "one of them is required"))
 
 
-def contradictions(values: Mapping[str, Any], *, invalid: Collection[str] = ()) -> list[str]:
+def contradictions(values: Mapping[str, Any], invalid: Collection[str] = ()) -> list[str]:
     """
     Return one line for every two settings that contradict each other.
 
@@ -394,33 +420,33 @@ def contradictions(values: Mapping[str, Any], *, invalid: Collection[str] = ()) 
             )
         except ConfigurationError as error:
             errors.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
-    return errors + _shared(values)
+    return errors + shared(values)
 
 
-def _shared(values: Mapping[str, Any]) -> list[str]:
+def shared(values: Mapping[str, Any], _: Collection[str] = ()) -> list[str]:
     containers = ("cosmos_container", "lease_container", "parked_container")
-    named = {_variable(name): values[name] for name in containers if isinstance(values[name], str)}
+    named = {variable(name): values[name] for name in containers if isinstance(values[name], str)}
     return shared_containers(named)
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], kind: type[Settings] = Settings) -> list[str]:
     """
-    Return a sentence for every `OUTBOX_` variable that no setting reads: most likely a typing error.
+    Return a sentence for every `OUTBOX_` variable that is not a setting of some kind: most likely a typing error.
     """
-    known = {name.upper() for name in Settings.model_fields}
+    known = {name.upper() for name in kind.model_fields}
     sentences = []
     for name in sorted(environ):
         short = name.removeprefix(PREFIX)  # the prefix alone would make any two names similar
         if name.startswith(PREFIX) and short not in known:
             near = difflib.get_close_matches(short, known, n=1)
             hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
-            sentences.append(f"{name} is not a setting of the worker{hint}")
+            sentences.append(f"{name} is not a setting{hint}")
     return sentences
 
 
-def _variable(name: str) -> str:
+def variable(name: str) -> str:
     return f"{PREFIX}{name.upper()}"
 
 
-def _one_of(names: Collection[str], text: str) -> str:
-    return f"{' or '.join(map(_variable, names))}: {text}"
+def one_of(names: Collection[str], text: str) -> str:
+    return f"{' or '.join(map(variable, names))}: {text}"

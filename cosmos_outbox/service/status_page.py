@@ -5,9 +5,10 @@ The status page: a snapshot as one HTML page without scripts, style sheets or im
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from cosmos_outbox.changefeed import LeaseLag, LeaseStatus
 from cosmos_outbox.changefeed.leases import token_of
@@ -35,42 +36,59 @@ footer { margin-top: 2rem; font-size: .85rem; }
 
 def page_of(snapshot: Snapshot) -> str:
     """
-    Return the page; everything that comes from outside is escaped.
+    Return the page of a worker.
     """
-    name = html.escape(snapshot.instance)
+    lead = f"Relays {snapshot.container} to topic {snapshot.topic}, as one of the workers named {snapshot.processor}."
+    return page(
+        snapshot,
+        f"worker {snapshot.instance}",
+        lead,
+        [
+            _figures(snapshot),
+            section("leases", "Leases", _leases(snapshot)),
+            section("parked", "Parked keys", parked_keys(snapshot)),
+        ],
+    )
+
+
+def page(snapshot: Any, name: str, lead: str, parts: Sequence[str]) -> str:
+    """
+    Return a page of figures and sections; everything that comes from outside is escaped.
+    """
+    title = f"{'ready' if not snapshot.unready else 'NOT READY'} · {html.escape(name)} · cosmos-outbox"
+    body = "\n".join([_state(snapshot), *parts, section("errors", "Last errors", _errors(snapshot))])
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="refresh" content="{REFRESH_SECONDS}">
-<title>{"ready" if not snapshot.unready else "NOT READY"} · {name} · cosmos-outbox</title>
+<title>{title}</title>
 <style>{_STYLE}</style>
 </head>
 <body>
 <header>
-<h1>cosmos-outbox worker {name}</h1>
-<p>Relays {html.escape(snapshot.container)} to topic {html.escape(snapshot.topic)}, as one of the workers
-named {html.escape(snapshot.processor)}.</p>
+<h1>cosmos-outbox {html.escape(name)}</h1>
+<p>{html.escape(lead)}</p>
 </header>
 <main>
-{_state(snapshot)}
-{_figures(snapshot)}
-<h2 id="leases">Leases</h2>
-{_leases(snapshot)}
-<h2 id="parked">Parked keys</h2>
-{_parked(snapshot)}
-<h2 id="errors">Last errors</h2>
-{_errors(snapshot)}
+{body}
 </main>
-<footer>As of {_moment(snapshot.at)}; refreshes itself every {REFRESH_SECONDS} seconds.
+<footer>As of {moment_text(snapshot.at)}; refreshes itself every {REFRESH_SECONDS} seconds.
 Machines read <a href="/livez">/livez</a>, <a href="/readyz">/readyz</a> and <a href="/metrics">/metrics</a>.</footer>
 </body>
 </html>
 """
 
 
-def _state(snapshot: Snapshot) -> str:
+def section(anchor: str, title: str, content: str) -> str:
+    """
+    Return a part of the page under a heading.
+    """
+    return f'<h2 id="{anchor}">{title}</h2>\n{content}'
+
+
+def _state(snapshot: Any) -> str:
     if not snapshot.unready:
         return f'<div class="state ok" role="status"><strong>Ready</strong>, {snapshot.phase}.</div>'
     reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in snapshot.unready)
@@ -83,16 +101,32 @@ def _figures(snapshot: Snapshot) -> str:
     least = "at least " if damaged else ""
     oldest_unknown = lag is None or not lag.age_known or (damaged and lag.oldest_age is None)
     figures = {
-        "Running for": _duration(snapshot.at - snapshot.started_at),
+        "Running for": duration_text(snapshot.at - snapshot.started_at),
         "Events sent": f"{snapshot.sent:,}",
         "Events a second, last minute": f"{snapshot.sent_per_second:,.1f}",
         "Leases of this worker": str(len({status.lease for status in snapshot.mine} - damaged.keys())),
         "Changes waiting, all leases": "unknown" if lag is None else f"{least}{lag.transactions:,}",
         "Oldest unsent": "unknown" if lag is None or oldest_unknown else f"{least}{_age(lag.oldest_age)}",
-        "Parked keys": "unknown" if snapshot.parked is None else f"{snapshot.parked.count:,}",
-    }
+    } | parked_figures(snapshot)
+    return figure_list(figures)
+
+
+def figure_list(figures: Mapping[str, str]) -> str:
+    """
+    Return named figures.
+    """
     items = (f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in figures.items())
     return f"<dl>{''.join(items)}</dl>"
+
+
+def parked_figures(snapshot: Any) -> dict[str, str]:
+    """
+    Return how many keys are parked, and for how long the oldest one is.
+    """
+    parked = snapshot.parked
+    since = parked.oldest_at if parked is not None else None
+    figures = {"Parked keys": "unknown" if parked is None else f"{parked.count:,}"}
+    return figures if since is None else figures | {"Oldest parked": duration_text(snapshot.at - since)}
 
 
 def _leases(snapshot: Snapshot) -> str:
@@ -115,12 +149,12 @@ def _leases(snapshot: Snapshot) -> str:
         rows.append((token_of(lease), owner or "free", waiting, age, state, error))
     if not rows:
         return "<p>No lease is known yet.</p>"
-    since = f" As of {_moment(snapshot.lag_at)}" if snapshot.lag_at else ""
+    since = f" As of {moment_text(snapshot.lag_at)}" if snapshot.lag_at else ""
     if snapshot.unseen:
-        late = _duration(snapshot.unseen)
+        late = duration_text(snapshot.unseen)
         since += f"; unknown since then, for {late}: what waited is older, and more may wait"
     heads = ("Range", "Owner", "Waiting", "Oldest unsent", "State", "Error")
-    return _table(f"All leases of the group.{since}{'.' if since else ''}", heads, rows, numbers={2, 3})
+    return table(f"All leases of the group.{since}{'.' if since else ''}", heads, rows, numbers={2, 3})
 
 
 def _state_of(status: LeaseStatus | None, lag: LeaseLag | None, snapshot: Snapshot) -> str:
@@ -132,23 +166,31 @@ def _state_of(status: LeaseStatus | None, lag: LeaseLag | None, snapshot: Snapsh
             return "unknown"
         return "elsewhere" if owner else "no owner"
     if status.stalled:
-        return f"stalled for {_duration(timedelta(seconds=status.idle_seconds))}"
+        return f"stalled for {duration_text(timedelta(seconds=status.idle_seconds))}"
     if status.failed_attempts:
         return f"failing, attempt {status.failed_attempts + 1}"
     return "draining" if status.draining else "moving"
 
 
-def _parked(snapshot: Snapshot) -> str:
+def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
+    """
+    Return the parked keys as a table.
+
+    Args:
+        snapshot: of the process.
+        noun: what the keys hold.
+        option: of the commands.
+    """
     parked = snapshot.parked
     if parked is None and snapshot.parked_at is not None:
-        return f"<p>Unknown since {_moment(snapshot.parked_at)}; the last errors say why.</p>"
+        return f"<p>Unknown since {moment_text(snapshot.parked_at)}; the last errors say why.</p>"
     if parked is None:
         return "<p>Not polled yet, or no parked container is set.</p>"
     if not parked.count:
         return "<p>None.</p>"
     if not parked.keys and not parked.unreadable:
         keys = f"{parked.count:,} {'key' if parked.count == 1 else 'keys'}"
-        return f"<p>{keys}: <code>cosmos-outbox parked list</code> names them.</p>"
+        return f"<p>{keys}: <code>cosmos-outbox parked list{html.escape(option)}</code> names them.</p>"
     rows = [
         (
             key.partition_key,
@@ -160,20 +202,21 @@ def _parked(snapshot: Snapshot) -> str:
         for key in parked.keys
     ]
     rows += [(key, "unknown", "unknown", "", str(error)) for key, error in sorted(parked.unreadable.items())]
-    heads = ("Partition key", "Held events", "Since", "Event that cannot be sent", "Error")
-    caption = "Parked until an operator acts: cosmos-outbox parked release KEY."
-    return _table(caption, heads, rows, numbers={1}, times={2})
+    does = "sent" if noun == "event" else "handled"
+    heads = ("Partition key", f"Held {noun}s", "Since", f"{noun.capitalize()} that cannot be {does}", "Error")
+    caption = f"Parked until an operator acts: cosmos-outbox parked release KEY{option}."
+    return table(caption, heads, rows, numbers={1}, times={2})
 
 
-def _errors(snapshot: Snapshot) -> str:
+def _errors(snapshot: Any) -> str:
     if not snapshot.errors:
         return "<p>None since the start.</p>"
-    rows = [(_moment(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors]
+    rows = [(moment_text(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors]
     heads = ("Last", "Event", "Times", "What")
-    return _table("Newest first; an error that recurs is one line.", heads, rows, numbers={2}, times={0})
+    return table("Newest first; an error that recurs is one line.", heads, rows, numbers={2}, times={0})
 
 
-def _table(
+def table(
     caption: str,
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -196,22 +239,22 @@ def _table(
     )
 
 
-def _moment(moment: datetime) -> str:
+def moment_text(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _stored_moment(stored: str) -> str:
     try:
-        return _moment(datetime.fromisoformat(stored))
+        return moment_text(datetime.fromisoformat(stored))
     except ValueError:  # written by another program
         return stored
 
 
 def _age(age: timedelta | None) -> str:
-    return "nothing waits" if age is None else _duration(age)
+    return "nothing waits" if age is None else duration_text(age)
 
 
-def _duration(length: timedelta) -> str:
+def duration_text(length: timedelta) -> str:
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

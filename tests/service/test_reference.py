@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,14 +21,18 @@ from opentelemetry.sdk.metrics.export import (
     NumberDataPoint,
 )
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic.fields import FieldInfo
 
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
+from cosmos_outbox.service.consumer_health import ConsumerHealth
+from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity, ParkedSeen
 from cosmos_outbox.service.main import EXIT_CODES
 from cosmos_outbox.service.settings import PREFIX, Settings
 from cosmos_outbox.service.telemetry import Telemetry
+from cosmos_outbox.sessions import SessionStatus
 from tests.service.leases import status
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
@@ -67,19 +71,24 @@ def is_generated(page: str, text: str, *, part: str = "") -> None:
         assert text == generated.strip("\n"), f"{page} is old; run this test with UPDATE_REFERENCE=1"
 
 
-def setting_rows() -> Iterator[str]:
-    for name, field in Settings.model_fields.items():
+def setting_rows(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    for name, field in fields.items():
         default = "*required*" if field.is_required() else field.get_default()
         if field.default_factory is not None:
             shown = "host, process id and a random part"
         else:
-            shown = "" if default is None else default if field.is_required() else f"`{default}`"
+            shown = "" if default in (None, "") else default if field.is_required() else f"`{default}`"
         yield f"| `{PREFIX}{name.upper()}` | {shown} | {field.description} |"
 
 
 def test_the_page_on_settings_names_them_all():
-    rows = ["| Variable | Default | Meaning |", "|---|---|---|", *setting_rows()]
+    rows = ["| Variable | Default | Meaning |", "|---|---|---|", *setting_rows(Settings.model_fields)]
     is_generated("settings.md", "\n".join(rows))
+
+
+def test_the_page_on_settings_names_those_of_a_consumer():
+    rows = ["| Variable | Default | Meaning |", "|---|---|---|", *setting_rows(CONSUMER_FIELDS)]
+    is_generated("settings.md", "\n".join(rows), part="consumer")
 
 
 def test_the_page_on_settings_tells_the_exit_codes():
@@ -106,9 +115,35 @@ def used(telemetry: Telemetry) -> None:
         telemetry(record)
 
 
-async def test_no_scrape_has_a_series_twice():
-    with opened_telemetry(topic="events", instance="w", environ={}) as telemetry:
-        used(telemetry.instruments)
+def used_by_a_consumer(telemetry: Telemetry) -> None:
+    health = ConsumerHealth(
+        instance="c",
+        consumer="c",
+        source="t/s",
+        container="d/c",
+        sessions=lambda: (SessionStatus(session="s", messages=1, handling_seconds=1.0),),
+        halted=lambda: False,
+        delayed=lambda: False,
+        stalled_after=timedelta(1),
+        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    health.vitals.seen_parked(ParkedSeen(count=1, events=2))
+    telemetry.observed = health.snapshot()
+    for record in RECORDS:
+        telemetry(record)
+
+
+# How each program's instruments are used; what it sends to, by which it is known.
+PROGRAMS: tuple[tuple[str | None, Callable[[Telemetry], None]], ...] = (
+    ("events", used),
+    (None, used_by_a_consumer),
+)
+
+
+@pytest.mark.parametrize(("topic", "use"), PROGRAMS)
+async def test_no_scrape_has_a_series_twice(topic, use):
+    with opened_telemetry(topic=topic, instance="w", environ={}) as telemetry:
+        use(telemetry.instruments)
         for reason in CloseReason:
             telemetry.instruments(records.LeaseClosed(lease="l", owner="o", reason=reason))
         text = telemetry.exposition()[0].decode()
@@ -117,15 +152,16 @@ async def test_no_scrape_has_a_series_twice():
     assert [] == [name for name, times in series.items() if times > 1]
 
 
-async def test_the_page_on_metrics_names_them_all():
+@pytest.mark.parametrize(("topic", "use", "part"), [(*PROGRAMS[0], ""), (*PROGRAMS[1], "consumer")])
+async def test_the_page_on_metrics_names_them_all(topic, use, part):
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-    used(Telemetry(provider, topic="events"))
+    use(Telemetry(provider, topic=topic))
     data = reader.get_metrics_data()
     provider.shutdown()
     assert data is not None
-    with opened_telemetry(topic="events", instance="w", environ={}) as telemetry:
-        used(telemetry.instruments)
+    with opened_telemetry(topic=topic, instance="w", environ={}) as telemetry:
+        use(telemetry.instruments)
         families = {
             family.documentation: family.samples[0].name if family.type == "counter" else family.name
             for family in text_string_to_metric_families(telemetry.exposition()[0].decode())
@@ -141,21 +177,24 @@ async def test_the_page_on_metrics_names_them_all():
         for metric in sorted(metrics, key=lambda metric: metric.name)
     ]
     heads = ["| OpenTelemetry | Prometheus | Unit | Meaning |", "|---|---|---|---|"]
-    is_generated("metrics.md", "\n".join(heads + rows))
+    is_generated("metrics.md", "\n".join(heads + rows), part=part)
 
 
 def counted_by(record: records.Record) -> list[str]:
     """
     Return the names of the metrics that a record changes.
     """
-    reader = InMemoryMetricReader()
-    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-    Telemetry(provider, topic="events")(record)
-    data = reader.get_metrics_data()
-    provider.shutdown()
-    scopes = [scope for one in (data.resource_metrics if data else ()) for scope in one.scope_metrics]
-    metrics = [metric for scope in scopes for metric in scope.metrics]
-    return sorted(metric.name for metric in metrics if any(map(measured, metric.data.data_points)))
+    names = set()
+    for topic, _ in PROGRAMS:
+        reader = InMemoryMetricReader()
+        provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+        Telemetry(provider, topic=topic)(record)
+        data = reader.get_metrics_data()
+        provider.shutdown()
+        scopes = [scope for one in (data.resource_metrics if data else ()) for scope in one.scope_metrics]
+        metrics = [metric for scope in scopes for metric in scope.metrics]
+        names |= {metric.name for metric in metrics if any(map(measured, metric.data.data_points))}
+    return sorted(names)
 
 
 def measured(point: DataPointT) -> bool:

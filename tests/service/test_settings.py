@@ -305,8 +305,8 @@ def test_an_empty_variable_counts_as_not_set(environment):
 
 def test_an_unknown_variable_is_named_with_the_setting_it_probably_means():
     assert [
-        "OUTBOX_LANNES is not a setting of the worker; did you mean OUTBOX_LANES?",
-        "OUTBOX_ZZZ is not a setting of the worker",
+        "OUTBOX_LANNES is not a setting; did you mean OUTBOX_LANES?",
+        "OUTBOX_ZZZ is not a setting",
     ] == unknown_variables({"OUTBOX_LANNES": "4", "OUTBOX_ZZZ": "1", "OUTBOX_TOPIC": "t", "PATH": "/"})
 
 

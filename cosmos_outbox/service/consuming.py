@@ -1,0 +1,170 @@
+"""
+Consuming: the composition root of a consumer; a process of its own, or part of another program, runs what it yields.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
+from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
+from cosmos_outbox.changefeed.watchdog import watched
+from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.parking import ParkedKeys
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.service.connection import connected
+from cosmos_outbox.service.consumer_health import ConsumerHealth, ConsumerSnapshot, WatchedSubscription
+from cosmos_outbox.service.consumer_page import consumer_page_of
+from cosmos_outbox.service.consumer_settings import (
+    ConsumerSettings,
+    contradictions_of_consumer,
+    load_consumer,
+)
+from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.named_consumer import ConsumerSource, bound, handling_of
+from cosmos_outbox.service.polling import keep_polling, parked_in
+from cosmos_outbox.service.program import Program, Reporting, running
+from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+
+_BLOCKED_LOOP_SECONDS = 5.0
+# Beside all attempts of a message: what the stores take, and the wait for one that is away.
+_MARGIN = timedelta(minutes=2)
+
+_logger = logging.getLogger("consumer")
+
+
+class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
+    """
+    A consumer that is put together: it receives messages and has its handlers take them.
+    """
+
+    __slots__ = ()
+
+
+@asynccontextmanager
+async def running_consumer(
+    consumer: ConsumerSource, settings: ConsumerSettings | None = None, *, serve_health: bool = False
+) -> AsyncIterator[RunningConsumer]:
+    """
+    Run a consumer inside another program for as long as the block lasts; its end drains the consumer.
+
+    Installs no signal handlers and configures no logs. A consumer that fails ends; its snapshot is then unready and says why.
+
+    Args:
+        consumer: or a function that takes the outbox and returns one.
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_HOST and OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings, or what they name, cannot be used.
+        OutboxError: at the end of the block, what ended the consumer before.
+    """
+    assembled = assembled_consumer(consumer, settings or load_consumer(), serve_health=serve_health)
+    async with running(assembled, logger=_logger) as program:
+        yield program
+
+
+@asynccontextmanager
+async def assembled_consumer(
+    source: ConsumerSource, settings: ConsumerSettings, *, serve_health: bool = True
+) -> AsyncIterator[RunningConsumer]:
+    """
+    Open everything the settings name, yield the consumer, close everything again.
+
+    Raises:
+        ConfigurationError: settings contradict each other; a container is missing or cannot be used; or the health server
+            cannot listen.
+    """
+    if errors := contradictions_of_consumer(settings.model_dump()):
+        raise ConfigurationError("\n".join(errors))
+    async with AsyncExitStack() as stack:
+        telemetry = stack.enter_context(
+            opened_telemetry(
+                topic=None, instance=settings.instance_name, environ=os.environ, sign_in=settings.signs_in
+            )
+        )
+        connection = await stack.enter_async_context(connected(settings))
+        bus = await stack.enter_async_context(connection.service_bus())
+        if has_several_write_regions(connection.client):
+            _logger.warning(
+                "account.several-write-regions a message may take effect twice, in two regions; have all processes of the "
+                "consumer write to one region"
+            )
+
+        tracers = telemetry.tracer_provider
+        consumer = await bound(source, connection, tracer_provider=tracers)
+        parked = None
+        if settings.parked_container is not None:
+            parked = await retry_reads(connection.parked_store, RetryOptions())
+        health = ConsumerHealth(
+            instance=settings.instance_name,
+            consumer=consumer.name,
+            source=settings.source,
+            container=f"{settings.cosmos_database}/{settings.cosmos_container}",
+            sessions=lambda: processor.status(),  # noqa: PLW0108 - it is made below
+            halted=lambda: handling.halted,
+            delayed=lambda: handling.delayed,
+            stalled_after=timedelta(seconds=settings.stalled_seconds),
+            poll_interval=timedelta(seconds=settings.lag_seconds),
+        )
+        reporting = Reporting(health, telemetry)
+        handling = handling_of(consumer, settings, parked, notify=reporting.notify, tracer_provider=tracers)
+        subscription = await stack.enter_async_context(
+            ServiceBusSubscription(
+                bus,
+                settings.entity,
+                settings.subscription,
+                sessions=settings.sessions,
+                prefetch=settings.prefetch,
+                lock_duration=timedelta(seconds=settings.lock_seconds),
+            )
+        )
+        processor = SessionProcessor(
+            WatchedSubscription(subscription, reached=health.reached),
+            handling,
+            session_options(settings, consumer),
+            hooks=[reporting.notify],
+        )
+
+        async def poll_keys() -> Iterable[Exception]:
+            if parked is None:
+                return ()
+            seen = await parked_in(ParkedKeys(parked, scope=handling.scope))
+            health.vitals.seen_parked(seen)
+            return seen.unreadable.values()
+
+        async def poll() -> None:
+            with watched(reporting.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+                await keep_polling(
+                    {"what is parked": poll_keys},
+                    every=timedelta(seconds=settings.lag_seconds),
+                    observe=reporting.observe,
+                    notify=reporting.notify,
+                )
+
+        health_url = None
+        if serve_health:
+            health_url = await stack.enter_async_context(reporting.serving(settings, consumer_page_of))
+        yield RunningConsumer(
+            processor=processor,
+            health=health,
+            poll=poll,
+            metrics=reporting.exposition,
+            health_url=health_url,
+        )
+
+
+def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:
+    """
+    Return the options of the session processor that the settings ask for.
+    """
+    return SessionOptions(
+        max_concurrent_sessions=settings.concurrent_sessions,
+        max_handling=2 * consumer.policy.longest_handling + _MARGIN,
+        grace_period=timedelta(seconds=settings.grace_seconds),
+    )
