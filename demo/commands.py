@@ -62,7 +62,7 @@ async def run(options: StackOptions) -> int:
     console = Console()
 
     async def work(children: Children, directory: Path) -> int:
-        console.print("starting emulators, API, workers and subscriber …")
+        console.print("starting emulators, API, workers, subscriber and consumers …")
         async with open_stack(children, directory, options) as stack:
             await asyncio.to_thread(
                 (directory / "env").write_text, exports(stack.environment), encoding="utf-8"

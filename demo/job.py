@@ -12,6 +12,7 @@ from pathlib import Path
 
 from demo.audit import Audit, CommittedEvent, audit
 from demo.child_processes import Child, Children, DemoFailed
+from demo.effects import Effects, count_effects, effects_of, recorded_in
 from demo.leases import Owners, lease_owners, wait_for_owners
 from demo.load import Load, LoadFailed, drive
 from demo.progress import Progress
@@ -44,8 +45,10 @@ class Outcome:
     """
 
     audit: Audit
+    effects: Effects
     seconds: float  # from the first request to the last message
     killed_workers: int
+    killed_consumers: int
     problems: tuple[str, ...]
 
     @property
@@ -53,7 +56,7 @@ class Outcome:
         """
         Say whether all went as promised.
         """
-        return self.audit.passed and not self.problems
+        return self.audit.passed and self.effects.passed and not self.problems
 
 
 async def run_demo(options: DemoOptions, children: Children, directory: Path, progress: Progress) -> Outcome:
@@ -90,6 +93,7 @@ class _Job:
             killed = await self._load()
             self._progress.phase = "delivering"
             problems = [*await self._wait_until_delivered(), *await self._wait_until_taken_over(killed)]
+            problems += await self._wait_until_effective()
             self._progress.phase = "stopping"
             problems += await self._stop()
         finally:
@@ -98,11 +102,16 @@ class _Job:
         if isinstance(seen, Exception):
             problems.append(f"the leases could not be observed to the end: {seen!r}")
         self._read_record()
+        effects = Effects()
+        if self._stack.consumers:
+            effects = effects_of(self._committed, await recorded_in(self._stack.directory))
         last_ns = max((message.received_ns for message in self._received), default=started_ns)
         return Outcome(
             audit=audit(self._committed, self._received),
+            effects=effects,
             seconds=round((last_ns - started_ns) / 1e9, 2),
-            killed_workers=len(killed),
+            killed_workers=sum(child.name.startswith("worker") for child in killed),
+            killed_consumers=sum(child.name.startswith("consumer") for child in killed),
             problems=tuple(problems),
         )
 
@@ -141,7 +150,7 @@ class _Job:
         killing = asyncio.create_task(self._kill_half_way()) if self._options.kill else None
         try:
             await drive(self._stack.api_url, self._options.load, self._on_commit)
-            return [await killing] if killing else []
+            return await killing if killing else []
         except LoadFailed as error:
             api = [child for child in self._stack.children.all if child.name == "api"]
             raise DemoFailed(str(error), api) from error
@@ -157,8 +166,15 @@ class _Job:
         if len(self._committed) * 2 >= load.contacts * load.changes:
             self._half_way.set()
 
-    async def _kill_half_way(self) -> Child:
+    async def _kill_half_way(self) -> list[Child]:
         await self._half_way.wait()
+        consumers = self._stack.consumers[:1] if len(self._stack.consumers) > 1 else ()
+        for consumer in consumers:  # it holds sessions, as each consumer does under load
+            await consumer.kill()
+            self._progress.notes.append(f"killed {consumer.name} (pid {consumer.pid}) with SIGKILL")
+        return [await self._kill_worker(), *consumers]
+
+    async def _kill_worker(self) -> Child:
         owners = await lease_owners(self._stack.leases)
         # A worker without a lease has nothing to lose: killing it would prove nothing.
         leases_of = {
@@ -190,6 +206,20 @@ class _Job:
                 return [f"nothing arrived for {self._options.stalled_seconds:g} s"]
         return []
 
+    async def _wait_until_effective(self) -> list[str]:
+        if not self._stack.consumers:
+            return []
+        effects, deadline = -1, 0.0
+        while effects < len(self._committed):
+            found = await count_effects(self._stack.directory)
+            self._progress.effects = found
+            if found > effects:
+                effects, deadline = found, time.monotonic() + self._options.stalled_seconds
+            elif time.monotonic() > deadline:
+                return [f"the directory has not changed for {self._options.stalled_seconds:g} s"]
+            await asyncio.sleep(OBSERVE_SECONDS)
+        return []
+
     async def _wait_until_taken_over(self, killed: Sequence[Child]) -> list[str]:
         # The new owner sends again what the dead one had not checkpointed. Only when it has, and the broker has
         # dropped the copies, does "no duplicates" mean anything.
@@ -213,10 +243,14 @@ class _Job:
             received = len(self._received)
             await asyncio.sleep(QUIET_SECONDS)
             self._read_record()
-        subscriber = [child for child in self._stack.children.all if child.name == "subscriber"]
-        await self._stack.children.stop(subscriber)
+        receivers = [
+            child
+            for child in self._stack.children.all
+            if child.name == "subscriber" or (child in self._stack.consumers and not child.killed)
+        ]
+        await self._stack.children.stop(receivers)
         return [
             f"{child.name} did not stop cleanly: {child.state}"
-            for child in (*alive, *subscriber)
+            for child in (*alive, *receivers)
             if child.exit_code != 0
         ]

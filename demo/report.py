@@ -9,7 +9,6 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from demo.audit import Audit
 from demo.job import Outcome
 
 _SHOWN_IDS = 10
@@ -19,7 +18,7 @@ def to_json(outcome: Outcome) -> str:
     """
     Return the counts as one line of JSON.
     """
-    audit = outcome.audit
+    audit, effects = outcome.audit, outcome.effects
     return json.dumps(
         {
             "committed": audit.committed,
@@ -31,6 +30,11 @@ def to_json(outcome: Outcome) -> str:
             "p99_ms": audit.p99_ms,
             "seconds": outcome.seconds,
             "killed_workers": outcome.killed_workers,
+            "effects": effects.effects,
+            "effects_lost": len(effects.lost),
+            "effects_doubled": len(effects.doubled),
+            "effects_out_of_order": len(effects.out_of_order),
+            "consumer_kills": outcome.killed_consumers,
         }
     )
 
@@ -44,12 +48,14 @@ def table(outcome: Outcome) -> Table:
     result.columns[1].justify = "right"
     result.add_row("events committed", str(audit.committed))
     result.add_row("delivered", str(audit.delivered))
-    for name, ids in _wrong(audit).items():
+    result.add_row("effects in the company directory", str(outcome.effects.effects))
+    for name, ids in _wrong(outcome).items():
         result.add_row(name, f"[{'red' if ids else 'green'}]{len(ids)}")
     result.add_row("commit to receive, p50 / p99", _milliseconds(audit.p50_ms, audit.p99_ms))
     result.add_row("commit to topic, p50 / p99", _milliseconds(audit.topic_p50_ms, audit.topic_p99_ms))
     result.add_row("seconds, first request to last message", f"{outcome.seconds:.1f}")
     result.add_row("workers killed", str(outcome.killed_workers))
+    result.add_row("consumers killed", str(outcome.killed_consumers))
     return result
 
 
@@ -59,18 +65,23 @@ def explain(outcome: Outcome, console: Console) -> None:
     """
     for problem in outcome.problems:
         console.print(problem, style="red", highlight=False)
-    for name, ids in _wrong(outcome.audit).items():
+    for name, ids in _wrong(outcome).items():
         if ids:
             more = " …" if len(ids) > _SHOWN_IDS else ""
             console.print(f"{name}: {' '.join(ids[:_SHOWN_IDS])}{more}", style="red", highlight=False)
 
 
-def _wrong(audit: Audit) -> dict[str, tuple[str, ...]]:
+def _wrong(outcome: Outcome) -> dict[str, tuple[str, ...]]:
+    audit, effects = outcome.audit, outcome.effects
     return {
         "lost": audit.lost,
         "duplicated": audit.duplicated,
         "out of order": audit.out_of_order,
         "never committed": audit.unknown,
+        "effects lost": effects.lost,
+        "effects doubled": effects.doubled,
+        "effects out of order": effects.out_of_order,
+        "effects of what was never committed": effects.unknown,
     }
 
 

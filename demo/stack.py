@@ -1,9 +1,10 @@
 """
-The local stack: emulators, API, workers and subscriber as separate processes, wired by their environment alone.
+The local stack: emulators, API, workers, subscriber and consumers as separate processes, wired by their environment alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +17,26 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from demo.child_processes import Child, Children
 from examples.contacts.provision import provision
 
-DATABASE, DATA, LEASES, PARKED = "contacts", "data", "leases", "parked"
+DATABASE, DATA, LEASES, PARKED, DIRECTORY = "contacts", "data", "leases", "parked", "directory"
+DIRECTORY_CONSUMER = "examples.contacts.directory:consumer"
+_TOPICS = {
+    "topics": [
+        {
+            "name": "events",
+            "dedup_window_s": 600,
+            "subscriptions": [
+                {"name": "all", "requires_session": True, "lock_s": 30, "max_delivery_count": 10},
+                # As short a lock as Service Bus has: a consumer that is frozen keeps its sessions for so long.
+                {"name": DIRECTORY, "requires_session": True, "lock_s": 5, "max_delivery_count": 10},
+            ],
+        },
+        {
+            "name": DIRECTORY,
+            "dedup_window_s": 600,
+            "subscriptions": [{"name": "all", "requires_session": True}],
+        },
+    ]
+}
 # Microsoft's Service Bus emulator takes ten in all: two workers' lanes, and the receivers.
 _FEW_CONNECTIONS = {"OUTBOX_LANES": "2", "OUTBOX_RECEIVERS": "4"}
 
@@ -57,6 +77,8 @@ class StackOptions:
     accounts: Accounts | None = None  # None: our own emulators, with so many partitions
     partitions: int = 2
     workers: int = 2
+    consumers: int = 2  # of the directory; none on accounts that run already
+    consumer: str = DIRECTORY_CONSUMER
     api_port: int = 0  # 0: any free port
     leases: LeaseTimes = LeaseTimes()
 
@@ -74,8 +96,11 @@ class Stack:
     record: Path
     children: Children
     workers: tuple[Child, ...]
-    environment: Mapping[str, str]  # of every process but the emulators; a worker has its name in addition
+    consumers: tuple[Child, ...]
+    # Of every process but the emulators; workers and consumers have their names in addition
+    environment: Mapping[str, str]
     leases: ContainerProxy
+    directory: ContainerProxy
 
 
 @asynccontextmanager
@@ -88,9 +113,12 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     """
     base = _clean_environment()
     if options.accounts is None:
+        config = directory / "servicebus.json"
+        config.write_text(json.dumps(_TOPICS), encoding="utf-8")
+        arguments = ("--json", "--partitions", str(options.partitions), "--config", str(config))
         emulators = await children.start(
             "emulators",
-            ("-m", "cosmos_outbox_emulators", "--json", "--partitions", str(options.partitions)),
+            ("-m", "cosmos_outbox_emulators", *arguments),
             env=base,
             announces=True,
         )
@@ -99,7 +127,9 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     else:
         cosmos, servicebus, control = options.accounts.cosmos, options.accounts.servicebus, None
         base |= _FEW_CONNECTIONS
-    await children.guard(provision(cosmos, database=DATABASE, data=DATA, leases=LEASES, parked=PARKED))
+    await children.guard(
+        provision(cosmos, database=DATABASE, data=DATA, leases=LEASES, parked=PARKED, directory=DIRECTORY)
+    )
 
     record = directory / "received.jsonl"
     env = _environment(cosmos, servicebus, options.leases) | base
@@ -115,6 +145,10 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     workers = [
         await start_worker(children, f"worker-{number}", env) for number in range(1, options.workers + 1)
     ]
+    consumers = [
+        await start_consumer(children, f"consumer-{number}", env, options.consumer)
+        for number in range(1, 1 + (options.consumers if options.accounts is None else 0))
+    ]
     api_url = str((await children.guard(api.announcement()))["url"])
     await children.guard(_wait_until_healthy(api_url))
     async with CosmosClient.from_connection_string(cosmos) as client:
@@ -126,8 +160,10 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
             record=record,
             children=children,
             workers=tuple(workers),
+            consumers=tuple(consumers),
             environment=env,
             leases=client.get_database_client(DATABASE).get_container_client(LEASES),
+            directory=client.get_database_client(DATABASE).get_container_client(DIRECTORY),
         )
 
 
@@ -136,6 +172,22 @@ async def start_worker(children: Children, name: str, environment: Mapping[str, 
     Start one worker; its name is the owner that its leases show.
     """
     return await children.start(name, ("-m", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name})
+
+
+async def start_consumer(
+    children: Children, name: str, environment: Mapping[str, str], consumer: str = DIRECTORY_CONSUMER
+) -> Child:
+    """
+    Start one process of a consumer that writes to the directory's container.
+    """
+    own = {
+        "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
+        "OUTBOX_SUBSCRIPTION": DIRECTORY,
+        "OUTBOX_LOCK_SECONDS": "5",
+        "OUTBOX_INSTANCE_NAME": name,
+    }
+    arguments = ("-m", "cosmos_outbox.cli", "consume", consumer)
+    return await children.start(name, arguments, env={**environment, **own})
 
 
 def _clean_environment() -> dict[str, str]:

@@ -69,7 +69,8 @@ def line(progress: Progress) -> str:
     owners = " ".join(f"{token}:{owner or '-'}" for token, owner in progress.owners.items()) or "none yet"
     return (
         f"{progress.phase}: contacts {progress.contacts_written}/{progress.contacts_wanted}, "
-        f"committed {progress.committed}, delivered {progress.delivered}, lag {progress.lag}, leases {owners}"
+        f"committed {progress.committed}, delivered {progress.delivered}, "
+        f"effects {progress.effects}, lag {progress.lag}, leases {owners}"
     )
 
 
@@ -89,6 +90,11 @@ def picture(progress: Progress) -> RenderableType:
         "events delivered",
         str(progress.delivered),
         ProgressBar(max(1, progress.committed), progress.delivered, width=30),
+    )
+    counts.add_row(
+        "effects in the directory",
+        str(progress.effects),
+        ProgressBar(max(1, progress.committed), progress.effects, width=30),
     )
     counts.add_row("lag", Text(str(progress.lag), style="yellow" if progress.lag else "green"))
 

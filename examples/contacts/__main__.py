@@ -94,6 +94,7 @@ def provision(
     container: Annotated[str, typer.Option(envvar="OUTBOX_COSMOS_CONTAINER")] = "data",
     lease_container: Annotated[str, typer.Option(envvar="OUTBOX_LEASE_CONTAINER")] = "leases",
     parked_container: Annotated[str, typer.Option(envvar="OUTBOX_PARKED_CONTAINER")] = "parked",
+    directory_container: str = "directory",
 ) -> None:
     """
     Create the database and its containers on an emulator, where they do not exist.
@@ -105,6 +106,7 @@ def provision(
             data=container,
             leases=lease_container,
             parked=parked_container,
+            directory=directory_container,
         )
     )
 

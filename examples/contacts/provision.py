@@ -15,6 +15,7 @@ async def provision(
     data: str = "data",
     leases: str = "leases",
     parked: str = "parked",
+    directory: str = "directory",
 ) -> None:
     """
     Create the database and its containers where they do not exist yet.
@@ -22,7 +23,10 @@ async def provision(
     # -1: nothing expires by itself, but a document's own `ttl` counts. Without it events would stay for ever.
     async with CosmosClient.from_connection_string(connection_string) as client:
         made = await client.create_database_if_not_exists(database)
-        await made.create_container_if_not_exists(data, PartitionKey("/partitionKey"), default_ttl=-1)
+        for container in (data, directory):
+            await made.create_container_if_not_exists(
+                container, PartitionKey("/partitionKey"), default_ttl=-1
+            )
         await made.create_container_if_not_exists(leases, PartitionKey("/id"), default_ttl=-1)
         # No time to live at all: a held event waits until an operator decides, however long that takes.
         await made.create_container_if_not_exists(parked, PartitionKey("/partitionKey"))

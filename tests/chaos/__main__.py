@@ -40,7 +40,9 @@ async def _run(options: ChaosOptions) -> int:
         outcome = await run_chaos(options, children, directory)
         sys.stdout.write(f"{_described(options, outcome)}\n{json.dumps(outcome.as_dict())}\n")
         if not outcome.passed:
-            show_tails([child for child in children.all if child.name.startswith("worker")], console)
+            show_tails(
+                [child for child in children.all if child.name.startswith(("worker", "consumer"))], console
+            )
         return 0 if outcome.passed else 1
 
     console.print(
@@ -51,19 +53,26 @@ async def _run(options: ChaosOptions) -> int:
 
 
 def _described(options: ChaosOptions, outcome: Outcome) -> str:
-    audit, done = outcome.audit, outcome.done
+    audit, done, theirs = outcome.audit, outcome.done, outcome.done_to_consumers
     lines = [
         f"{audit.committed} events of {options.accounts} accounts were committed, {audit.delivered} delivered",
         f"{done[Kind.KILL]} killed, {done[Kind.FREEZE]} frozen, {done[Kind.DRAIN]} drained, {outcome.splits} splits",
         f"{outcome.hot} times a partition was hot, {outcome.outages} times the broker took nothing",
+        f"{outcome.effects.effects} events took effect, {outcome.second_topic} of the consumers' own were sent on",
+        f"of consumers {theirs[Kind.KILL]} killed, {theirs[Kind.FREEZE]} frozen, {theirs[Kind.DRAIN]} drained",
         f"{outcome.peak_mb} MiB of memory was the most that a worker had",
         f"{outcome.cuts} connections cut in the middle of a send",
         f"{outcome.resent} messages sent again and dropped by the broker's duplicate detection",
         f"commit to receive: p50 {audit.p50_ms} ms, p99 {audit.p99_ms} ms",
     ]
     lines += [f"PROBLEM: {problem}" for problem in outcome.problems]
-    for name in ("lost", "duplicated", "out_of_order", "unknown"):
-        if found := getattr(audit, name):
+    wrong = [(name, getattr(audit, name)) for name in ("lost", "duplicated", "out_of_order", "unknown")]
+    wrong += [
+        (f"effects {name}", getattr(outcome.effects, name))
+        for name in ("lost", "doubled", "out_of_order", "unknown")
+    ]
+    for name, found in wrong:
+        if found:
             lines.append(f"{name}: {', '.join(found[:5])}{' …' if len(found) > 5 else ''}")
     return "\n".join(lines)
 

@@ -1,5 +1,5 @@
 """
-The fleet: so many places for workers, each with a process that is killed, frozen, drained and started again.
+The fleet: so many places for workers or consumers, each with a process that is killed, frozen, drained and started again.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from demo.child_processes import Child, Children
-from demo.stack import start_worker
 from tests.chaos.script import Disturbance, Kind
 from tests.support.patience import HUNG_SECONDS
 
@@ -32,7 +31,13 @@ class _Place:
 
 class Fleet:
     """
-    Workers that come back, each time as a new process under a new name.
+    Workers, or consumers, that come back, each time as a new process under a new name.
+
+    Args:
+        children: all processes.
+        first: those of the beginning.
+        start: starts a process under a name.
+        role: what the names and the logs begin with.
 
     Attributes:
         done: what has been done so far, by kind.
@@ -40,12 +45,14 @@ class Fleet:
         peak_mb: the most memory that any worker has had, in MiB.
     """
 
-    def __init__(self, children: Children, workers: Sequence[Child], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, children: Children, first: Sequence[Child], start: Callable[[str], Awaitable[Child]], role: str
+    ) -> None:
         self.done = dict.fromkeys((Kind.KILL, Kind.FREEZE, Kind.DRAIN), 0)
         self.problems: list[str] = []
         self.peak_mb = 0
-        self._children, self._environment = children, environment
-        self._places = [_Place(number, child) for number, child in enumerate(workers, start=1)]
+        self._children, self._start, self._role = children, start, role
+        self._places = [_Place(number, child) for number, child in enumerate(first, start=1)]
 
     @property
     def workers(self) -> list[Child]:
@@ -93,14 +100,13 @@ class Fleet:
             await self._drain(place.child)
         await asyncio.sleep(disturbance.seconds)
         place.generation += 1
-        name = f"worker-{place.number}.{place.generation}"
-        place.child = await start_worker(self._children, name, self._environment)
+        place.child = await self._start(f"{self._role}-{place.number}.{place.generation}")
         await self._until_started(place.child)
 
     async def _until_started(self, child: Child) -> None:
         # Before it has said so, it would die of SIGTERM instead of draining.
         async with asyncio.timeout(HUNG_SECONDS):
-            while b"worker.started" not in child.log.read_bytes():
+            while f"{self._role}.started".encode() not in child.log.read_bytes():
                 self._children.check()
                 await asyncio.sleep(_WATCH_SECONDS)
 

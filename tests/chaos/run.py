@@ -1,5 +1,7 @@
 """
-One run of chaos: a fleet relays a load while it is disturbed by a script; then everything is audited.
+One run of chaos: workers relay a load and consumers take it while both are disturbed by scripts; then everything is audited.
+
+The whole chain runs: commit, relay, topic, consumer, its documents and its own events, and the relay of those to a second topic.
 """
 
 from __future__ import annotations
@@ -16,18 +18,29 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
 from demo.audit import Audit, CommittedEvent, audit
-from demo.child_processes import Children
+from demo.child_processes import Child, Children
+from demo.effects import Effects, count_effects, effects_of, recorded_in
 from demo.leases import lease_owners, wait_for_owners
 from demo.received import RecordReader
-from demo.stack import DATA, DATABASE, Stack, StackOptions, open_stack
+from demo.stack import (
+    DATA,
+    DATABASE,
+    DIRECTORY,
+    Stack,
+    StackOptions,
+    open_stack,
+    start_consumer,
+    start_worker,
+)
 from examples.contacts.received import ReceivedMessage
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import change_accounts
-from tests.chaos.script import Disturbance, Kind, script
+from tests.chaos.script import ON_PROCESSES, Disturbance, Kind, script
 from tests.support.patience import HUNG_SECONDS
 
 _WATCH_SECONDS = 0.25
 _QUIET_SECONDS = 1.5
+_CONSUMER = "tests.chaos.ledger:consumer"
 _CUTS = ("drop-before-store", "drop-after-store")
 
 
@@ -40,6 +53,7 @@ class ChaosOptions:
     seconds: float
     seed: int
     workers: int = 3
+    consumers: int = 3
     partitions: int = 16
     most_partitions: int = 24
     accounts: int = 48
@@ -58,11 +72,15 @@ class Outcome:
     cuts: connections that the broker cut in the middle of a send.
     hot: how often a physical partition was hot for some seconds; outages: how often the broker took nothing.
     peak_mb: the most memory that any worker has had, in MiB; 0 where this machine does not tell.
+    second_topic: messages of the consumers' own events that a worker of their container sent.
     resent: messages the broker's duplicate detection dropped; that is how a resend shall end.
     """
 
     audit: Audit
+    effects: Effects
     done: dict[Kind, int]
+    done_to_consumers: dict[Kind, int]
+    second_topic: int
     splits: int
     resent: int
     cuts: int
@@ -77,7 +95,7 @@ class Outcome:
         """
         Say whether every event arrived once and in order, and no worker failed by itself.
         """
-        return self.audit.passed and not self.problems
+        return self.audit.passed and self.effects.passed and not self.problems
 
     def as_dict(self) -> dict[str, int]:
         """
@@ -91,6 +109,13 @@ class Outcome:
             "out_of_order": len(self.audit.out_of_order),
             "kills": self.done[Kind.KILL],
             "stops": self.done[Kind.FREEZE],
+            "effects": self.effects.effects,
+            "effects_lost": len(self.effects.lost),
+            "effects_doubled": len(self.effects.doubled),
+            "effects_out_of_order": len(self.effects.out_of_order),
+            "consumer_kills": self.done_to_consumers[Kind.KILL],
+            "consumer_stops": self.done_to_consumers[Kind.FREEZE],
+            "second_topic": self.second_topic,
             "splits": self.splits,
             "hot": self.hot,
             "outages": self.outages,
@@ -107,7 +132,12 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
         ChildDied: a process ended that should live.
         TimeoutError: the fleet never shared the leases.
     """
-    stack_options = StackOptions(partitions=options.partitions, workers=options.workers)
+    stack_options = StackOptions(
+        partitions=options.partitions,
+        workers=options.workers,
+        consumers=options.consumers,
+        consumer=_CONSUMER,
+    )
     async with (
         open_stack(children, directory, stack_options) as stack,
         aiohttp.ClientSession(stack.control, raise_for_status=True) as control,
@@ -118,7 +148,16 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
 class _Run:
     def __init__(self, options: ChaosOptions, stack: Stack, control: aiohttp.ClientSession) -> None:
         self._options, self._stack, self._control = options, stack, control
-        self._fleet = Fleet(stack.children, stack.workers, stack.environment)
+        children, environment = stack.children, stack.environment
+        self._fleet = Fleet(
+            children, stack.workers, lambda name: start_worker(children, name, environment), "worker"
+        )
+        self._consumers = Fleet(
+            children,
+            stack.consumers,
+            lambda name: start_consumer(children, name, environment, _CONSUMER),
+            "consumer",
+        )
         self._reader = RecordReader(stack.record)
         self._committed: list[CommittedEvent] = []
         self._received: list[ReceivedMessage] = []
@@ -126,6 +165,16 @@ class _Run:
         self._at_cosmos, self._at_broker = asyncio.Lock(), asyncio.Lock()
 
     async def run(self) -> Outcome:
+        second = await start_worker(
+            self._stack.children,
+            "second",
+            {
+                **self._stack.environment,
+                "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
+                "OUTBOX_TOPIC": DIRECTORY,
+                "OUTBOX_PROCESSOR_NAME": DIRECTORY,
+            },
+        )
         names = {worker.name for worker in self._fleet.workers}
         await wait_for_owners(
             self._stack.leases,
@@ -136,19 +185,24 @@ class _Run:
         await self._disturb_under_load()
         problems = await self._until_delivered()
         problems += await self._until_taken_over()
+        problems += await self._until_effective()
+        problems += await self._until_sent_again()
         problems += self._over_budget()
-        problems += await self._stop()
+        problems += await self._stop(second)
         stats = await self._ask("/servicebus/stats")
         return Outcome(
             audit=audit(self._committed, self._received),
+            effects=effects_of(self._committed, await recorded_in(self._stack.directory)),
             done=self._fleet.done,
+            done_to_consumers=self._consumers.done,
+            second_topic=_sent(stats),
             splits=self._splits,
             resent=stats["topics"]["events"]["duplicates"],
             cuts=self._cuts + _cuts_in(stats),
             hot=self._hot,
             outages=self._outages,
             peak_mb=self._fleet.peak_mb,
-            problems=(*self._fleet.problems, *problems),
+            problems=(*self._fleet.problems, *self._consumers.problems, *problems),
             seed=self._options.seed,
         )
 
@@ -181,7 +235,9 @@ class _Run:
                         record=self._committed.append,
                     )
                 )
+                consumers = group.create_task(self._disturb_consumers(group))
                 await self._disturb(group)
+                await consumers
                 stop.set()
 
     async def _disturb(self, group: asyncio.TaskGroup) -> None:
@@ -199,6 +255,13 @@ class _Run:
             else:
                 group.create_task(self._fleet.disturb(disturbance))
         await asyncio.sleep(max(0.0, started + self._options.seconds - loop.time()))
+
+    async def _disturb_consumers(self, group: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for disturbance in script(f"{self._options.seed}/consumers", self._options.seconds, ON_PROCESSES):
+            await asyncio.sleep(max(0.0, started + disturbance.at_seconds - loop.time()))
+            group.create_task(self._consumers.disturb(disturbance))
 
     async def _ranges(self) -> list[dict[str, Any]]:
         stats = await self._ask("/cosmos/stats")
@@ -276,14 +339,38 @@ class _Run:
             return [f"leases were not taken over: {dict(await lease_owners(self._stack.leases))}"]
         return []
 
+    async def _until_effective(self) -> list[str]:
+        effects, deadline = -1, 0.0
+        while effects < len(self._committed):
+            self._stack.children.check()
+            found = await count_effects(self._stack.directory)
+            if found > effects:
+                effects, deadline = found, time.monotonic() + self._options.stalled_seconds
+            elif time.monotonic() > deadline:
+                return [f"no message took effect for {self._options.stalled_seconds:g} s"]
+            await asyncio.sleep(_WATCH_SECONDS)
+        return []
+
+    async def _until_sent_again(self) -> list[str]:
+        effects = await count_effects(self._stack.directory)
+        sent, deadline = -1, 0.0
+        while sent < effects:
+            found = _sent(await self._ask("/servicebus/stats"))
+            if found > sent:
+                sent, deadline = found, time.monotonic() + self._options.stalled_seconds
+            elif time.monotonic() > deadline:
+                return [f"the second topic has {sent} of {effects} events of the consumers"]
+            await asyncio.sleep(_WATCH_SECONDS)
+        return []
+
     def _over_budget(self) -> list[str]:
         for worker in self._fleet.workers:
             self._fleet.measure(worker)
         peak, limit = self._fleet.peak_mb, self._options.memory_mb
         return [f"a worker had {peak} MiB of memory, and may have {limit}"] if peak > limit else []
 
-    async def _stop(self) -> list[str]:
-        workers = self._fleet.workers
+    async def _stop(self, second: Child) -> list[str]:
+        workers = [*self._fleet.workers, second, *self._consumers.workers]
         await self._stack.children.stop(workers)
         received = -1
         while received != len(self._received):  # late copies would come now
@@ -307,6 +394,10 @@ class _Run:
     async def _ask(self, path: str) -> Any:
         async with self._control.get(path) as answer:
             return await answer.json()
+
+
+def _sent(stats: Any) -> int:
+    return int(stats["topics"][DIRECTORY]["published"])
 
 
 def _cuts_in(stats: Any) -> int:

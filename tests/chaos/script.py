@@ -5,10 +5,13 @@ Script: what is done to a fleet and when, drawn from a seed before anything has 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 _KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2, "heat": 3, "outage": 1}
+# Of consumers; the broker and the partitions are disturbed by the script of the workers
+ON_PROCESSES = {"kill": 4, "freeze": 4, "drain": 2}
 _THROTTLED = ("changefeed", "batch", None)  # what a hot partition refuses: reading on, commits, or everything
 _PAUSE_SECONDS = (0.6, 2.2)
 _FIRST_AT_SECONDS = 1.0
@@ -49,7 +52,9 @@ class Disturbance:
 _SECONDS = {Kind.FREEZE: (0.5, 8.0), Kind.HEAT: (1.0, 5.0), Kind.OUTAGE: (2.0, 6.0)}
 
 
-def script(seed: int, seconds: float) -> list[Disturbance]:
+def script(
+    seed: int | str, seconds: float, weights: Mapping[str, int] = _KINDS_AND_WEIGHTS
+) -> list[Disturbance]:
     """
     Return what happens within so many seconds, in order; the same seed gives the same script.
     """
@@ -57,9 +62,7 @@ def script(seed: int, seconds: float) -> list[Disturbance]:
     found: list[Disturbance] = []
     at = _FIRST_AT_SECONDS
     while at < seconds:
-        (kind,) = chance.choices(
-            [Kind(name) for name in _KINDS_AND_WEIGHTS], list(_KINDS_AND_WEIGHTS.values())
-        )
+        (kind,) = chance.choices([Kind(name) for name in weights], list(weights.values()))
         found.append(
             Disturbance(
                 at_seconds=round(at, 3),

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from demo.audit import Audit
+from demo.effects import Effects
 from demo.job import Outcome
 from demo.progress import Progress
 from demo.report import explain, table, to_json
@@ -19,6 +20,7 @@ from demo.view import line, picture
 KEYS = [
     *("committed", "delivered", "lost", "duplicated", "out_of_order"),
     *("p50_ms", "p99_ms", "seconds", "killed_workers"),
+    *("effects", "effects_lost", "effects_doubled", "effects_out_of_order", "consumer_kills"),
 ]
 
 
@@ -35,8 +37,15 @@ def outcome(**changes) -> Outcome:
         "topic_p50_ms": 3.0,
         "topic_p99_ms": 9.0,
     }
-    problems = changes.pop("problems", ())
-    return Outcome(audit=Audit(**(values | changes)), seconds=4.2, killed_workers=1, problems=problems)
+    problems, effects = changes.pop("problems", ()), changes.pop("effects", Effects(effects=10))
+    return Outcome(
+        audit=Audit(**(values | changes)),
+        effects=effects,
+        seconds=4.2,
+        killed_workers=1,
+        killed_consumers=1,
+        problems=problems,
+    )
 
 
 def rendered(renderable) -> str:
@@ -46,10 +55,12 @@ def rendered(renderable) -> str:
 
 
 def test_the_json_has_exactly_the_promised_keys_and_counts():
-    result = json.loads(to_json(outcome(lost=("a", "b"), delivered=8, duplicated=("c",))))
+    effects = Effects(effects=7, lost=("a", "b", "d"), doubled=("e",), out_of_order=("f", "g"))
+    result = json.loads(to_json(outcome(lost=("a", "b"), delivered=8, duplicated=("c",), effects=effects)))
     assert KEYS == list(result)
     assert (10, 8, 2, 1, 0) == tuple(result[key] for key in KEYS[:5])
-    assert (12.5, 99.0, 4.2, 1) == tuple(result[key] for key in KEYS[5:])
+    assert (12.5, 99.0, 4.2, 1) == tuple(result[key] for key in KEYS[5:9])
+    assert (7, 3, 1, 2, 1) == tuple(result[key] for key in KEYS[9:])
 
 
 @pytest.mark.parametrize(
@@ -59,6 +70,10 @@ def test_the_json_has_exactly_the_promised_keys_and_counts():
         {"duplicated": ("a",)},
         {"out_of_order": ("a",)},
         {"unknown": ("a",)},
+        {"effects": Effects(lost=("a",))},
+        {"effects": Effects(doubled=("a",))},
+        {"effects": Effects(out_of_order=("a",))},
+        {"effects": Effects(unknown=("a",))},
         {"problems": ("worker-2 did not stop cleanly: exit 1",)},
     ],
 )
@@ -79,8 +94,9 @@ def test_line_and_picture_show_progress_lag_and_the_owner_of_each_lease():
     progress = Progress(contacts_wanted=20, phase="loading", contacts_written=7, committed=40, delivered=30)
     progress.owners = {"0": "worker-1", "1": None}
     progress.notes.append("killed worker-2")
-    assert "loading: contacts 7/20, committed 40, delivered 30, lag 10, leases 0:worker-1 1:-" == line(
-        progress
+    assert (
+        "loading: contacts 7/20, committed 40, delivered 30, effects 0, lag 10, leases 0:worker-1 1:-"
+        == line(progress)
     )
     shown = rendered(picture(progress))
     for part in ("loading", "7 / 20", "40", "30", "10", "(no owner)", "killed worker-2"):

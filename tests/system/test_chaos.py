@@ -26,6 +26,11 @@ async def test_every_event_arrives_once_and_in_order_whatever_happens_to_the_wor
     result = outcome.as_dict()
     assert (0, 0, 0) == tuple(result[key] for key in ("lost", "duplicated", "out_of_order"))
     assert ((), ()) == (outcome.problems, outcome.audit.unknown)
+    assert (0, 0, 0) == tuple(
+        result[key] for key in ("effects_lost", "effects_doubled", "effects_out_of_order")
+    )
+    assert result["committed"] == result["effects"] == result["second_topic"]
+    assert result["consumer_kills"] > 0
     assert result["committed"] == result["delivered"] > 100
     assert outcome.done[Kind.KILL] > 0
     assert outcome.done[Kind.FREEZE] > 0

@@ -93,6 +93,10 @@ async def test_every_event_arrives_once_and_in_order_although_a_worker_is_killed
         result[key]
         for key in ("committed", "delivered", "lost", "duplicated", "out_of_order", "killed_workers")
     )
+    assert (60, 0, 0, 0, 1) == tuple(
+        result[key]
+        for key in ("effects", "effects_lost", "effects_doubled", "effects_out_of_order", "consumer_kills")
+    )
     assert 0 < result["p50_ms"] <= result["p99_ms"] <= result["seconds"] * 1000
     assert [] == files_in(tmp_path)
     assert [] == running_in(tmp_path)

@@ -1,0 +1,85 @@
+"""
+The effects: what the company directory, or any other consumer, made of the events, read from its own container.
+
+Every handler records one event, whose cause is the message that it handled. So the stored events of a consumer tell which message
+took effect, how often, and in which order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from azure.cosmos.aio import ContainerProxy
+
+from demo.audit import CommittedEvent
+
+_EVENTS = "FROM c WHERE c.type = 'domainEvent'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """
+    Event ids by what went wrong with their effects.
+
+    `doubled` names every further effect of an event, `out_of_order` every event that took effect after a later one of its
+    entity, `unknown` every effect of an event that was never committed.
+    """
+
+    effects: int = 0
+    lost: tuple[str, ...] = ()
+    doubled: tuple[str, ...] = ()
+    out_of_order: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """
+        Say whether every event took effect exactly once, in order, and nothing else did.
+        """
+        return not (self.lost or self.doubled or self.out_of_order or self.unknown)
+
+
+def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[str, Any]]) -> Effects:
+    """
+    Compare what was committed with the events that a consumer recorded, as its container stores them.
+    """
+    events = {event.event_id: event for event in committed}
+    by_entity: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for document in recorded:
+        meta = document["meta"]
+        by_entity[meta["entityId"]].append(
+            (meta["entityVersion"], meta["sequence"], str(meta.get("causationId")))
+        )
+    times = Counter(cause for effects in by_entity.values() for _, _, cause in effects)
+    out_of_order = []
+    for effects in by_entity.values():
+        newest: dict[str, tuple[int, int]] = {}
+        for event in (events[cause] for _, _, cause in sorted(effects) if cause in events):
+            if event.order < newest.get(event.contact_id, event.order):
+                out_of_order.append(event.event_id)
+            newest[event.contact_id] = max(event.order, newest.get(event.contact_id, event.order))
+    return Effects(
+        effects=sum(event_id in times for event_id in events),
+        lost=tuple(event_id for event_id in events if event_id not in times),
+        doubled=tuple((times - Counter(times.keys())).elements()),
+        out_of_order=tuple(out_of_order),
+        unknown=tuple(cause for cause in times if cause not in events),
+    )
+
+
+async def count_effects(container: ContainerProxy) -> int:
+    """
+    Return how many events a consumer has recorded.
+    """
+    counts: list[Any] = [one async for one in container.query_items(f"SELECT VALUE COUNT(1) {_EVENTS}")]
+    return int(sum(counts))
+
+
+async def recorded_in(container: ContainerProxy) -> list[dict[str, Any]]:
+    """
+    Return the events that a consumer has recorded.
+    """
+    return [document async for document in container.query_items(f"SELECT * {_EVENTS}")]

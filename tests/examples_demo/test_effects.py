@@ -1,0 +1,63 @@
+"""
+The audit of effects finds exactly the losses, doublings and reorderings that were planted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from demo.audit import CommittedEvent
+from demo.effects import effects_of
+
+COMMITTED = [
+    CommittedEvent(
+        event_id=f"{contact}-{version}-{position}", contact_id=contact, version=version, position=position
+    )
+    for contact in ("a", "b")
+    for version in (1, 2, 3)
+    for position in (0, 1)
+]
+
+
+def recorded(*event_ids: str) -> list[dict[str, Any]]:
+    """
+    Return what a consumer stores that handled these events in this order, one commit each.
+    """
+    versions: dict[str, int] = {}
+    found = []
+    for event_id in event_ids:
+        entity = event_id[0]
+        versions[entity] = versions.get(entity, 0) + 1
+        meta = {"entityId": entity, "entityVersion": versions[entity], "sequence": 0, "causationId": event_id}
+        found.append({"meta": meta})
+    return found
+
+
+ALL = [event.event_id for event in COMMITTED]
+
+
+def test_effects_that_happened_once_and_in_order_pass_whatever_order_they_are_read_in():
+    effects = effects_of(COMMITTED, recorded(*ALL)[::-1])
+    assert effects.passed
+    assert 12 == effects.effects
+
+
+@pytest.mark.parametrize(
+    ("order", "wrong"),
+    [
+        (ALL[1:], {"lost": ("a-1-0",)}),
+        ([*ALL, "b-1-1"], {"doubled": ("b-1-1",), "out_of_order": ("b-1-1",)}),
+        (["a-1-1", "a-1-0", *ALL[2:]], {"out_of_order": ("a-1-0",)}),
+        ([*ALL, "a-9-0"], {"unknown": ("a-9-0",)}),
+    ],
+)
+def test_what_went_wrong_is_named(order: list[str], wrong: dict[str, tuple[str, ...]]):
+    effects = effects_of(COMMITTED, recorded(*order))
+    assert not effects.passed
+    assert wrong == {
+        name: found
+        for name in ("lost", "doubled", "out_of_order", "unknown")
+        if (found := getattr(effects, name))
+    }
