@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox import errors, records
+from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS
 from cosmos_outbox.service.settings import Settings
 from tests.support.pages import PAGES, ROOT, blocks_of
 
@@ -81,7 +82,8 @@ OF_EXAMPLES_AND_TESTS = {
 
 @pytest.mark.parametrize("page", PROSE, ids=str)
 def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
-    settings = {f"OUTBOX_{field.upper()}" for field in Settings.model_fields} | OF_EXAMPLES_AND_TESTS
+    fields = Settings.model_fields | CONSUMER_FIELDS
+    settings = {f"OUTBOX_{field.upper()}" for field in fields} | OF_EXAMPLES_AND_TESTS
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     metrics = set(re.findall(r"\boutbox_[a-z_]+", (ROOT / "docs/reference/metrics.md").read_text()))
     # A label is named after its attribute.

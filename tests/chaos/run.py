@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from azure.cosmos import PartitionKey
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
@@ -41,6 +42,7 @@ from tests.support.patience import HUNG_SECONDS
 _WATCH_SECONDS = 0.25
 _QUIET_SECONDS = 1.5
 _CONSUMER = "tests.chaos.ledger:consumer"
+_SECOND_LEASES = "directory-leases"
 _CUTS = ("drop-before-store", "drop-after-store")
 
 
@@ -165,16 +167,7 @@ class _Run:
         self._at_cosmos, self._at_broker = asyncio.Lock(), asyncio.Lock()
 
     async def run(self) -> Outcome:
-        second = await start_worker(
-            self._stack.children,
-            "second",
-            {
-                **self._stack.environment,
-                "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
-                "OUTBOX_TOPIC": DIRECTORY,
-                "OUTBOX_PROCESSOR_NAME": DIRECTORY,
-            },
-        )
+        second = await self._start_second_worker()
         names = {worker.name for worker in self._fleet.workers}
         await wait_for_owners(
             self._stack.leases,
@@ -205,6 +198,21 @@ class _Run:
             problems=(*self._fleet.problems, *self._consumers.problems, *problems),
             seed=self._options.seed,
         )
+
+    async def _start_second_worker(self) -> Child:
+        """
+        Start the worker that relays the consumers' own events; its leases are where those of the fleet are not audited.
+        """
+        async with open_cosmos_client(connection_string=self._stack.cosmos) as client:
+            database = client.get_database_client(DATABASE)
+            await database.create_container(_SECOND_LEASES, PartitionKey("/id"))
+        own = {
+            "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
+            "OUTBOX_LEASE_CONTAINER": _SECOND_LEASES,
+            "OUTBOX_TOPIC": DIRECTORY,
+            "OUTBOX_PROCESSOR_NAME": DIRECTORY,
+        }
+        return await start_worker(self._stack.children, "second", {**self._stack.environment, **own})
 
     async def _cut_connections(self) -> None:
         # Without this hardly a worker would be killed with something unsent in its hands: a send takes a millisecond.
