@@ -24,6 +24,7 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey
 EVENT_TYPE = "domainEvent"
 PAYLOAD_TYPE = "eventPayload"
 CLAIM = "claimCheck"
+LAST_EVENT = "lastEvent"
 KEPT_FOREVER = -1
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
@@ -156,6 +157,34 @@ def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Map
         "commitId": commit_id,
         **correlation,
     }
+
+
+def last_event(entity: Entity, *, created: bool) -> Document | None:
+    """
+    Return the position of the event that was written last of an entity, as its document keeps it; None if it is not known.
+
+    It is not known of documents that another program wrote, and of those of the application's own shape.
+    """
+    if created:
+        return {"version": 0, "sequence": 0}
+    kept = None if type(entity) is OwnDocument else (entity.stored or {}).get(LAST_EVENT)
+    if (
+        isinstance(kept, dict)
+        and isinstance(kept.get("version"), int)
+        and isinstance(kept.get("sequence"), int)
+    ):
+        return kept
+    return None
+
+
+def meta_after(last: Document | None, meta: Document) -> Document:
+    """
+    Return the `meta` of an event whose entity's event before has this position; without it if that is not known, or if the
+    entity does not count its versions.
+    """
+    if last is None or meta.get("entityVersion", 0) < 1:
+        return meta
+    return {**meta, "previousVersion": last["version"], "previousSequence": last["sequence"]}
 
 
 def event_document(

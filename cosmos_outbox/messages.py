@@ -29,6 +29,8 @@ _PROPERTIES = {
     "entityVersion": "entity-version",
     "commitId": "commit-id",
     "sequence": "sequence",
+    "previousVersion": "previous-version",
+    "previousSequence": "previous-sequence",
     "schemaVersion": "schema-version",
     "correlationId": "correlation-id",
     "causationId": "causation-id",

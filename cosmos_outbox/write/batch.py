@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from cosmos_outbox.documents import event_meta
+from cosmos_outbox.documents import LAST_EVENT, Document, event_meta, last_event, meta_after
 from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
+from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import (
     BatchTooLarge,
@@ -117,15 +118,21 @@ def assembled(
     events: list[DomainEvent] = []
     writes: list[Write] = []
     payloads: list[Write] = []
+    last_events: list[Document | None] = []
     size = 0
     for part in parts:
         if identity(part.entity.partition_key) != identity(partition_key):
             raise MixedPartitionKeys(partition_key, part.entity.partition_key)
         meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
+        last = last_event(part.entity, created=part.change is Change.CREATE)
         for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
             check_id(event.id, of=f"the event {event.action}")
             document = storable_event(
-                event, partition_key=partition_key, meta=meta, sequence=len(events), paths=paths
+                event,
+                partition_key=partition_key,
+                meta=meta_after(last, meta),
+                sequence=len(events),
+                paths=paths,
             )
             write = Write(kind=WriteKind.CREATE, id=event.id, document=document)
             event_size = _size_of(write, event, partition_key)
@@ -137,12 +144,14 @@ def assembled(
                 payloads.append(Write(kind=WriteKind.CREATE, id=payload["id"], document=payload))
                 write = replace(write, document=document)
                 size += _size_of(write, event, partition_key)
+            last = {"version": meta.get("entityVersion"), "sequence": len(events)}
             events.append(event)
             writes.append(write)
+        last_events.append(last)
     if events and correlation:
         _check_correlation(correlation)
-    for part in parts:
-        writes.append(write := _entity_write(part, paths))
+    for part, last in zip(parts, last_events, strict=True):
+        writes.append(write := _entity_write(part, last, paths))
         size += _size_of(write, part.entity, partition_key)
     writes.extend(payloads)
     _check_identities(writes, events, partition_key)
@@ -156,11 +165,10 @@ def assembled(
     )
 
 
-def _entity_write(part: PendingEntity, paths: KeyPaths) -> Write:
+def _entity_write(part: PendingEntity, last: Document | None, paths: KeyPaths) -> Write:
     entity = part.entity
     if part.change is Change.CREATE:
-        document = storable_entity(entity, version=part.version, paths=paths)
-        return Write(kind=WriteKind.CREATE, id=entity.id, document=document)
+        return Write(kind=WriteKind.CREATE, id=entity.id, document=_document(part, last, paths))
     etag = etag_condition(entity)
     if etag is None:
         raise UsageError(
@@ -172,8 +180,14 @@ def _entity_write(part: PendingEntity, paths: KeyPaths) -> Write:
     _check_stored_key(entity, paths)
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
-    document = storable_entity(entity, version=part.version, paths=paths)
-    return Write(kind=WriteKind.REPLACE, id=entity.id, document=document, etag=etag)
+    return Write(kind=WriteKind.REPLACE, id=entity.id, document=_document(part, last, paths), etag=etag)
+
+
+def _document(part: PendingEntity, last: Document | None, paths: KeyPaths) -> Document:
+    document = storable_entity(part.entity, version=part.version, paths=paths)
+    if last is not None and type(part.entity) is not OwnDocument:
+        document[LAST_EVENT] = last
+    return document
 
 
 def _check_stored_key(entity: Entity, paths: KeyPaths) -> None:

@@ -350,6 +350,25 @@ async def test_a_condition_is_evaluated_with_its_parameters(store: Store):
             await lines.query("c.data.text >", partition_key=KEY)
 
 
+async def test_events_name_the_one_before_them_whatever_was_read_listed_and_written_between(store: Store):
+    outbox, key = Outbox(store), "n"
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Note).create(Note(id="n")).file_as("x")
+        await uow.commit()
+    sent = []
+    for change in (lambda note: note.change("y"), lambda note: setattr(note, "text", "z"), Note.glance):
+        async with outbox.unit_of_work() as uow:
+            (note,) = (await uow.repository(Note).list(key)).entities
+            change(note)
+            sent += (await uow.commit()).events
+    metas = [(await store.read(event.id, key))["meta"] for event in sent]
+    assert [(2, 0, 1, 1), (4, 0, 2, 0)] == [
+        tuple(meta[name] for name in ("entityVersion", "sequence", "previousVersion", "previousSequence"))
+        for meta in metas
+    ]
+    assert {"version": 4, "sequence": 0} == (await store.read("n", key))["lastEvent"]
+
+
 async def test_a_continuation_of_no_query_is_refused(store: Store):
     await store.commit(KEY, [create("a"), create("b")])
     with pytest.raises(InvalidRequest):
