@@ -54,7 +54,7 @@ class Frames(asyncio.Protocol):
         self.congested = False
         self.closed = False
         self._peer = peer
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._out: list[bytes] = []
         self._out_size = 0
@@ -62,6 +62,9 @@ class Frames(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
+        if self.closed:  # cut before it was made
+            transport.abort()
+            return
         self._transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peer.on_connected()
@@ -133,7 +136,7 @@ class Frames(asyncio.Protocol):
 
     def flush(self) -> None:
         self._flush_expected = False
-        if self._out and not self._transport.is_closing():
+        if self._out and self._transport and not self._transport.is_closing():
             data = b"".join(self._out)
             self._out.clear()
             self._out_size = 0
@@ -145,7 +148,8 @@ class Frames(asyncio.Protocol):
         """
         self.flush()
         self.closed = True
-        self._transport.close()
+        if self._transport:
+            self._transport.close()
 
     def abort(self) -> None:
         """
@@ -153,4 +157,5 @@ class Frames(asyncio.Protocol):
         """
         self.closed = True
         self._out.clear()
-        self._transport.abort()
+        if self._transport:
+            self._transport.abort()

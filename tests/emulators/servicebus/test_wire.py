@@ -5,6 +5,7 @@ The protocol itself: what the SDK never sends, and what every peer may rely on.
 from __future__ import annotations
 
 import asyncio
+import socket
 import uuid
 
 import pytest
@@ -480,3 +481,17 @@ async def test_sessions_with_messages_are_listed(server, client):
 )
 async def test_a_request_that_cannot_be_met_is_answered(client, operation, body, expected):
     assert expected == (await ask(client, operation, body))[:2]
+
+
+async def test_a_connection_may_be_cut_before_it_is_made(server):
+    """
+    Between the two the loop takes one turn, in which an outage may begin.
+    """
+    ours, theirs = socket.socketpair()
+    frames = server._accept()
+    server.drop_connections()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: frames, theirs)
+    with ours:
+        ours.setblocking(False)
+        assert b"" == await asyncio.get_running_loop().sock_recv(ours, 8)
+    assert set() == server._connections
