@@ -23,7 +23,8 @@ class Retry:
     The message is to be delivered again, before any later one of its session.
 
     after_seconds: how long the receiver keeps the message first. Defaults to 0.
-    counted: whether that is a delivery, of which the broker allows a limited number. Defaults to True.
+    counted: whether that is a delivery, of which the broker allows a limited number; without sessions it always is one.
+        Defaults to True.
     """
 
     after_seconds: float = 0.0
@@ -100,6 +101,8 @@ class Session(Protocol):
     async def close(self) -> None:
         """
         Give the session back at once; a message that is not settled is delivered again, and counts as not delivered.
+
+        On an entity without sessions it counts: the broker has no other way to give a message back.
         """
         ...
 

@@ -193,14 +193,18 @@ class MemorySession:
 
     @property
     def trusted_until(self) -> float:
-        return min(self.expires_at, self._locked_at + self._subscription.trust_seconds)
+        return min(
+            self.expires_at,
+            self.expires_at - self._subscription.lock_seconds + self._subscription.trust_seconds,
+        )
 
     @property
     def expires_at(self) -> float:
         """
         Return when the broker takes the lock back.
         """
-        return self._locked_at + self._subscription.lock_seconds if self.id or self.message else inf
+        locked = self.id is not None or self.message is not None
+        return self._locked_at + self._subscription.lock_seconds if locked else inf
 
     async def receive(self, wait_seconds: float) -> Message | None:
         self._require_lock()
@@ -233,7 +237,7 @@ class MemorySession:
 
     async def close(self) -> None:
         if self in self._queue.holders:
-            self.give_back(counted=False)
+            self.give_back(counted=self.id is None)
 
     def give_back(self, *, counted: bool) -> None:
         """

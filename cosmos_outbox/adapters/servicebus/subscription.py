@@ -31,7 +31,10 @@ from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 _logger = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5.0  # the SDK takes up to a second to close a link, and never ends on a broken one
-_SETTLE_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
+_OPEN_SECONDS = 15.0  # that opening a link may take: the SDK waits for ever for a broker that says nothing
+_ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
+_REASON_LENGTH = 4000  # Service Bus takes 4096 characters
+_SLICE_SECONDS = 1.0
 # The shortest lock that Service Bus grants: believed where this host's clock says that less is left.
 _SHORTEST_LOCK_SECONDS = 5.0
 
@@ -49,8 +52,8 @@ class ServiceBusSubscription:
         entity: the topic, or the queue if there is no subscription.
         subscription: its name.
         sessions: whether it requires sessions. Defaults to True.
-        prefetch: messages that the broker delivers ahead, for each session. Defaults to none: a handler that is slow never
-            lets messages wait in this process.
+        prefetch: messages that the broker delivers ahead, for each session; of no use without sessions, where each is locked by
+            itself. Defaults to none: a handler that is slow never lets messages wait in this process.
         lock_duration: of the subscription, or less: a lock is trusted for no longer. Defaults to 60 s, as Service Bus does.
     """
 
@@ -66,6 +69,8 @@ class ServiceBusSubscription:
     ) -> None:
         if lock_duration.total_seconds() < _SHORTEST_LOCK_SECONDS:
             raise ConfigurationError(f"lock_duration must be at least 5 s, not {lock_duration}.")
+        if prefetch and not sessions:
+            raise ConfigurationError("prefetch needs sessions: the locks of messages end while they wait.")
         self._client, self._entity, self._subscription = client, entity, subscription
         self._sessions, self._prefetch = sessions, prefetch
         self.lock_seconds = lock_duration.total_seconds()
@@ -86,30 +91,31 @@ class ServiceBusSubscription:
 
     async def accept(self, wait_seconds: float) -> ServiceBusSession | None:
         receiver = self._receiver(wait_seconds)
+        # In a task of its own: one that is cancelled closes the link, which takes a second.
+        opening = asyncio.create_task(receiver.__aenter__())
+        session = None
         try:
-            await receiver.__aenter__()
-            session = ServiceBusSession(self, receiver)
-            if not self._sessions and not await session.fetch(wait_seconds):
-                self.discard(receiver)
-                return None
+            async with asyncio.timeout(wait_seconds + _OPEN_SECONDS):
+                await asyncio.shield(opening)
+            opened = ServiceBusSession(self, receiver)
+            if self._sessions or await opened.fetched_first(wait_seconds):
+                session = opened
         except OperationTimeoutError:  # no session has a message
-            self.discard(receiver)
-            return None
-        except ServiceBusError as error:
-            self.discard(receiver)
+            pass
+        except (ServiceBusError, TimeoutError) as error:
             raise receive_error(error, entity=self.name) from error
-        except BaseException:
-            self.discard(receiver)
-            raise
+        finally:
+            if session is None:
+                self.discard(_close(receiver, opening))
         return session
 
-    def discard(self, receiver: ServiceBusReceiver) -> None:
+    def discard(self, closing: Coroutine[Any, Any, None]) -> None:
         """
         Close a receiver in the background: the broker gives its session to another one at once, the SDK takes a second longer.
         """
-        closing = asyncio.create_task(_close(receiver))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        task = asyncio.create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def _receiver(self, wait_seconds: float) -> ServiceBusReceiver:
         options: dict[str, Any] = {"prefetch_count": self._prefetch}
@@ -137,23 +143,32 @@ class ServiceBusSession:
             self._locked(self._loop.time(), self._session.locked_until_utc)
 
     async def receive(self, wait_seconds: float) -> Message | None:
-        if not self._unread and not await self.fetch(wait_seconds):
+        unread, self._unread = self._unread, False
+        if not unread and not await self._fetch(wait_seconds):
             return None
-        self._unread = False
         return None if self._message is None else message_from(self._message)
 
-    async def fetch(self, wait_seconds: float) -> bool:
+    async def fetched_first(self, wait_seconds: float) -> bool:
         """
-        Have one message delivered, to be read by `receive`.
+        Have a message delivered, to be read by `receive`, and return whether one came.
         """
+        # A lock is trusted from when it was asked for: often, or a message that comes late seems to be locked no longer.
+        ends_at = self._loop.time() + wait_seconds
+        while (left := ends_at - self._loop.time()) > 0:
+            if await self._fetch(min(left, _SLICE_SECONDS)):
+                self._unread = True
+                return True
+        return False
+
+    async def _fetch(self, wait_seconds: float) -> bool:
         # One at a time: on credit that an earlier call left over the SDK hands back what arrives between two calls. The broker
         # has then sent the next message already, and the session comes out of order.
         asked_at = self._loop.time()
-        received = await self._translated(
-            lambda: self._receiver.receive_messages(1, max_wait_time=wait_seconds)
+        received = await self._answer(
+            lambda: self._receiver.receive_messages(1, max_wait_time=wait_seconds), wait_seconds
         )
         if received:
-            self._message, self._unread = received[0], True
+            self._message = received[0]
             if self._session is None:
                 self._locked(asked_at, self._message.locked_until_utc)
         return bool(received)
@@ -161,9 +176,9 @@ class ServiceBusSession:
     async def renew(self) -> None:
         asked_at, message = self._loop.time(), self._message
         if self._session is not None:
-            self._locked(asked_at, await self._translated(self._session.renew_lock))
+            self._locked(asked_at, await self._answer(self._session.renew_lock))
         elif message is not None:
-            self._locked(asked_at, await self._translated(lambda: self._receiver.renew_message_lock(message)))
+            self._locked(asked_at, await self._answer(lambda: self._receiver.renew_message_lock(message)))
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         received, self._message = self._message, None
@@ -172,25 +187,23 @@ class ServiceBusSession:
         if self._session is None:
             self.trusted_until = inf
         receiver = self._receiver
-
-        async def settling() -> None:
-            async with asyncio.timeout(_SETTLE_SECONDS):
-                match settlement:
-                    case Retry():
-                        await receiver.abandon_message(received)
-                    case DeadLetter(reason=reason, description=text):
-                        await receiver.dead_letter_message(
-                            received, reason=reason, error_description=text[:4000]
-                        )
-                    case Defer():
-                        await receiver.defer_message(received)
-                    case _:
-                        await receiver.complete_message(received)
-
-        await self._translated(settling)
+        match settlement:
+            case Retry():
+                await self._answer(lambda: receiver.abandon_message(received))
+            case DeadLetter(reason=reason, description=text):
+                reason, text = reason[:_REASON_LENGTH], text[:_REASON_LENGTH]
+                await self._answer(
+                    lambda: receiver.dead_letter_message(received, reason=reason, error_description=text)
+                )
+            case Defer():
+                await self._answer(lambda: receiver.defer_message(received))
+            case _:
+                await self._answer(lambda: receiver.complete_message(received))
 
     async def close(self) -> None:
-        self._subscription.discard(self._receiver)
+        message, self._message = self._message, None
+        # Without sessions the lock of a message outlives the link, unless the message is given back.
+        self._subscription.discard(_close(self._receiver, abandon=None if self._session else message))
 
     def _locked(self, asked_at: float, until: datetime | None) -> None:
         # The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals;
@@ -201,9 +214,10 @@ class ServiceBusSession:
             seconds = min(seconds, max(left, _SHORTEST_LOCK_SECONDS))
         self.trusted_until = asked_at + seconds
 
-    async def _translated(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _answer(self, call: Callable[[], Coroutine[Any, Any, Any]], wait_seconds: float = 0.0) -> Any:
         try:
-            return await call()
+            async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
+                return await call()
         except (SessionLockLostError, MessageLockLostError, MessageAlreadySettled) as error:
             raise LockLost(f"{self._subscription.name}: {error}") from error
         except (ServiceBusError, TimeoutError) as error:
@@ -241,6 +255,8 @@ def _body(received: ServiceBusReceivedMessage) -> bytes:
     body = received.body
     if isinstance(body, bytes):
         return body
+    if body is None:
+        return b""
     try:
         return b"".join(body)
     except TypeError:  # an AMQP value or sequence, of a sender in another language
@@ -252,7 +268,17 @@ def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-async def _close(receiver: ServiceBusReceiver) -> None:
+async def _close(
+    receiver: ServiceBusReceiver,
+    opening: asyncio.Task[Any] | None = None,
+    *,
+    abandon: ServiceBusReceivedMessage | None = None,
+) -> None:
     with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
         async with asyncio.timeout(_CLOSE_SECONDS):
+            if opening is not None:
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)  # cancelled again with this task
+            if abandon is not None:
+                await receiver.abandon_message(abandon)
             await receiver.close()
