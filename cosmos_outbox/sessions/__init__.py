@@ -24,8 +24,8 @@ request was sent. At the end of that time the handler is cancelled and nothing i
 the lock is lost or says nothing. What the handler wrote by then stays written: `cosmos_outbox.consumer` makes that harmless.
 
 *Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one waits while nothing
-comes. Each session that is found doubles the number of calls that wait, up to the free slots; each call that waits in
-vain halves it.
+comes. Each session that is found adds a call, up to the free slots, so where many are found the number soon doubles. Where
+another call has long waited in vain, and with each call that ends in vain, the number is halved.
 
 Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
 limit it moves the message to the dead-letter queue. While the broker cannot be reached the processor asks it again with

@@ -39,3 +39,5 @@ class SessionOptions:
         for name in ("session_idle_timeout", "max_handling"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be more than 0, not {getattr(self, name)}.")
+        if self.grace_period < timedelta(0):
+            raise ConfigurationError(f"grace_period must be at least 0, not {self.grace_period}.")

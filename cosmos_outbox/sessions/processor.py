@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
-from cosmos_outbox.errors import SubscriptionError
+from cosmos_outbox.errors import LockLost, SubscriptionError
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import (
     Hook,
@@ -23,6 +24,7 @@ from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 
 _ACCEPT_SECONDS = 20.0  # that one call waits for a session
+_OPENING_SECONDS = 3.0  # that a call may take until it waits for a session
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
@@ -69,10 +71,10 @@ class SessionProcessor:
         self._options = options or SessionOptions()
         self._hooks = tuple(map(guarded, hooks))
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
-        self._accepting: set[asyncio.Task[None]] = set()
+        self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._wanted = 1  # calls that wait for a session side by side
-        self._failures = 0  # in a row
+        self._failures, self._failed_at = 0, -inf  # in a row; the last one
         self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
 
     def status(self) -> tuple[SessionStatus, ...]:
@@ -125,11 +127,11 @@ class SessionProcessor:
         free = self._options.max_concurrent_sessions - len(self._serving) - len(self._accepting)
         for _ in range(min(self._wanted - len(self._accepting), free)):
             task = asyncio.create_task(self._serve())
-            self._accepting.add(task)
+            self._accepting[task] = asyncio.get_running_loop().time()
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._accepting.discard(task)
+        self._accepting.pop(task, None)
         self._serving.pop(task, None)
         self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -148,33 +150,48 @@ class SessionProcessor:
             crowded=lambda: len(self._serving) >= self._options.max_concurrent_sessions,
             notify=self._notify,
         )
+        before = {task: one for task, one in self._serving.items() if one.id == held.id is not None}
         task = asyncio.current_task()
         if task is not None:
-            self._accepting.discard(task)
+            self._accepting.pop(task, None)
             self._serving[task] = held
         self._changed.set()  # one more may wait for a session
         self._notify(SessionOpened(session=held.id))
         end = SessionEnd.STOPPED
         try:
+            # This process had the session and did not see that it lost it: its handler must not go on beside the next.
+            for other, one in before.items():
+                one.error = LockLost("The broker gave the session away, and to this process again.")
+                other.cancel()
+                await asyncio.wait({other})
             end = await held.run()
         finally:
+            if held.error is not None:
+                end = SessionEnd.LOST
             await held.close()
             self._notify(SessionClosed(session=held.id, reason=end, messages=held.messages, error=held.error))
 
     async def _accepted(self) -> Session | None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             session = await self._subscription.accept(_ACCEPT_SECONDS)
         except SubscriptionError as error:
             self._wanted = 1
-            self._failures += 1
+            if began > self._failed_at:  # calls that waited side by side fail together, which is one failure
+                self._failures += 1
+            self._failed_at = loop.time()
             delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
             self._notify(ReceivingFailed(attempt=self._failures, delay_seconds=delay, error=error))
             await asyncio.sleep(delay)
             return None
         self._failures = 0
-        # What is asked for follows what is found
-        self._wanted = max(1, self._wanted // 2) if session is None else 2 * self._wanted
-        self._wanted = min(self._wanted, self._options.max_concurrent_sessions)
+        # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
+        # would have found one.
+        others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
+        in_vain = session is None or min(others, default=inf) < loop.time() - _OPENING_SECONDS
+        self._wanted = self._wanted // 2 if in_vain else self._wanted + 1
+        self._wanted = min(max(1, self._wanted), self._options.max_concurrent_sessions)
         return session
 
     def _notify(self, record: Record) -> None:

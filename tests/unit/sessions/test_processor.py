@@ -1,0 +1,359 @@
+"""
+Processors: how many sessions they ask for and hold, how they share them, and how they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.adapters.memory.subscription import MemorySession
+from cosmos_outbox.errors import ConfigurationError, SubscriptionUnavailable
+from cosmos_outbox.messages import Message
+from cosmos_outbox.records import (
+    HandlerIgnoresCancellation,
+    MessageFailed,
+    ReceivingFailed,
+    SessionClosed,
+    SessionOpened,
+)
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.sessions import SessionOptions
+from tests.unit.sessions.world import World, by_id, seconds, takes
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Counting(MemorySubscription):
+    """
+    Knows how many calls wait, and may take time to open a session.
+    """
+
+    waiting_calls = most_calls = calls = 0
+    opening_seconds = 0.0
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        self.calls += 1
+        self.waiting_calls += 1
+        self.most_calls = max(self.most_calls, self.waiting_calls)
+        try:
+            await asyncio.sleep(self.opening_seconds)
+            return await super().accept(wait_seconds)
+        finally:
+            self.waiting_calls -= 1
+
+
+async def test_sessions_are_handled_side_by_side_up_to_their_number() -> None:
+    world, at_once, most = World(), 0, 0
+
+    async def work(message: Message) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(1)
+        at_once -= 1
+
+    world.deliver(*(f"{letter}{number}" for letter in LETTERS for number in range(2)))
+    processor = world.start(work=work, max_concurrent_sessions=5)
+    await world.until(lambda: most == 5)
+    assert 5 == len(processor.status())
+    await world.until_empty()
+    await world.stop()
+    assert 5 == most
+    for letter in LETTERS:
+        assert [f"{letter}0", f"{letter}1"] == [name for name in world.begun if name[0] == letter]
+
+
+async def test_the_status_shows_each_session_and_for_how_long_its_message_is_handled() -> None:
+    world = World()
+    world.deliver("a1", "a2", "b1")
+    processor = world.start(work=by_id(a2=takes(10)))
+    await world.until(lambda: "a2" in world.begun)
+    await asyncio.sleep(3)
+    sessions = {status.session: status for status in processor.status()}
+    assert (1, 1) == (sessions["a"].messages, sessions["b"].messages)
+    assert sessions["b"].handling_seconds is None
+    assert sessions["a"].handling_seconds == pytest.approx(3, abs=0.1)
+    await world.stop()
+    assert () == processor.status()
+
+
+async def test_while_nothing_comes_only_one_call_waits() -> None:
+    world = World(subscription=(broker := Counting()))
+    world.start()
+    await asyncio.sleep(300)
+    assert (1, 1) == (broker.waiting_calls, broker.most_calls)
+    assert broker.calls <= 16
+    await world.stop()
+
+
+async def test_the_number_of_calls_that_wait_grows_with_what_is_found_and_shrinks_when_nothing_is() -> None:
+    world = World(subscription=(broker := Counting()))
+    broker.opening_seconds = 0.5
+    world.deliver(*(f"{letter}1" for letter in LETTERS))
+    world.start(work=takes(100))
+    await world.until(lambda: len(world.begun) == 26)
+    assert now() < 5  # one after another would take 13 s
+    assert 8 <= broker.most_calls <= 32
+    await asyncio.sleep(60)
+    assert 1 == broker.waiting_calls
+    await world.stop()
+
+
+async def test_a_trickle_of_sessions_keeps_few_calls_waiting() -> None:
+    world = World(subscription=(broker := Counting()))
+    broker.opening_seconds = 0.5
+    world.deliver(*(f"{letter}1" for letter in LETTERS))
+    world.start(session_idle_timeout=seconds(0.5))
+    await world.until_empty()
+    await asyncio.sleep(60)
+    broker.most_calls = 0
+    for number in range(120):
+        world.deliver(f"{LETTERS[number % 26]}{number}")
+        await asyncio.sleep(1)
+    assert broker.most_calls <= 8
+    await world.until_empty()
+    await world.stop()
+
+
+async def test_two_processors_share_the_sessions_and_one_goes_on_with_those_of_the_other() -> None:
+    world = World()
+    world.deliver(*(f"{letter}{number}" for letter in LETTERS[:8] for number in range(20)))
+    one = world.start("one", takes(1), max_concurrent_sessions=4)
+    two = world.start("two", takes(1), max_concurrent_sessions=4)
+    await asyncio.sleep(5)
+    held = [{status.session for status in processor.status()} for processor in (one, two)]
+    assert [4, 4] == [*map(len, held)]
+    assert set(LETTERS[:8]) == held[0] | held[1]
+    await world.stop("one")
+    await world.until_empty()
+    await world.stop("two")
+    for letter in LETTERS[:8]:
+        assert [f"{letter}{number}" for number in range(20)] == [n for n in world.begun if n[0] == letter]
+
+
+async def test_who_dies_loses_its_sessions_to_the_others_with_the_lock() -> None:
+    world = World()
+    world.deliver("a1", "a2")
+    world.start("one", takes(5))
+    await world.until(lambda: world.begun)
+    # A frozen process: its session is neither renewed nor given back
+    frozen = world.running["one"]
+    (holder,) = (holder for queue in world.subscription._queues.values() for holder in queue.holders)
+    holder._locked_at = now() - 60
+    world.start("two")
+    await world.until_empty()
+    assert {"a1", "a2"} == set(world.begun)
+    await world.stop("two")
+    world.processors["one"].stop()
+    await frozen
+
+
+async def test_a_session_that_this_process_is_given_again_ends_the_handler_before() -> None:
+    world = World()
+    world.deliver("a1", "a2")
+    world.start(work=takes(10))
+    await world.until(lambda: world.begun)
+    world.subscription.lose_lock("a")
+    await world.until(lambda: len(world.begun) == 2)
+    assert ["a1", "a1 cancelled", "a1"] == world.diary
+    await world.until_empty()
+    await world.stop()
+    assert ["lost", "stopped"] == [closed.reason for closed in world.of(SessionClosed)]
+
+
+async def test_while_the_broker_is_away_it_is_asked_with_a_back_off_and_afterwards_it_goes_on() -> None:
+    world = World(subscription=(broker := Counting()))
+    broker.down = True
+    processor = world.start(backoff=Backoff(initial_seconds=0.1, maximum_seconds=10))
+    await asyncio.sleep(200)
+    failures = world.of(ReceivingFailed)
+    assert list(range(1, len(failures) + 1)) == [failure.attempt for failure in failures]
+    assert 20 <= len(failures) <= 100
+    assert max(failure.delay_seconds for failure in failures) <= 10
+    assert not processor.receiving
+    broker.down = False
+    world.deliver("a1")
+    await world.until_empty()
+    assert processor.receiving
+    await world.stop()
+
+
+async def test_calls_that_fail_side_by_side_are_one_failure() -> None:
+    world = World(subscription=(broker := Counting()))
+    broker.opening_seconds = 0.5
+    world.deliver(*(f"{letter}1" for letter in LETTERS))
+    world.start()
+    await world.until(lambda: broker.waiting_calls > 4)
+    broker.down = True
+    broker.changed()
+    await world.until(lambda: len(world.of(ReceivingFailed)) > 4)
+    assert {1, 2} >= {failure.attempt for failure in world.of(ReceivingFailed)}
+    await world.stop()
+
+
+async def test_a_broker_that_says_when_to_come_back_is_not_asked_before() -> None:
+    class Busy(Counting):
+        async def accept(self, wait_seconds: float) -> MemorySession | None:
+            self.calls += 1
+            raise SubscriptionUnavailable("busy", retry_after=7)
+
+    world = World(subscription=(broker := Busy()))
+    world.start()
+    await asyncio.sleep(69)
+    assert 10 == broker.calls
+    await world.stop()
+
+
+async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_back() -> None:
+    world = World(subscription=(broker := Counting()))
+    world.deliver("a1", "a2", "b1")
+    world.start(work=by_id(a1=takes(5)), grace_period=seconds(10))
+    await world.until(lambda: len(world.begun) == 2)
+    await world.stop()
+    assert 5.0 <= now() < 5.2
+    assert ["a1", "b1"] == sorted(message.message_id for message, _ in broker.settled)
+    assert "a2" not in world.begun
+    assert {"stopped"} == {closed.reason for closed in world.of(SessionClosed)}
+    assert not any(queue.holders for queue in broker._queues.values())
+    assert 0 == broker.waiting_calls
+
+
+async def test_after_the_grace_period_handlers_are_cancelled_and_their_messages_not_settled() -> None:
+    world = World()
+    world.deliver("a1", "b1")
+    world.start(work=takes(100), grace_period=seconds(10))
+    await world.until(lambda: len(world.begun) == 2)
+    await world.stop()
+    assert 10.0 <= now() < 12
+    assert ["a1 cancelled", "b1 cancelled"] == sorted(line for line in world.diary if " " in line)
+    assert [] == world.subscription.settled
+    assert [0, 0] == [message.delivery_count for message in world.subscription.waiting]
+    assert not any(queue.holders for queue in world.subscription._queues.values())
+
+
+async def test_a_stop_does_not_wait_for_idle_sessions_or_calls() -> None:
+    world = World()
+    world.deliver("a1")
+    world.start(session_idle_timeout=seconds(1000))
+    await world.until_empty()
+    before = now()
+    await world.stop()
+    assert now() <= before + 1.1
+
+
+async def test_a_message_that_comes_with_the_stop_is_not_handled_and_not_counted() -> None:
+    world = World()
+    world.deliver("a1")
+    processor = world.start(session_idle_timeout=seconds(1000))
+    await world.until_empty()
+    world.deliver("a2")
+    processor.stop()
+    await world.stop()
+    assert ["a1"] == world.begun
+    assert [("a2", 0)] == [(m.message_id, m.delivery_count) for m in world.subscription.waiting]
+
+
+async def test_a_cancelled_run_cancels_its_handlers_and_gives_its_sessions_back() -> None:
+    world = World()
+    world.deliver("a1", "b1")
+    world.start(work=takes(100))
+    await world.until(lambda: len(world.begun) == 2)
+    before = now()
+    await world.kill()
+    assert now() < before + 1
+    assert world.running["one"].cancelled()
+    assert ["a1 cancelled", "b1 cancelled"] == sorted(line for line in world.diary if " " in line)
+    assert [] == world.subscription.settled
+    assert not any(queue.holders for queue in world.subscription._queues.values())
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_processor() -> None:
+    async def deaf(message: Message) -> None:
+        ends_at = now() + 100
+        while now() < ends_at:
+            try:
+                await asyncio.sleep(ends_at - now())
+            except asyncio.CancelledError:
+                continue
+
+    world = World()
+    world.deliver("a1")
+    world.start(work=deaf, grace_period=seconds(1))
+    await world.until(lambda: world.begun)
+    before = now()
+    await world.stop()
+    assert now() < before + 5
+    assert 1 == len(world.of(HandlerIgnoresCancellation))
+    await asyncio.sleep(200)
+    assert [] == world.subscription.settled
+
+
+async def test_an_unexpected_error_ends_the_run_with_it_after_the_other_messages() -> None:
+    class Broken(MemorySubscription):
+        async def accept(self, wait_seconds: float) -> MemorySession | None:
+            session = await super().accept(wait_seconds)
+            if session is not None and session.id == "b":
+                await session.close()
+                raise ZeroDivisionError
+            return session
+
+    world = World(subscription=Broken())
+    world.deliver("a1", "b1")
+    world.start(work=takes(5))
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(world.running["one"], 60)
+    assert ["a1", "a1 done"] == world.diary
+    assert not any(queue.holders for queue in world.subscription._queues.values())
+
+
+async def test_a_hook_that_raises_changes_nothing() -> None:
+    world = World()
+
+    def broken(record: object) -> None:
+        raise ValueError
+
+    world.records = type("Deaf", (list,), {"append": broken})()
+    world.deliver("a1", "a2")
+    world.start()
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a2"] == world.begun
+
+
+async def test_one_poisonous_session_does_not_stop_the_others() -> None:
+    world = World()
+
+    async def poison(message: Message) -> None:
+        raise ValueError("poison")
+
+    world.deliver("a1", *(f"b{number}" for number in range(50)))
+    world.start(work=by_id(a1=poison), max_concurrent_sessions=2)
+    await world.until_empty()
+    await world.stop()
+    assert [f"b{number}" for number in range(50)] == [name for name in world.begun if name[0] == "b"]
+    assert 10 == len(world.of(MessageFailed))
+    assert 11 <= len(world.of(SessionOpened))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_concurrent_sessions": 0},
+        {"session_idle_timeout": timedelta(0)},
+        {"max_handling": timedelta(seconds=-1)},
+        {"grace_period": timedelta(seconds=-1)},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        SessionOptions(**options)

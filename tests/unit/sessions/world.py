@@ -1,0 +1,122 @@
+"""
+A subscription in memory, processors of it, and a handler that keeps a diary: what the tests of session processors share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Settlement, Subscription
+from cosmos_outbox.records import Record
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
+
+Work = Callable[[Message], Awaitable[Settlement | None]]
+
+
+@dataclass
+class World:
+    """
+    `diary` has a line for each begin and end of a handler: "a1", "a1 done", "a1 cancelled".
+    """
+
+    subscription: MemorySubscription = field(default_factory=MemorySubscription)
+    options: dict[str, Any] = field(default_factory=dict)
+    diary: list[str] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    processors: dict[str, SessionProcessor] = field(default_factory=dict)
+    running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    def start(
+        self, name: str = "one", work: Work | None = None, *, on: Subscription | None = None, **options: Any
+    ) -> SessionProcessor:
+        async def handler(message: Message, session: HeldSession) -> Settlement | None:
+            self.diary.append(message.message_id)
+            try:
+                settlement = None if work is None else await work(message)
+            except asyncio.CancelledError:
+                self.diary.append(f"{message.message_id} cancelled")
+                raise
+            self.diary.append(f"{message.message_id} done")
+            return settlement
+
+        chosen = {"backoff": Backoff(initial_seconds=1, maximum_seconds=1), **self.options, **options}
+        processor = SessionProcessor(
+            on or self.subscription, handler, SessionOptions(**chosen), hooks=[self.records.append]
+        )
+        self.processors[name] = processor
+        self.running[name] = asyncio.create_task(processor.run())
+        return processor
+
+    async def stop(self, name: str = "one") -> None:
+        self.processors[name].stop()
+        await self.running[name]
+
+    async def kill(self, name: str = "one") -> None:
+        self.running[name].cancel()
+        await asyncio.gather(self.running[name], return_exceptions=True)
+
+    def deliver(self, *names: str) -> None:
+        """
+        "a1" is message a1 of session a.
+        """
+        for name in names:
+            self.subscription.deliver(Message(message_id=name, session_id=name[0]))
+
+    async def until(self, fact: Callable[[], object], *, seconds: float = 600) -> None:
+        async with asyncio.timeout(seconds):
+            while not fact():  # noqa: ASYNC110 - any fact
+                await asyncio.sleep(0.05)
+
+    async def until_empty(self) -> None:
+        await self.until(lambda: not self.subscription.waiting)
+
+    @property
+    def begun(self) -> list[str]:
+        return [line for line in self.diary if " " not in line]
+
+    def of(self, kind: type[Record]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def takes(duration: float) -> Work:
+    async def work(message: Message) -> None:
+        await asyncio.sleep(duration)
+
+    return work
+
+
+def by_id(**works: Work) -> Work:
+    """
+    What to do with some messages; the others are done at once.
+    """
+
+    async def work(message: Message) -> Settlement | None:
+        return await works[message.message_id](message) if message.message_id in works else None
+
+    return work
+
+
+def answers(*settlements: Settlement | Exception | None) -> Work:
+    """
+    Answer or raise one after another; then complete.
+    """
+    left = [*settlements]
+
+    async def work(message: Message) -> Settlement | None:
+        answer = left.pop(0) if left else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return work
