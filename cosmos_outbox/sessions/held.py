@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from typing import Any
 
 from cosmos_outbox.errors import LockLost, OutboxError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
@@ -63,11 +64,10 @@ class HeldSession:
         self._session, self._handler, self._options = session, handler, options
         self._stopping, self._crowded, self._notify = stopping, crowded, notify
         self._loop = asyncio.get_running_loop()
-        self._renew_at = self._cancel_at = 0.0
+        self._trusted_until = self._renew_at = self._cancel_at = 0.0
         self.messages = 0  # settled so far
         self.handling_since: float | None = None  # in the loop's time
         self.error: BaseException | None = None  # why it was lost
-        self._lock_changed()
 
     @property
     def id(self) -> str | None:
@@ -89,6 +89,7 @@ class HeldSession:
     async def _run(self) -> SessionEnd:
         idle_since = self._loop.time()
         while not self._stopping.is_set():
+            self._see_lock()
             now = self._loop.time()
             if now >= self._renew_at and not await self._renewed():
                 return SessionEnd.LOST
@@ -101,8 +102,11 @@ class HeldSession:
                 continue
             if self._stopping.is_set():
                 break
-            self._lock_changed()
+            self._see_lock()
+            self.handling_since = self._loop.time()
             settlement = await self._handled(message)
+            if isinstance(settlement, Retry) and not await self._kept(settlement.after_seconds):
+                settlement = None
             if settlement is None:
                 return SessionEnd.LOST
             await self._settle(message, settlement)
@@ -118,8 +122,8 @@ class HeldSession:
         await self._session.close()
 
     async def _settle(self, message: Message, settlement: Settlement) -> None:
-        began = self.handling_since or self._loop.time()
-        self.handling_since = None
+        now = self._loop.time()
+        began, self.handling_since = now if self.handling_since is None else self.handling_since, None
         if not isinstance(settlement, Retry) or settlement.counted:
             await self._session.settle(message, settlement)
         self.messages += 1
@@ -136,36 +140,51 @@ class HeldSession:
         """
         Return how a message is to be settled; None if the lock may be lost.
         """
-        self.handling_since = self._loop.time()
-        overdue_at = self.handling_since + self._options.max_handling.total_seconds()
-        task = asyncio.create_task(self._outcome(message))
+        handling = asyncio.create_task(self._outcome(message))
         try:
-            while not task.done():
-                wake_at = min(self._renew_at, self._cancel_at, overdue_at)
-                await asyncio.wait({task}, timeout=max(wake_at - self._loop.time(), 0))
-                if task.done():
-                    break
-                if self._loop.time() >= overdue_at:
-                    await self._cancel(task, message)
-                    return self._failed(message, TimeoutError(f"took over {self._options.max_handling}"))
-                if self._loop.time() >= min(self._renew_at, self._cancel_at) and not await self._renewed():
-                    await self._cancel(task, message)
-                    return None
-            return task.result()
+            held = await self._held(handling, self._options.max_handling.total_seconds())
         except BaseException:  # the processor ends; a handler must not go on without it
-            await self._cancel(task, message)
+            await self._cancel(handling, message)
             raise
+        if held and handling.done():
+            return handling.result()
+        await self._cancel(handling, message)
+        overdue = TimeoutError(f"took over {self._options.max_handling}")
+        return self._failed(message, overdue) if held else None
+
+    async def _kept(self, seconds: float) -> bool:
+        """
+        Keep a message before it is delivered again, or until the processor stops; return whether the lock still holds.
+        """
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            return await self._held(stopping, seconds)
+        finally:
+            stopping.cancel()
+
+    async def _held(self, task: asyncio.Task[Any], seconds: float) -> bool:
+        """
+        Hold the lock until a task is done, but no longer than so many seconds; return whether it still holds.
+        """
+        ends_at = self._loop.time() + seconds
+        while not task.done() and (now := self._loop.time()) < ends_at:
+            if now >= self._renew_at and not await self._renewed():
+                return False
+            await asyncio.wait({task}, timeout=max(min(self._renew_at, ends_at) - self._loop.time(), 0))
+        return self._loop.time() < self._trusted_until
 
     async def _outcome(self, message: Message) -> Settlement:
         try:
-            settlement = await self._handler(message, self) or Complete()
+            return await self._handler(message, self) or Complete()
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self._failed(message, error)  # of what the handler awaited, not of the handler
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
-            settlement = self._failed(message, error)
-        if isinstance(settlement, Retry) and settlement.after_seconds > 0:
-            await asyncio.sleep(settlement.after_seconds)  # the lock is renewed meanwhile
-        return settlement
+            return self._failed(message, error)
 
-    def _failed(self, message: Message, error: Exception) -> Retry:
+    def _failed(self, message: Message, error: BaseException) -> Retry:
         count = message.delivery_count
         self._notify(
             MessageFailed(session=self.id, message_id=message.message_id, delivery_count=count, error=error)
@@ -192,11 +211,14 @@ class HeldSession:
                 await asyncio.sleep(min(_RENEWAL_PAUSE_SECONDS, max(self._cancel_at - self._loop.time(), 0)))
             else:
                 self.error = None
-                self._lock_changed()
+                self._see_lock()
                 return True
         return False
 
-    def _lock_changed(self) -> None:
-        now = self._loop.time()
-        left = self._session.trusted_until - now
+    def _see_lock(self) -> None:
+        # Counted from when the lock was renewed: a session that is never idle must not put its renewal off.
+        if self._session.trusted_until == self._trusted_until:
+            return
+        now, self._trusted_until = self._loop.time(), self._session.trusted_until
+        left = self._trusted_until - now
         self._renew_at, self._cancel_at = now + left / 2, now + left * (1 - _MARGIN)

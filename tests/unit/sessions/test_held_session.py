@@ -1,0 +1,350 @@
+"""
+One session: a message at a time, the lock renewed while its handler works, and nothing after a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.adapters.memory.subscription import MemorySession
+from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
+from cosmos_outbox.records import (
+    HandlerIgnoresCancellation,
+    MessageFailed,
+    MessageSettled,
+    SessionClosed,
+    SessionOpened,
+)
+from tests.unit.sessions.world import World, answers, by_id, seconds, takes
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Flaky(MemorySubscription):
+    """
+    Its renewals can be made to fail, and are counted.
+    """
+
+    renewals = 0
+    refuses: type[Exception] | None = None
+    hangs = False
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        session = await super().accept(wait_seconds)
+        if session is not None:
+            renew = session.renew
+
+            async def renewed() -> None:
+                self.renewals += 1
+                if self.hangs:
+                    await asyncio.sleep(10_000)
+                if self.refuses:
+                    raise self.refuses
+                await renew()
+
+            session.renew = renewed  # type: ignore[method-assign]
+        return session
+
+
+async def test_the_next_message_comes_after_the_one_before_was_settled() -> None:
+    world = World()
+    unsettled: list[int] = []
+
+    async def look(message: Message) -> None:
+        unsettled.append(len(world.subscription.settled))
+        await asyncio.sleep(1)
+
+    world.deliver("a1", "a2", "a3")
+    world.start(work=look)
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1 done", "a2", "a2 done", "a3", "a3 done"] == world.diary
+    assert [0, 1, 2] == unsettled
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (None, "complete"),
+        (Complete(), "complete"),
+        (Retry(), "retry"),
+        (Retry(counted=False), "retry"),
+        (DeadLetter(reason="r", description="d"), "dead-letter"),
+        (Defer(), "defer"),
+    ],
+    ids=str,
+)
+async def test_what_a_handler_answers_becomes_of_its_message(answer: Settlement | None, outcome: str) -> None:
+    world = World()
+    world.deliver("a1", "a2")
+    world.start(work=answers(answer))
+    await world.until_empty()
+    await world.stop()
+    assert outcome == world.of(MessageSettled)[0].outcome
+    again = isinstance(answer, Retry)
+    assert (["a1", "a1", "a2"] if again else ["a1", "a2"]) == world.begun
+    assert (["a1"] if outcome == "dead-letter" else []) == [
+        dead.message_id for dead, *_ in world.subscription.dead_letters
+    ]
+    assert (1 if outcome == "defer" else 0) == len(world.subscription.deferred)
+
+
+@pytest.mark.parametrize(("counted", "deliveries"), [(True, [0, 1, 2]), (False, [0, 0, 0])])
+async def test_a_retry_ends_the_hold_and_counts_if_it_says_so(counted: bool, deliveries: list[int]) -> None:
+    world, counts = World(), list[int]()
+    answer = answers(*[Retry(after_seconds=2, counted=counted)] * 2)
+
+    async def work(message: Message) -> Settlement | None:
+        counts.append(message.delivery_count)
+        return await answer(message)
+
+    world.deliver("a1")
+    world.start(work=work)
+    await world.until_empty()
+    await world.stop()
+    assert deliveries == counts
+    assert ["retry", "retry"] == [closed.reason for closed in world.of(SessionClosed)][:2]
+    assert 4.0 <= now() < 6.0
+
+
+async def test_a_message_is_kept_before_it_is_delivered_again_with_its_lock_renewed() -> None:
+    world = World(subscription=Flaky(lock_seconds=10))
+    world.deliver("a1")
+    world.start(work=answers(Retry(after_seconds=100)), max_handling=seconds(20))
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1"] == world.begun
+    assert now() > 100
+    assert 19 <= world.subscription.renewals  # type: ignore[attr-defined]
+
+
+async def test_a_handler_that_raises_gets_the_message_again_after_a_back_off_until_the_broker_gives_up() -> (
+    None
+):
+    world = World(subscription=MemorySubscription(max_deliveries=3))
+    world.deliver("a1", "a2")
+    world.start(work=answers(*[ValueError("no")] * 3))
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1", "a1", "a2"] == world.begun
+    assert [0, 1, 2] == [failed.delivery_count for failed in world.of(MessageFailed)]
+    ((dead, reason, _),) = world.subscription.dead_letters
+    assert ("a1", "MaxDeliveryCountExceeded") == (dead.message_id, reason)
+
+
+async def test_a_handler_whose_own_task_was_cancelled_has_failed() -> None:
+    async def work(message: Message) -> None:
+        if message.delivery_count == 0:
+            other = asyncio.create_task(asyncio.sleep(10))
+            other.cancel()
+            await other
+
+    world = World()
+    world.deliver("a1")
+    world.start(work=work)
+    await world.until_empty()
+    await world.stop()
+    (failed,) = world.of(MessageFailed)
+    assert isinstance(failed.error, asyncio.CancelledError)
+    assert ["a1", "a1 cancelled", "a1", "a1 done"] == world.diary
+
+
+async def test_the_lock_is_renewed_while_a_handler_works() -> None:
+    world = World(subscription=Flaky(lock_seconds=10))
+    world.deliver("a1", "a2")
+    world.start(work=takes(100))
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1 done", "a2", "a2 done"] == world.diary
+    assert 40 <= world.subscription.renewals <= 42  # type: ignore[attr-defined]
+
+
+async def test_a_session_that_is_never_idle_renews_its_lock_in_time() -> None:
+    """
+    Every message takes a moment: each must not put the renewal off.
+    """
+    world = World(subscription=Flaky(lock_seconds=10))
+    world.deliver(*(f"a{number}" for number in range(100)))
+    world.start(work=takes(0.9))
+    longest, session_lock = 0.0, world.subscription
+    while session_lock.waiting:
+        for queue in session_lock._queues.values():
+            longest = max([longest, *(now() - holder._locked_at for holder in queue.holders)])
+        await asyncio.sleep(0.1)
+    await world.stop()
+    assert 100 == len(world.begun)
+    assert longest < 6.5
+
+
+async def test_an_idle_session_renews_its_lock() -> None:
+    world = World(subscription=Flaky(lock_seconds=10))
+    world.deliver("a1")
+    world.start(session_idle_timeout=seconds(100))
+    await asyncio.sleep(90)
+    world.deliver("a2")
+    await world.until_empty()
+    await world.stop()
+    assert 1 == len(world.of(SessionOpened))
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retried() -> None:
+    world = World()
+    world.deliver("a1")
+    world.start(work=by_id(a1=takes(1000)), max_handling=seconds(50))
+    await world.until(lambda: len(world.begun) == 2)
+    assert ["a1", "a1 cancelled", "a1"] == world.diary
+    assert 50 <= now() < 52
+    (failed,) = world.of(MessageFailed)
+    assert isinstance(failed.error, TimeoutError)
+    assert 1 == world.subscription.waiting[0].delivery_count
+    await world.kill()
+
+
+@pytest.mark.parametrize("how", ["taken", "refused", "unavailable", "silent"])
+async def test_when_the_lock_is_lost_or_may_be_the_handler_is_cancelled_and_nothing_settled(how: str) -> None:
+    world = World(subscription=(broker := Flaky(lock_seconds=10)))
+    world.deliver("a1", "a2")
+    world.start(work=takes(60))
+    await world.until(lambda: world.begun)
+    match how:
+        case "taken":
+            broker.lose_lock("a")
+        case "refused":
+            broker.refuses = LockLost
+        case "unavailable":
+            broker.refuses = SubscriptionUnavailable
+        case _:
+            broker.hangs = True
+    await world.until(lambda: world.of(SessionClosed))
+    assert "a1 cancelled" == world.diary[1]
+    assert now() < 10
+    assert [] == broker.settled
+    assert ("lost", 0) == (world.of(SessionClosed)[0].reason, world.of(SessionClosed)[0].messages)
+    assert world.of(SessionClosed)[0].error is not None
+    await world.kill()
+
+
+async def test_renewals_that_fail_are_repeated_while_the_lock_is_trusted() -> None:
+    world = World(subscription=(broker := Flaky(lock_seconds=20)))
+    world.deliver("a1")
+    world.start(work=takes(30))
+    await asyncio.sleep(9)
+    broker.refuses = SubscriptionUnavailable
+    await asyncio.sleep(5)
+    broker.refuses = None
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1 done"] == world.diary
+    assert ["complete"] == [settled.outcome for settled in world.of(MessageSettled)]
+
+
+async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() -> None:
+    world = World(subscription=(broker := MemorySubscription(lock_seconds=60, trust_seconds=10)))
+    loop = asyncio.get_running_loop()
+    behind = 0.0
+    loops_time = loop.time
+
+    async def work(message: Message) -> None:
+        nonlocal behind
+        if message.delivery_count == 0:
+            behind = 11.0  # as if it had computed for so long
+
+    loop.time = lambda: loops_time() + behind  # type: ignore[method-assign]
+    world.deliver("a1")
+    world.start(work=work)
+    await world.until_empty()
+    await world.stop()
+    loop.time = loops_time  # type: ignore[method-assign]
+    assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
+    assert "lost" == world.of(SessionClosed)[0].reason
+    assert 1 == len(broker.settled)
+
+
+async def test_a_settlement_without_an_answer_ends_the_session() -> None:
+    world = World()
+    world.subscription.confirms = lambda message, settlement: message.message_id != "a1"
+    world.deliver("a1", "a2")
+    world.start()
+    await world.until_empty()
+    await world.stop()
+    assert "lost" == world.of(SessionClosed)[0].reason
+    assert ["a1", "a2"] == world.begun
+
+
+async def test_a_handler_that_ignores_its_cancellation_frees_the_slot_and_settles_nothing() -> None:
+    async def deaf(message: Message) -> None:
+        if message.delivery_count:
+            return
+        ends_at = now() + 200
+        while now() < ends_at:
+            try:
+                await asyncio.sleep(ends_at - now())
+            except asyncio.CancelledError:
+                continue
+
+    world = World(subscription=(broker := Flaky(lock_seconds=10)))
+    world.deliver("a1", "b1")
+    world.start(work=by_id(a1=deaf), max_concurrent_sessions=1)
+    await world.until(lambda: world.begun)
+    broker.lose_lock("a")
+    await world.until(lambda: len(world.begun) == 3, seconds=20)
+    assert {"a1", "b1"} == set(world.begun)
+    (ignored,) = world.of(HandlerIgnoresCancellation)
+    assert ("a", "a1") == (ignored.session, ignored.message_id)
+    await world.until_empty()
+    await asyncio.sleep(300)
+    assert ["a1", "b1"] == sorted(message.message_id for message, _ in broker.settled)
+    await world.stop()
+
+
+async def test_an_idle_session_is_given_back() -> None:
+    world = World()
+    world.deliver("a1")
+    world.start(session_idle_timeout=seconds(5))
+    await world.until(lambda: world.of(SessionClosed))
+    assert "idle" == world.of(SessionClosed)[0].reason
+    assert 5.0 <= now() < 5.2
+    await world.stop()
+
+
+async def test_an_idle_session_is_given_back_sooner_if_no_slot_is_free() -> None:
+    world = World()
+    world.deliver("a1", "b1")
+    world.start(session_idle_timeout=seconds(5), max_concurrent_sessions=1)
+    await world.until(lambda: len(world.of(SessionClosed)) == 2)
+    assert 1.0 <= now() < 1.2
+    await world.stop()
+
+
+async def test_without_sessions_messages_are_handled_side_by_side_and_their_locks_renewed() -> None:
+    world = World(subscription=(broker := Flaky(sessions=False, lock_seconds=10)))
+    world.deliver("a1", "a2", "b1")
+    world.start(work=takes(30))
+    await world.until(lambda: len(world.begun) == 3)
+    assert now() < 1
+    await world.until_empty()
+    assert now() < 32
+    await asyncio.sleep(30)  # nothing is locked, so nothing is renewed or lost
+    renewals = broker.renewals
+    await asyncio.sleep(30)
+    assert renewals == broker.renewals
+    await world.stop()
+    assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
+
+
+async def test_a_stop_does_not_wait_for_the_back_off_of_a_message() -> None:
+    world = World()
+    world.deliver("a1")
+    world.start(work=answers(Retry(after_seconds=100)))
+    await world.until(lambda: "a1 done" in world.diary)
+    before = now()
+    await world.stop()
+    assert now() < before + 2
+    assert 1 == world.subscription.waiting[0].delivery_count
