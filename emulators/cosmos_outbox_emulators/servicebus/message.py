@@ -174,13 +174,17 @@ def _assign_id(message: Message) -> None:
     message.properties = performative(Code.PROPERTIES, message.message_id, *fields[1:])
 
 
+def _units(text: str) -> int:
+    return len(text) + sum(character > "\uffff" for character in text)  # of UTF-16, as .NET counts
+
+
 def _check_limits(message: Message) -> None:
-    if len(message.identity) > MAX_ID_LENGTH:
+    if _units(message.identity) > MAX_ID_LENGTH:
         raise AmqpError(Condition.ARGUMENT_ERROR, f"The MessageId is longer than {MAX_ID_LENGTH} characters.")
-    if message.session_id is not None and len(message.session_id) > MAX_ID_LENGTH:
+    if message.session_id is not None and _units(message.session_id) > MAX_ID_LENGTH:
         raise AmqpError(Condition.ARGUMENT_ERROR, f"The SessionId is longer than {MAX_ID_LENGTH} characters.")
     if message.partition_key is not None:
-        if len(message.partition_key) > MAX_ID_LENGTH:
+        if _units(message.partition_key) > MAX_ID_LENGTH:
             raise AmqpError(
                 Condition.ARGUMENT_ERROR, f"The PartitionKey is longer than {MAX_ID_LENGTH} characters."
             )

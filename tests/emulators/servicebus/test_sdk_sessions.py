@@ -12,6 +12,7 @@ import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from azure.servicebus.aio import AutoLockRenewer
 from azure.servicebus.exceptions import (
+    MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusError,
     SessionCannotBeLockedError,
@@ -234,6 +235,143 @@ async def many_receivers_share_many_sessions_and_nothing_is_lost_or_doubled():
             "completed": 60,
             "sessions": 0,
         } == subscription_stats(server)
+
+
+class Clock:
+    """
+    The broker's time, ahead of the machine's by as much as it was told to pass.
+    """
+
+    def __init__(self):
+        self.ahead = 0
+
+    def __call__(self):
+        return time.time() + self.ahead
+
+    def passes(self, server, seconds):
+        self.ahead += seconds
+        server.broker.timers.run_due()
+
+
+@scenario
+async def a_lost_session_is_not_renewed_and_keeps_its_state_for_the_next_holder():
+    clock = Clock()
+    async with (
+        serving(sessions(lock_s=60), clock=clock, retry_total=0) as (server, client),
+        client.get_topic_sender("t") as sender,
+    ):
+        await sender.send_messages(messages("a", session_id="A"))
+        late = accept(client, "A")
+        await late.receive_messages(1, max_wait_time=60)
+        await late.session.set_state("here")
+        clock.passes(server, 50)
+        await late.session.renew_lock()
+        clock.passes(server, 50)
+        await late.session.renew_lock()
+        clock.passes(server, 61)
+        with pytest.raises(SessionLockLostError):
+            await late.session.renew_lock()
+        async with accept(client) as receiver:
+            assert b"here" == bytes(await receiver.session.get_state())
+            (again,) = await receiver.receive_messages(1, max_wait_time=60)
+            assert ("a", 1) == (again.message_id, again.delivery_count)
+        await late.close()
+
+
+@scenario
+async def a_session_that_is_lost_too_often_leaves_its_message_in_the_dead_letter_queue():
+    clock = Clock()
+    async with (
+        serving(sessions(lock_s=60, max_delivery_count=2), clock=clock, retry_total=0) as (server, client),
+        client.get_topic_sender("t") as sender,
+    ):
+        await sender.send_messages(messages("a", "b", session_id="A"))
+        for count in range(2):
+            receiver = accept(client, max_wait_time=5)
+            (got,) = await receiver.receive_messages(1, max_wait_time=60)
+            assert ("a", count) == (got.message_id, got.delivery_count)
+            clock.passes(server, 61)
+            await receiver.close()
+        async with client.get_subscription_receiver("t", "s", sub_queue="deadletter") as graves:
+            (dead,) = await graves.receive_messages(1, max_wait_time=60)
+            assert ("a", "A", "MaxDeliveryCountExceeded") == (
+                dead.message_id,
+                dead.session_id,
+                dead.dead_letter_reason,
+            )
+            await graves.complete_message(dead)
+        async with accept(client, "A") as receiver:
+            assert ["b"] == texts(await receiver.receive_messages(1, max_wait_time=60))
+
+
+@scenario
+async def a_deferred_message_is_received_by_its_number_in_its_session_only_and_counted_when_lost():
+    clock = Clock()
+    async with (
+        serving(sessions(lock_s=60), clock=clock, retry_total=0) as (server, client),
+        client.get_topic_sender("t") as sender,
+    ):
+        await sender.send_messages([*messages("a", session_id="A"), *messages("b", session_id="B")])
+        async with accept(client, "A") as receiver:
+            (a,) = await receiver.receive_messages(1, max_wait_time=60)
+            await receiver.defer_message(a)
+        async with accept(client, "B") as receiver:
+            with pytest.raises(MessageNotFoundError):
+                await receiver.receive_deferred_messages(a.sequence_number)
+        late = accept(client, "A")
+        async with late:
+            assert 0 == (await late.receive_deferred_messages(a.sequence_number))[0].delivery_count
+            clock.passes(server, 61)
+        async with accept(client, "A") as receiver:
+            (again,) = await receiver.receive_deferred_messages(a.sequence_number)
+            assert 1 == again.delivery_count
+            await receiver.complete_message(again)
+        assert 1 == subscription_stats(server)["active"]
+
+
+@scenario
+async def peeking_shows_all_of_a_session_and_neither_locks_nor_counts():
+    async with serving(sessions()) as (server, client), client.get_topic_sender("t") as sender:
+        await sender.send_messages([*messages("a", "b", "c", session_id="A"), *messages("x", session_id="B")])
+        async with accept(client, "A") as receiver:
+            (a,) = await receiver.receive_messages(1, max_wait_time=60)
+            await receiver.defer_message(a)
+            (b,) = await receiver.receive_messages(1, max_wait_time=60)
+            for _ in range(2):
+                assert ["a", "b", "c"] == texts(await receiver.peek_messages(10, sequence_number=1))
+            assert 1 == subscription_stats(server)["locked"]
+            await receiver.abandon_message(b)
+            (again,) = await receiver.receive_messages(1, max_wait_time=60)
+            assert ("b", 1) == (again.message_id, again.delivery_count)
+
+
+@scenario
+async def a_receiver_waits_for_a_session_for_as_long_as_it_said():
+    clock = Clock()
+    async with serving(sessions(), clock=clock, retry_total=0) as (server, client):
+        waiting = asyncio.create_task(accept(client, max_wait_time=100).__aenter__())
+        queue = server.broker.queue("t/Subscriptions/s")
+        await until(lambda: queue.sessions._waiting)
+        clock.passes(server, 60)
+        assert queue.sessions._waiting
+        clock.passes(server, 41)
+        assert not queue.sessions._waiting
+        with pytest.raises(OperationTimeoutError):
+            await waiting
+
+
+@scenario
+async def ids_of_sessions_have_up_to_128_units_of_utf_16():
+    async with serving(sessions(), retry_total=0) as (_, client), client.get_topic_sender("t") as sender:
+        for fits in ("é☃" * 64, "\N{PARTY POPPER}" * 64):
+            await sender.send_messages(messages("m", session_id=fits))
+            async with accept(client, max_wait_time=5) as receiver:
+                assert fits == receiver.session.session_id
+                (got,) = await receiver.receive_messages(1, max_wait_time=60)
+                assert fits == got.session_id
+                await receiver.complete_message(got)
+        with pytest.raises(ServiceBusError, match="SessionId"):
+            await sender.send_messages(messages("m", session_id="\N{PARTY POPPER}" * 65))
 
 
 @pytest.fixture(scope="module")
