@@ -8,6 +8,7 @@ the SDK a second, and no lock ends before its scenario says so.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -845,6 +846,17 @@ async def test_a_broker_that_says_nothing_is_unavailable(monkeypatch: pytest.Mon
                 with pytest.raises(SubscriptionUnavailable):
                     await subscription.accept(0.5)
         assert connected.is_set()
+
+
+@pytest.mark.looptime(False)
+async def test_the_certificates_are_read_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+    with leaky_sockets():
+        async with on_emulator() as entity:
+            monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *a, **b: reads.append(a))
+            await entity.send("a1")
+            await (await accepted(entity)).close()
+    assert [] == reads
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def open_service_bus_client(
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
     """
-    # The SDK's own retries would resend without the knowledge of the loop that keeps the order. And by default it loads the
-    # certificates anew for every connection, even one without TLS: 16 ms of CPU each.
+    # The SDK's own retries would resend without the knowledge of the loop that keeps the order. Without a context it reads the
+    # certificates again for each connection, which stops the loop for 40 ms.
     options: dict[str, Any] = {
         "retry_total": 0,
         "ssl_context": ssl.create_default_context(cafile=certifi.where()),

@@ -276,9 +276,9 @@ async def _close(
 ) -> None:
     with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
         async with asyncio.timeout(_CLOSE_SECONDS):
-            if opening is not None:
-                opening.cancel()
-                await asyncio.gather(opening, return_exceptions=True)  # cancelled again with this task
+            while opening is not None and not opening.done():
+                opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
+                await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
             if abandon is not None:
                 await receiver.abandon_message(abandon)
             await receiver.close()
