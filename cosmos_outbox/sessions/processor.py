@@ -147,7 +147,7 @@ class SessionProcessor:
             self._handler,
             self._options,
             stopping=self._stopping,
-            crowded=lambda: len(self._serving) >= self._options.max_concurrent_sessions,
+            crowded=lambda: len(self._serving) + self._wanted > self._options.max_concurrent_sessions,
             notify=self._notify,
         )
         before = {task: one for task, one in self._serving.items() if one.id == held.id is not None}

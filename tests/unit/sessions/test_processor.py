@@ -108,6 +108,17 @@ async def test_the_number_of_calls_that_wait_grows_with_what_is_found_and_shrink
     await world.stop()
 
 
+async def test_many_sessions_of_one_message_pass_through_the_slots_quickly() -> None:
+    world = World(subscription=(broker := Counting()))
+    broker.opening_seconds = 0.5
+    for number in range(320):
+        broker.deliver(Message(message_id=f"{number}", session_id=f"{number}"))
+    world.start()
+    await world.until_empty()
+    assert now() < 20  # where each session stays for its whole idle timeout it takes 60 s
+    await world.stop()
+
+
 async def test_a_trickle_of_sessions_keeps_few_calls_waiting() -> None:
     world = World(subscription=(broker := Counting()))
     broker.opening_seconds = 0.5
