@@ -115,7 +115,7 @@ async def test_many_sessions_of_one_message_pass_through_the_slots_quickly() -> 
         broker.deliver(Message(message_id=f"{number}", session_id=f"{number}"))
     world.start()
     await world.until_empty()
-    assert now() < 20  # where each session stays for its whole idle timeout it takes 60 s
+    assert now() < 13.5  # 3 s more if a slot that is free for a moment counts as room for all
     await world.stop()
 
 
