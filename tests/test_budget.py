@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOTAL = 26_084
+TOTAL = 26_044
 BUDGET = {
-    "service, cli, worker": 6_900,
+    "service, cli, worker": 6_750,
     "relay, parking": 3_020,
     "sessions, consumer": 2_150,
     "changefeed, feed_range": 3_212,
     "ports": 700,
     "fastapi": 505,
-    "write, domain, adapters and the modules of the root": 9_597,
+    "write, domain, adapters and the modules of the root": 9_707,
 }
 
 
