@@ -104,6 +104,7 @@ class Consumer:
         except ValueError as error:
             raise ConfigurationError(f"Consumer {name!r}: {error}.") from None
         self.name, self._outbox, self._outbox_of = name, outbox, outbox_of
+        self._bound: Outbox | None = None
         self._routes = Routes()
 
     @property
@@ -196,9 +197,11 @@ class Consumer:
 
     def bind(self, outbox: Outbox) -> None:
         """
-        Give the consumer its outbox, unless it has one; `cosmos-outbox consume` does.
+        Give the consumer its outbox, unless it was made with one; `cosmos-outbox consume` does.
+
+        A later call replaces the outbox: a program that is started again in its process opens another one.
         """
-        self._outbox = self._outbox or outbox
+        self._bound = outbox
 
     def handling(
         self,
@@ -223,7 +226,7 @@ class Consumer:
         """
         if not self.subjects:
             raise ConfigurationError(f"The consumer {self.name!r} has no handler.")
-        outbox, outbox_of = self._outbox, self._outbox_of
+        outbox, outbox_of = self._outbox or self._bound, self._outbox_of
         if outbox_of is None:
             if outbox is None:
                 raise UsageError(f"The consumer {self.name!r} has no outbox: give it one, or `bind` it.")
