@@ -147,6 +147,7 @@ async def assembled_consumer(
                     notify=reporting.notify,
                 )
 
+        _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)
         health_url = None
         if serve_health:
             health_url = await stack.enter_async_context(reporting.serving(settings, consumer_page_of))

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 from azure.cosmos.aio import CosmosClient
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 from opentelemetry.trace import TracerProvider
 
 from cosmos_outbox import Outbox
@@ -65,7 +67,7 @@ class WorkerProcess:
                 await self.news.wait()
 
     async def health_url(self) -> str:
-        line = await self.said("worker.started")
+        line = await self.said(".started as")
         return re.search(r"health at (\S+?)\"?[,}\s]", line)[1]  # type: ignore[index] # the line was just found
 
     async def exit_code(self) -> int:
@@ -101,14 +103,54 @@ class Site:
             created = await create(uow, contact)
         return created.commit.events[0].id
 
+    async def send(self, *orders: tuple[str, int]) -> None:
+        """
+        Send an OrderPaid for each order and total; the message id is `<order>-<total>`.
+        """
+        bus = ServiceBusClient.from_connection_string(self.bus.connection_string)
+        async with bus, bus.get_topic_sender("events") as sender:
+            for order, total in orders:
+                event = {"id": f"{order}-{total}", "action": "OrderPaid", "createdAt": "2026-01-01T00:00:00Z"}
+                body = json.dumps(event | {"orderId": order, "total": total})
+                message = ServiceBusMessage(
+                    body, message_id=event["id"], session_id=order, subject="OrderPaid"
+                )
+                await sender.send_messages(message)
+
+    async def invoices(self) -> list[tuple[str, int]]:
+        """
+        Return order and total of every invoice.
+        """
+        container = self.client.get_database_client("contacts").get_container_client("data")
+        return [
+            (item["data"]["orderId"], item["data"]["total"])
+            async for item in container.read_all_items()
+            if item.get("type") == "invoice"
+        ]
+
     async def start_worker(self, **variables: str | None) -> WorkerProcess:
         """
         Start a worker; a variable that is None is taken away.
         """
+        return await self.start("-m", "worker", **variables)
+
+    async def start_consumer(self, name: str, **variables: str | None) -> WorkerProcess:
+        """
+        Start a consumer of `tests.service.invoices`; a variable that is None is taken away.
+        """
+        asked = {
+            "OUTBOX_SUBSCRIPTION": "all",
+            "OUTBOX_PARKED_CONTAINER": "parked",
+            "OUTBOX_LOCK_SECONDS": "30",
+        }
+        command = ("-m", "cosmos_outbox.cli", "consume", f"tests.service.invoices:{name}")
+        return await self.start(*command, **(asked | variables))
+
+    async def start(self, *command: str, **variables: str | None) -> WorkerProcess:
         wanted = self.environment | variables
         env = {name: value for name, value in os.environ.items() if not name.startswith(("OUTBOX_", "OTEL_"))}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker"),
+            *(sys.executable, *command),
             env=env | {name: value for name, value in wanted.items() if value is not None},
             stdout=PIPE,
             stderr=PIPE,

@@ -1,0 +1,224 @@
+"""
+When a consumer counts as ready, what it remembers of what hooks told it, and how its page shows that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable
+from cosmos_outbox.parking.documents import Failure, ParkedKey, Scope
+from cosmos_outbox.records import (
+    ConsumerHalted,
+    ConsumingDelayed,
+    LoopBlocked,
+    MessageHandled,
+    ReceivingFailed,
+)
+from cosmos_outbox.service.consumer_health import ConsumerHealth, WatchedSubscription
+from cosmos_outbox.service.consumer_page import consumer_page_of
+from cosmos_outbox.service.vitals import ParkedSeen, Phase, oldest_of
+from cosmos_outbox.sessions import SessionStatus
+
+
+class State:
+    """
+    What the health is told of by the rest of a consumer.
+    """
+
+    sessions: tuple[SessionStatus, ...] = ()
+    halted = delayed = False
+
+
+@pytest.fixture
+def state() -> State:
+    return State()
+
+
+@pytest.fixture
+async def health(state: State) -> ConsumerHealth:
+    return ConsumerHealth(
+        instance="c-1",
+        consumer="invoicing",
+        source="orders/<invoicing>",
+        container="db/data",
+        sessions=lambda: state.sessions,
+        halted=lambda: state.halted,
+        delayed=lambda: state.delayed,
+        stalled_after=timedelta(seconds=60),
+    )
+
+
+def refused(attempt: int = 1) -> ReceivingFailed:
+    return ReceivingFailed(attempt=attempt, delay_seconds=1, error=SubscriptionUnavailable("no such thing"))
+
+
+def delayed() -> ConsumingDelayed:
+    error = StoreUnavailable("the store is away")
+    return ConsumingDelayed(consumer="c", key="k", message_id="m", delay_seconds=1, error=error)
+
+
+def handling(seconds: float | None) -> SessionStatus:
+    return SessionStatus(session="s-1", messages=2, handling_seconds=seconds)
+
+
+async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_broker_said(health):
+    assert Phase.STARTING is health.snapshot().phase
+    assert "has not reached orders/<invoicing> yet." in health.snapshot().unready[0]
+    health(refused())
+    assert "no such thing" in health.snapshot().unready[0]
+    health.reached()
+    assert ((), Phase.RUNNING) == (health.snapshot().unready, health.snapshot().phase)
+
+
+async def test_an_answer_of_the_broker_is_an_answer_also_where_no_session_waits(health):
+    watched = WatchedSubscription(MemorySubscription(), reached=health.reached)
+    assert None is await watched.accept(1)
+    assert () == health.snapshot().unready
+
+
+async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_when_it_is_back(health):
+    health.reached()
+    for attempt in range(1, 7):
+        health(refused(attempt))
+        assert () == health.snapshot().unready
+        await asyncio.sleep(10.1)
+    (reason,) = health.snapshot().unready
+    assert "No session could be accepted for 61 s: no such thing" in reason
+    health.reached()
+    assert () == health.snapshot().unready
+
+
+async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health, state):
+    health.reached()
+    state.delayed = True
+    health(delayed())
+    assert () == health.snapshot().unready
+    await asyncio.sleep(61)
+    assert "for a store for 61 s: the store is away" in health.snapshot().unready[0]
+    state.delayed = False
+    assert () == health.snapshot().unready
+    state.delayed = True
+    health(delayed())
+    assert () == health.snapshot().unready  # it begins anew
+
+
+async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, state):
+    health.reached()
+    state.halted = True
+    health(ConsumerHalted(consumer="c", keys=5, error=ValueError("all wrong")))
+    assert "all wrong" in health.snapshot().unready[0]
+    state.halted = False
+    assert () == health.snapshot().unready
+
+
+async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(health, state):
+    health.reached()
+    state.sessions = (handling(59.0), handling(None))
+    assert () == health.snapshot().unready
+    state.sessions = (handling(61.0),)
+    assert ("A message of session 's-1' has been handled for 61 s.",) == health.snapshot().unready
+    said = health.snapshot().readiness()
+    assert ("unready", [{"session": "s-1", "messages": 2, "handling_seconds": 61.0}]) == (
+        said["status"],
+        said["sessions"],
+    )
+
+
+async def test_one_that_drains_or_has_ended_is_not_ready(health):
+    health.reached()
+    health.vitals.draining()
+    assert (Phase.DRAINING, ("The consumer is draining.",)) == (
+        health.snapshot().phase,
+        health.snapshot().unready,
+    )
+    health.vitals.ended(ValueError("why"))
+    assert (Phase.ENDED, ("The consumer has ended: why",)) == (
+        health.snapshot().phase,
+        health.snapshot().unready,
+    )
+
+
+async def test_handled_messages_are_counted_and_errors_kept(health):
+    for number in range(3):
+        health(
+            MessageHandled(
+                consumer="c",
+                subject="s",
+                key="k",
+                message_id=str(number),
+                attempts=1,
+                seconds=0.1,
+                age_seconds=None,
+            )
+        )
+    health(refused())
+    seen = health.snapshot()
+    assert (3, ["ReceivingFailed"]) == (seen.handled, [error.event for error in seen.errors])
+    assert seen.handled_per_second > 0
+
+
+async def test_the_watchdog_is_heard_from_its_own_thread(health):
+    blocked = LoopBlocked(task="t", where="w", seconds=6)
+    thread = threading.Thread(target=health, args=(blocked,))
+    thread.start()
+    thread.join()
+    await asyncio.sleep(0)
+    assert ["LoopBlocked"] == [error.event for error in health.snapshot().errors]
+
+
+def parked(key: str, at: str) -> ParkedKey:
+    failure = Failure(event_id="m-1", reason="KeyError", error="'<total>'", attempts=5)
+    scope = Scope(processor="invoicing", container="orders/invoicing")
+    return ParkedKey(
+        partition_key=key, partition=key, scope=scope, epoch="e", parked_at=at, failure=failure, held=2
+    )
+
+
+def test_the_oldest_key_is_found_whatever_the_others_say():
+    keys = [
+        parked("a", "2026-01-02T00:00:00+00:00"),
+        parked("b", "yesterday"),
+        parked("c", "2026-01-01T00:00:00"),
+    ]
+    assert datetime(2026, 1, 1, tzinfo=UTC) == oldest_of(keys)
+    assert None is oldest_of([])
+
+
+async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what_comes_from_outside(
+    health, state
+):
+    health.reached()
+    state.sessions = (handling(12.0), SessionStatus(session="<s>", messages=0, handling_seconds=None))
+    key = parked("<k>", "2026-01-01T00:00:00+00:00")
+    health.vitals.seen_parked(ParkedSeen(count=1, keys=(key,), events=2, oldest_at=oldest_of([key])))
+    page = consumer_page_of(health.snapshot())
+    for text in (
+        "handling one for 12 s",
+        "&lt;s&gt;",
+        "&lt;k&gt;",
+        "orders/&lt;invoicing&gt;",
+        "KeyError: &#x27;&lt;total&gt;&#x27;",
+        "Oldest parked",
+        "Messages handled",
+        "parked release KEY --consumer",
+    ):
+        assert text in page
+    assert "<k>" not in page
+    state.sessions = ()
+    assert "None is held" in consumer_page_of(health.snapshot())
+
+
+async def test_an_error_of_the_subscription_passes_and_is_no_answer(health):
+    class Away(MemorySubscription):
+        async def accept(self, wait_seconds: float) -> None:
+            raise SubscriptionUnavailable("away")
+
+    with pytest.raises(SubscriptionUnavailable):
+        await WatchedSubscription(Away(), reached=health.reached).accept(1)
+    assert Phase.STARTING is health.snapshot().phase

@@ -1,0 +1,268 @@
+"""
+`cosmos-outbox consume`: consumers as processes of their own, and inside another program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.service import load_consumer, running_consumer
+from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
+from cosmos_outbox.service.consuming import assembled_consumer, session_options
+from cosmos_outbox.service.main import consume
+from cosmos_outbox.service.settings import PREFIX
+from tests.service import invoices
+from tests.service.site import Site, eventually, json_of, opened_site
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith((PREFIX, "OTEL_"))]:
+        monkeypatch.delenv(name)
+
+
+async def until(fact: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not await fact():  # noqa: ASYNC110 - any fact
+            await asyncio.sleep(0.05)
+
+
+async def test_it_handles_messages_shows_its_health_and_drains_on_a_signal():
+    async with opened_site() as site:
+        await site.send(("a", 1), ("a", 2), ("b", 1))
+        consumer = await site.start_consumer("made")
+
+        async def handled() -> bool:
+            return len(await site.invoices()) == 3
+
+        await until(handled)
+        assert [("a", 1), ("a", 2), ("b", 1)] == sorted(await site.invoices())
+        url = await consumer.health_url()
+        ready = json_of(await eventually(url + "/readyz", lambda status, _: status == 200))
+        assert ("ready", "running") == (ready["status"], ready["phase"])
+        metrics = await eventually(url + "/metrics", lambda _, text: "outbox_consumer_ready 1.0" in text)
+        assert "outbox_handler_duration_seconds_count 3.0" in metrics
+        assert "outbox_leases" not in metrics
+        assert "invoicing" in await eventually(url + "/", lambda status, _: status == 200)
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+        assert "consumer.draining on SIGTERM" in consumer.output
+        assert "consumer.stopped" in consumer.output
+
+
+async def test_what_a_killed_consumer_had_at_hand_takes_effect_once_in_another_one():
+    async with opened_site() as site:
+        first = await site.start_consumer("consumer", STUCK_AT="a-2")
+        await site.send(("a", 1), ("a", 2), ("a", 3))
+        await first.said("stuck")
+        first.process.kill()
+        await site.start_consumer("consumer")
+
+        async def handled() -> bool:
+            return len(await site.invoices()) == 3
+
+        await until(handled)
+        assert [("a", 1), ("a", 2), ("a", 3)] == sorted(await site.invoices())
+
+
+async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_drain_does_not_wait_for_it():
+    async with opened_site() as site:
+        await site.send(("a", 1))
+        consumer = await site.start_consumer(
+            "consumer", STUCK_AT="a-1", OUTBOX_STALLED_SECONDS="0.5", OUTBOX_GRACE_SECONDS="0.5"
+        )
+        url = await consumer.health_url()
+        body = await eventually(url + "/readyz", lambda _, text: "has been handled for" in text)
+        assert "session 'a'" in body
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+        assert [] == await site.invoices()
+
+
+async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
+    async with opened_site() as site:
+        await site.send(("a", -1), ("a", 2), ("b", 1))
+        consumer = await site.start_consumer("consumer")
+        await consumer.said("MessageHeld")
+        url = await consumer.health_url()
+        metrics = await eventually(url + "/metrics", lambda _, text: "outbox_parked_events 2.0" in text)
+        assert "outbox_parked_keys 1.0" in metrics
+        assert "outbox_parked_age_seconds" in metrics
+        page = await eventually(url + "/", lambda _, text: "Oldest parked" in text)
+        assert "ValueError: an order of -1 cannot be invoiced" in page
+        await eventually(
+            url + "/metrics", lambda _, text: "outbox_handler_duration_seconds_count 1.0" in text
+        )
+        assert [("b", 1)] == await site.invoices()
+
+
+async def test_a_subscription_that_does_not_exist_makes_it_unready_with_the_reason_and_not_end():
+    async with opened_site() as site:
+        consumer = await site.start_consumer("consumer", OUTBOX_SUBSCRIPTION="nowhere")
+        url = await consumer.health_url()
+        body = await eventually(url + "/readyz", lambda _, text: "could not be found" in text)
+        assert "has not reached events/nowhere yet" in body
+        assert "create it if it is missing" in body
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "said"),
+    [
+        ("idle", {}, "'idle' has no handler"),
+        ("wrongly_made", {}, "should return a Consumer"),
+        ("consumer", {"OUTBOX_PARKED_CONTAINER": None}, "OUTBOX_PARKED_CONTAINER"),
+        ("consumer", {"OUTBOX_PARKED_CONTAINER": "missing"}, "'missing'"),
+        ("consumer", {"OUTBOX_COSMOS_CONTAINER": "missing"}, "'missing'"),
+        (
+            "consumer",
+            {"OUTBOX_COSMOS_CONTAINER": "endless"},
+            "Time to live is off on the container 'endless'",
+        ),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_at_the_start(
+    name: str, variables: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with opened_site() as site:
+        database = site.client.get_database_client("contacts")
+        await database.create_container("endless", PartitionKey("/partitionKey"))
+        settings = settings_of(site, monkeypatch, **variables)
+        assembled = assembled_consumer(getattr(invoices, name), settings, serve_health=False)
+        with pytest.raises(ConfigurationError, match=said):
+            await assembled.__aenter__()
+
+
+async def test_what_cannot_be_used_ends_the_process_with_2_and_a_sentence():
+    async with opened_site() as site:
+        consumer = await site.start_consumer("idle")
+        assert 2 == await consumer.exit_code()
+        assert "The consumer cannot run:\n  The consumer 'idle' has no handler.\n" in consumer.output
+        assert "Traceback" not in consumer.output
+
+
+def settings_of(site: Site, monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> ConsumerSettings:
+    asked = {"OUTBOX_SUBSCRIPTION": "all", "OUTBOX_PARKED_CONTAINER": "parked"}
+    for name, value in (site.environment | asked | variables).items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    return load_consumer()
+
+
+async def test_a_consumer_that_dead_letters_needs_no_parked_container(monkeypatch: pytest.MonkeyPatch):
+    async with opened_site() as site:
+        settings = settings_of(site, monkeypatch, OUTBOX_PARKED_CONTAINER=None)
+        async with assembled_consumer(invoices.dropping, settings, serve_health=False):
+            pass
+
+
+async def test_it_runs_inside_another_program_and_drains_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    async with opened_site() as site:
+        await site.send(("a", 1), ("a", 2))
+        async with running_consumer(invoices.consumer, settings_of(site, monkeypatch)) as consumer:
+            assert consumer.health_url is None
+
+            async def handled() -> bool:
+                return consumer.snapshot().handled == 2
+
+            await until(handled)
+            assert "ready" == consumer.snapshot().readiness()["status"]
+            assert b"outbox_consumer_ready" in consumer.metrics()[0]
+        assert "has ended" in consumer.snapshot().unready[0]
+        assert [("a", 1), ("a", 2)] == sorted(await site.invoices())
+
+
+async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
+    """
+    One that no code reads does nothing, and says nothing of it.
+    """
+    read = set[str]()
+
+    class Watched(ConsumerSettings):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    async with opened_site() as site:
+        settings = settings_of(site, monkeypatch)
+        async with assembled_consumer(invoices.consumer, Watched(**settings.model_dump())):
+            pass
+    assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "log_format"}
+    relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
+    assert {"lease_container"} == read & relaying, "its client is made, and never used"
+
+
+def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):
+    values = {"cosmos_database": "d", "cosmos_container": "c", "subscription": "s", "topic": "t"}
+    settings = ConsumerSettings(**values, concurrent_sessions=3, grace_seconds=7)  # type: ignore[arg-type]
+    options = session_options(settings, invoices.consumer)
+    assert invoices.consumer.policy.longest_handling < options.max_handling
+    assert (3, timedelta(seconds=7)) == (options.max_concurrent_sessions, options.grace_period)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "OUTBOX_SUBSCRIPTION or OUTBOX_QUEUE: one of them is required"),
+        ({"OUTBOX_SUBSCRIPTION": "s"}, "OUTBOX_TOPIC: is required"),
+        ({"OUTBOX_SUBSCRIPTION": "s", "OUTBOX_QUEUE": "q", "OUTBOX_TOPIC": "t"}, "give only one of them"),
+        ({"OUTBOX_QUEUE": "q", "OUTBOX_LOCK_SECONDS": "4"}, "OUTBOX_LOCK_SECONDS"),
+        (
+            {"OUTBOX_QUEUE": "q", "OUTBOX_PARKED_CONTAINER": "c"},
+            "names the container of OUTBOX_COSMOS_CONTAINER",
+        ),
+    ],
+)
+def test_settings_that_do_not_say_where_messages_come_from_are_refused(
+    given: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    account = "AccountEndpoint=http://127.0.0.1:1/;AccountKey=a2V5;"
+    needed = {
+        "OUTBOX_COSMOS_CONNECTION_STRING": account,
+        "OUTBOX_COSMOS_DATABASE": "d",
+        "OUTBOX_COSMOS_CONTAINER": "c",
+        "OUTBOX_SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
+    }
+    for name, value in (needed | given).items():
+        monkeypatch.setenv(name, value)
+    assert 2 == consume(["tests.service.invoices:consumer"])
+    shown = capsys.readouterr().err
+    assert "The consumer cannot start; these settings are wrong:" in shown
+    assert said in shown
+
+
+def test_a_queue_needs_no_topic_and_the_settings_of_a_worker_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    values = {"cosmos_database": "d", "cosmos_container": "c"}
+    settings = ConsumerSettings(**values, queue="orders")  # type: ignore[arg-type]
+    assert ("orders", "orders") == (settings.entity, settings.source)
+    of_topic = ConsumerSettings(**values, topic="t", subscription="s")  # type: ignore[arg-type]
+    assert ("t", "t/s") == (of_topic.entity, of_topic.source)
+
+
+def test_its_help_lists_its_settings_and_no_others(capsys: pytest.CaptureFixture[str]):
+    assert 0 == consume(["--help"])
+    shown = capsys.readouterr().out
+    assert "OUTBOX_SUBSCRIPTION" in shown
+    assert "OUTBOX_LEASE_CONTAINER" not in shown
+    assert 2 == consume([])
+    assert "package.module:consumer" in capsys.readouterr().err
