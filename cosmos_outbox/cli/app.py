@@ -11,16 +11,22 @@ from typing import Annotated
 
 import typer
 
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import parked, status
-from cosmos_outbox.cli.doctor.inspect import inspect, inspect_for_application
-from cosmos_outbox.cli.doctor.rules import Severity, findings_in, unopened
+from cosmos_outbox.cli.doctor.inspect import inspect, inspect_for_application, inspect_for_consumer
+from cosmos_outbox.cli.doctor.rules import Resources, Severity, findings_in, unopened
 from cosmos_outbox.cli.events import commands as event_commands
+from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases import commands as lease_commands
 from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_named
 from cosmos_outbox.cli.output import print_errors, print_json, print_rows
 from cosmos_outbox.cli.running import FAILED, AsJson, Expiration, command, opened, seconds
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox.service.connection import connected
+from cosmos_outbox.service.consumer_settings import load_consumer
+from cosmos_outbox.service.named_consumer import consumer_named, made
+from cosmos_outbox.write.unit_of_work import Outbox
 
 app = typer.Typer(
     help="Show a running outbox, repair it, and run workers and consumers. Configured by their OUTBOX_… variables.",
@@ -76,6 +82,7 @@ async def doctor(
     api: Annotated[
         bool, typer.Option("--api", help="Check what a program needs that commits events, as that program.")
     ] = False,
+    consumer: OfConsumer = None,
     expiration: Expiration = 60,
     as_json: AsJson = False,
 ) -> None:
@@ -84,17 +91,23 @@ async def doctor(
 
     What a worker has to be allowed to do is tried with the identity that runs this: a document is created in the lease
     container, and in that of parked keys, and deleted again. With --api, what an application does with the data container
-    is tried in the same way, and nothing else is checked. An account that refuses this program, or its firewall, is an error,
+    is tried in the same way, and nothing else is checked. With --consumer what a consumer needs is checked: its container, its
+    subscription or queue, and its parked keys; no message is taken. An account that refuses this program, or its firewall, is an error,
     one that does not answer a warning; then nothing else can be checked.
     """
     # The SDKs log what fails while it is tried; the findings name it.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     try:
-        async with opened() as outbox:
-            resources = (
-                inspect_for_application(outbox) if api else inspect(outbox, expiration=seconds(expiration))
-            )
-            findings = findings_in(await resources)
+        if consumer is not None:
+            resources = await _of_consumer(consumer)
+        else:
+            async with opened() as outbox:
+                resources = await (
+                    inspect_for_application(outbox)
+                    if api
+                    else inspect(outbox, expiration=seconds(expiration))
+                )
+        findings = findings_in(resources)
     except (AccessDenied, StoreUnavailable) as error:
         findings = (unopened(error),)
     rows = [asdict(finding) for finding in findings]
@@ -104,6 +117,13 @@ async def doctor(
     else:
         print_rows(rows, empty="There are no findings.")
     raise typer.Exit(max((_EXIT_CODES[finding.severity] for finding in findings), default=0))
+
+
+async def _of_consumer(name: str) -> Resources:
+    source, settings = consumer_named(name), load_consumer(for_command=True)
+    async with connected(settings) as outbox:
+        consumer = made(source, Outbox(CosmosStore(outbox.data)))
+        return await inspect_for_consumer(outbox, settings, consumer)
 
 
 @app.command()

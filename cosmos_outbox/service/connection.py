@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.cosmos.aio import ContainerProxy, CosmosClient
@@ -20,6 +21,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.adapters.servicebus.source_preflight import source_preflight
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.errors import ConfigurationError, UsageError
@@ -29,6 +31,7 @@ from cosmos_outbox.ports import ParkedStore, Publisher
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
+from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from cosmos_outbox.service.settings import MessageFormat, Settings, require_service_bus
 
 
@@ -158,6 +161,20 @@ class Connection:
                     mode=settings.message_format.removeprefix("cloudevents-"),
                 )
             yield publisher
+
+    async def inspect_source(self, settings: ConsumerSettings) -> Inspection:
+        """
+        Return what about the subscription or queue of a consumer costs messages or their order.
+        """
+        return await source_preflight(
+            settings.entity,
+            settings.subscription,
+            sessions=settings.sessions,
+            lock=timedelta(seconds=settings.lock_seconds),
+            connection_string=_text(settings.servicebus_connection_string),
+            namespace=settings.servicebus_namespace,
+            credential=self.credential,
+        )
 
     async def inspect_topics(self) -> Inspection:
         """

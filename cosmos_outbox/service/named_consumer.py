@@ -66,6 +66,22 @@ def consumer_named(name: str) -> ConsumerSource:
     return source
 
 
+def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
+    """
+    Return the consumer, bound to an outbox unless it has one.
+
+    Raises:
+        ConfigurationError: the function returns something else.
+    """
+    consumer = source if isinstance(source, Consumer) else source(outbox)
+    if not isinstance(consumer, Consumer):
+        raise ConfigurationError(
+            f"{getattr(source, '__qualname__', source)} returned {consumer!r}, and should return a Consumer."
+        )
+    consumer.bind(outbox)
+    return consumer
+
+
 async def bound(
     source: ConsumerSource, connection: Connection, *, tracer_provider: TracerProvider | None = None
 ) -> Consumer:
@@ -75,14 +91,8 @@ async def bound(
     Raises:
         ConfigurationError: the container is missing or its time to live off; or the function returns something else.
     """
-    outbox = Outbox(await retry_reads(connection.store, RetryOptions()), tracer_provider=tracer_provider)
-    consumer = source if isinstance(source, Consumer) else source(outbox)
-    if not isinstance(consumer, Consumer):
-        raise ConfigurationError(
-            f"{getattr(source, '__qualname__', source)} returned {consumer!r}, and should return a Consumer."
-        )
-    consumer.bind(outbox)
-    return consumer
+    store = await retry_reads(connection.store, RetryOptions())
+    return made(source, Outbox(store, tracer_provider=tracer_provider))
 
 
 def handling_of(

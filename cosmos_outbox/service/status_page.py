@@ -197,7 +197,11 @@ def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
             f"{key.held:,}",
             _stored_moment(key.parked_at),
             key.failure.event_id if key.failure else "",
-            key.failure.error if key.failure else "",
+            ""
+            if key.failure is None
+            else key.failure.error
+            if noun == "event"
+            else f"{key.failure.reason}: {key.failure.error}",
         )
         for key in parked.keys
     ]

@@ -18,6 +18,8 @@ from cosmos_outbox.errors import (
 BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
 QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 
+_NOT_FOUND = 404
+
 _MEANING: dict[type[Exception], type[PublishError]] = {
     sdk.MessageSizeExceededError: MessageRejected,
     sdk.MessagingEntityDisabledError: TopicUnavailable,
@@ -90,6 +92,21 @@ def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
         f"{entity!r} cannot be received from: {advice}. Service Bus said: {said}",
         retry_after=_RETRY_AFTER.get(type(error)),
     )
+
+
+def is_refused_use(error: sdk.ServiceBusError) -> bool:
+    """
+    Say whether the broker refused the link itself, as it does with a receiver with sessions where there are none.
+    """
+    return _condition(error) in ("amqp:not-allowed", "amqp:not-implemented")
+
+
+def names_nothing(error: sdk.ServiceBusError) -> bool:
+    """
+    Say whether the entity does not exist; the broker says so already when a token for it is given.
+    """
+    status = getattr(error.inner_exception, "status_code", None)
+    return isinstance(error, sdk.MessagingEntityNotFoundError) or status == _NOT_FOUND
 
 
 def leaves_link_usable(error: sdk.ServiceBusError) -> bool:

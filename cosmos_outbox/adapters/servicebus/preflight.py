@@ -19,12 +19,12 @@ from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 # The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
 LEAST_DEDUP_WINDOW = timedelta(minutes=10)
 _NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
-_TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 10
 _CHECK_BY_HAND = (
     "Check yourself that each topic detects duplicates and each of its subscriptions requires sessions."
 )
 _REFUSING = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
-_SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
+SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def topic_misses(topic: TopicProperties, *, batch_scope: BatchScope) -> Iterator
             message=f"{name} refuses what is sent to it.",
             fix="Set its status to Active.",
         )
-    window = _timedelta(topic.duplicate_detection_history_time_window)
+    window = duration(topic.duplicate_detection_history_time_window)
     if not topic.requires_duplicate_detection:
         yield Miss(
             check="duplicate-detection",
@@ -89,7 +89,7 @@ def topic_misses(topic: TopicProperties, *, batch_scope: BatchScope) -> Iterator
             message=f"{name} is partitioned and takes only batches of {takes}.",
             fix=f"Set the batch scope to {wanted}, or create the topic anew without partitions, which is faster.",
         )
-    yield from _auto_delete_misses(name, topic.auto_delete_on_idle, "use")
+    yield from auto_delete_misses(name, topic.auto_delete_on_idle, "use")
 
 
 def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperties]) -> Iterator[Miss]:
@@ -110,8 +110,8 @@ def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperti
                 message=f"{name} has no sessions: several receivers get the events of one partition key out of order.",
                 fix="It can only be chosen when a subscription is created: create it anew with requiresSession.",
             )
-        yield from _auto_delete_misses(name, subscription.auto_delete_on_idle, "a receiver")
-        if subscription.status in _SILENT:
+        yield from auto_delete_misses(name, subscription.auto_delete_on_idle, "a receiver")
+        if subscription.status in SILENT:
             yield Miss(
                 check="subscription-status",
                 message=f"{name} gives nothing to its receivers.",
@@ -127,8 +127,11 @@ def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperti
             )
 
 
-def _auto_delete_misses(name: str, idle: timedelta | str | None, without: str) -> Iterator[Miss]:
-    after = _timedelta(idle)
+def auto_delete_misses(name: str, idle: timedelta | str | None, without: str) -> Iterator[Miss]:
+    """
+    Yield that an entity deletes itself, if it does.
+    """
+    after = duration(idle)
     if after is not None and after < _NEVER:
         yield Miss(
             check="auto-delete",
@@ -157,7 +160,7 @@ async def preflight(
     misses: list[Miss] = []
     scope = BatchScope(batch_scope)
     try:
-        async with _administration(connection_string, namespace, credential) as client:
+        async with administration(connection_string, namespace, credential) as client:
             for topic in topics:
                 misses += [miss async for miss in _misses_of(client, topic, scope)]
     except (AzureError, ValueError, TimeoutError) as error:
@@ -185,14 +188,20 @@ async def _misses_of(
         yield miss
 
 
-def _administration(
+def administration(
     connection_string: str | None, namespace: str | None, credential: AsyncTokenCredential | None
 ) -> ServiceBusAdministrationClient:
+    """
+    Return a client that reads settings.
+
+    Raises:
+        ValueError: nothing says how to sign in.
+    """
     # The checks are only advice, so a start must not wait long for them.
     options: dict[str, Any] = {
         "retry_total": 0,
-        "connection_timeout": _TIMEOUT_SECONDS,
-        "read_timeout": _TIMEOUT_SECONDS,
+        "connection_timeout": TIMEOUT_SECONDS,
+        "read_timeout": TIMEOUT_SECONDS,
     }
     if connection_string is not None:
         return ServiceBusAdministrationClient.from_connection_string(connection_string, **options)
@@ -201,6 +210,9 @@ def _administration(
     return ServiceBusAdministrationClient(namespace, credential, **options)
 
 
-def _timedelta(value: timedelta | str | None) -> timedelta | None:
+def duration(value: timedelta | str | None) -> timedelta | None:
+    """
+    Return a duration of the SDK.
+    """
     # Read from the service it is a timedelta; the SDK also lets a caller put the text of one there.
     return value if isinstance(value, timedelta) else None

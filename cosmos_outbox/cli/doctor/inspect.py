@@ -20,6 +20,7 @@ from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
+from cosmos_outbox.adapters.servicebus.source_preflight import receiving_miss
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
@@ -34,11 +35,20 @@ from cosmos_outbox.cli.doctor.permissions import (
 )
 from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases.actions import listed_in
-from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.consumer import Consumer, OnFailure
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    OutboxError,
+    RangeGone,
+    StoreUnavailable,
+    SubscriptionUnavailable,
+)
+from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
-from cosmos_outbox.ports import ChangeFeed, StartFrom
+from cosmos_outbox.ports import ChangeFeed, ParkedStore, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from cosmos_outbox.service.polling import parked_in
 
 _SECONDS = 15.0
@@ -88,6 +98,53 @@ async def inspect_for_application(outbox: Connection) -> Resources:
     found = await _begun(outbox)
     if (paths := found.data.key_paths) is not None:
         await _try_documents("entities and events", outbox.data, OF_APPLICATIONS, found, paths)
+    return found
+
+
+async def inspect_for_consumer(
+    outbox: Connection, settings: ConsumerSettings, consumer: Consumer
+) -> Resources:
+    """
+    Return what a consumer needs: its container, its subscription or queue, its parked store, and what it may do there.
+    """
+    found = await inspect_for_application(outbox)
+    scope = Scope(processor=consumer.name, container=settings.source)
+    misses: list[Miss] = []
+    if outbox.parked is not None:
+        found.parked = await _container(outbox.parked, found)
+        usable = found.parked.partition_key == _BY_PARTITION_KEY
+        if usable and await _try_documents("parked keys", outbox.parked, OF_PARKED_KEYS, found):
+            listed = partial(_keys_of, outbox.parked_store, outbox.parked, scope, found)
+            await _tried("list parked keys", listed, found)
+    elif consumer.policy.on_failure is OnFailure.PARK:
+        misses.append(
+            Miss(
+                check="parked-container",
+                message=f"The consumer {consumer.name!r} parks, and no container is named for that: it does not start.",
+                fix='Set OUTBOX_PARKED_CONTAINER, or say on_failure="dead_letter".',
+            )
+        )
+    try:
+        async with outbox.service_bus() as bus:
+            miss = await receiving_miss(
+                bus, settings.entity, settings.subscription, sessions=settings.sessions
+            )
+    except ConfigurationError as error:
+        misses.append(
+            Miss(
+                check="subscription",
+                message=str(error),
+                fix="Set it; the consumer does not start without it.",
+            )
+        )
+    except SubscriptionUnavailable as error:
+        found.unanswered += ((f"receive from {settings.source!r}", str(error)),)
+    else:
+        if miss is not None:
+            misses.append(miss)
+        else:
+            found.topics = await outbox.inspect_source(settings)
+    found.topics = replace(found.topics, misses=(*misses, *found.topics.misses))
     return found
 
 
@@ -198,17 +255,29 @@ async def _leases(outbox: Connection, expiration: timedelta, found: Resources) -
 
 
 async def _parked_keys(outbox: Connection, container: ContainerProxy, found: Resources) -> None:
-    parked = await parked_in(await outbox.parked_keys())
+    container_rid = (await outbox.feed.describe()).container_rid
+    scope = Scope(processor=outbox.settings.processor_name, container=container_rid)
+    await _keys_of(outbox.parked_store, container, scope, found)
+
+
+async def _keys_of(
+    store: Callable[[], Awaitable[ParkedStore]], container: ContainerProxy, scope: Scope, found: Resources
+) -> None:
+    parked = await parked_in(ParkedKeys(await store(), scope=scope))
     found.damaged_keys = tuple(map(str, parked.unreadable.values()))
-    ours = outbox.settings.processor_name, (await outbox.feed.describe()).container_rid
     scopes = await retry_reads(CosmosParked(container).scopes, RetryOptions())
     found.strange_keys = {
-        f"processor {processor!r}"
-        if container_rid == ours[1]
-        else f"processor {processor!r} of another container ({container_rid})": keys
-        for (processor, container_rid), keys in sorted(scopes.items())
-        if (processor, container_rid) != ours
+        _owner(processor, of, scope): keys
+        for (processor, of), keys in sorted(scopes.items())
+        if (processor, of) != (scope.processor, scope.container)
     }
+
+
+def _owner(name: str, of: str, ours: Scope) -> str:
+    if of == ours.container:
+        return f"processor {name!r}" if "/" not in of else f"consumer {name!r}"
+    # A consumer's scope is its subscription, a processor's the resource id of a container.
+    return f"consumer {name!r} of {of}" if "/" in of else f"processor {name!r} of another container ({of})"
 
 
 async def _try_documents(

@@ -179,7 +179,7 @@ def _data_paths(container: ContainerDescription) -> Iterator[Finding]:
 def _time_to_live(resources: Resources) -> Iterator[Finding]:
     data, leases, parked = resources.data, resources.lease_container, resources.parked
     if data.known and data.default_ttl is None:
-        message = f"Container {data.name!r} has no default time to live: sent events are never deleted."
+        message = f"Container {data.name!r} has no default time to live: sent events, and what consumers remember, are never deleted."
         yield _error("data-ttl", message, _SWITCH_TTL_ON)
     elif data.known and (data.default_ttl or 0) > 0:
         yield _warning(
@@ -282,14 +282,15 @@ def _damage(resources: Resources) -> Iterator[Finding]:
     for error in resources.damaged_keys:
         yield _error(
             "damaged-parked-key",
-            f"{error} Until then no event of the key is sent or held, and the lease that has one is stalled.",
+            f"{error} Until then nothing of the key is sent, handled or held, and a lease that has an event of it is stalled.",
             "Upgrade the program that reads it, or correct the document by hand; other keys can be released (`cosmos-outbox parked`).",
         )
     for owner, keys in resources.strange_keys.items():
         yield _note(
             "strange-parked-keys",
             f"The parked container holds {keys} keys of {owner}; `parked list` does not show them here.",
-            "Nothing, if that is in use. Else release them with its OUTBOX_PROCESSOR_NAME, for no other command shows them.",
+            "Nothing, if that is in use. Else release them with its OUTBOX_PROCESSOR_NAME, or with --consumer, for no other command "
+            "shows them.",
         )
     for overlap in resources.overlaps:
         first, second = overlap.tokens

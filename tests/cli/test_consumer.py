@@ -1,0 +1,199 @@
+"""
+`parked` and `doctor` for a consumer: what it parked is shown, handled or dropped, and what it needs is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import DatabaseProxy
+
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.consumer.held_messages import HeldMessage
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking import Parking, Scope
+from cosmos_outbox.parking.documents import failure_of
+from tests.cli.local import Local
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+NAME = "tests.service.invoices:consumer"
+OF = ("--consumer", NAME)
+CONSUMER = {
+    "OUTBOX_SUBSCRIPTION": "all",
+    "OUTBOX_PARKED_CONTAINER": "parked",
+    "OUTBOX_LOCK_SECONDS": "30",
+}
+
+
+def message(total: Any, *, number: int = 1, body: bytes | None = None) -> Message:
+    event = {"id": f"m-{number}", "action": "OrderPaid", "createdAt": "2026-01-01T00:00:00Z"}
+    return Message(
+        message_id=f"m-{number}",
+        session_id="a",
+        subject="OrderPaid",
+        body=body or json.dumps(event | {"orderId": "a", "total": total}).encode(),
+    )
+
+
+def park(outbox: Local, *messages: Message) -> None:
+    """
+    Have the key `a` hold messages, as a process of the consumer does.
+    """
+
+    async def hold(database: DatabaseProxy) -> None:
+        parking = Parking(CosmosParked(database.get_container_client("parked")), references=False)
+        failure = failure_of("m-1", KeyError("total"), attempts=2)
+        scope = Scope(processor="invoicing", container="events/all")
+        await parking.hold("a", [HeldMessage(one, "a") for one in messages], failure, scope=scope)
+
+    outbox.on_database(hold)
+
+
+def invoices(outbox: Local) -> list[int]:
+    async def read(database: DatabaseProxy) -> list[int]:
+        items = database.get_container_client("data").read_all_items()
+        return [item["data"]["total"] async for item in items if item.get("type") == "invoice"]
+
+    return sorted(outbox.on_database(read))
+
+
+def test_what_a_consumer_parked_is_listed_with_its_error_and_shown_with_subject_and_body(outbox: Local):
+    park(outbox, message(-1), message(2, number=2), message(0, number=3, body=b"no json"))
+    (key,) = outbox.json("parked", "list", *OF, **CONSUMER)
+    assert ("a", 3, "m-1", "KeyError: 'total'", 2) == tuple(
+        key[name] for name in ("key", "held", "message", "error", "attempts")
+    )
+    shown = outbox.json("parked", "show", "a", *OF, **CONSUMER)["messages"]
+    assert ["m-1", "m-2", "m-3"] == [one["message"] for one in shown]
+    assert {"OrderPaid"} == {one["subject"] for one in shown}
+    assert (-1, "no json") == (shown[0]["data"]["total"], shown[2]["data"])
+    assert "KeyError" in outbox.run("parked", "show", "a", *OF, **CONSUMER).stdout
+    # The workers of the outbox know nothing of it.
+    assert [] == outbox.json("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
+
+
+def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_that_fails(
+    outbox: Local, tmp_path
+):
+    park(outbox, message(1), message(-2, number=2), message(3, number=3))
+    failed = outbox.run("parked", "release", "a", "--yes", *OF, code=1, **CONSUMER).stdout
+    assert (
+        "1 message handled; 'a' stays parked, because message 'm-2' failed: ValueError: an order of -2"
+        in failed
+    )
+    assert [1] == invoices(outbox)
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps({"total": 2}))
+    edit = ("parked", "release", "a", "--edited", str(edited), *OF)
+    assert "lacks `id` ('m-2') and `action`" in outbox.run(*edit, "--yes", code=1, **CONSUMER).stderr
+    whole = {
+        "id": "m-2",
+        "action": "OrderPaid",
+        "createdAt": "2026-01-01T00:00:00Z",
+        "orderId": "a",
+        "total": 2,
+    }
+    edited.write_text(json.dumps(whole))
+    assert "--yes" in outbox.run(*edit, code=1, **CONSUMER).stderr
+    assert {"key": "a", "handled": 2, "failure": None} == outbox.json(*edit, "--yes", **CONSUMER)
+    assert [1, 2, 3] == invoices(outbox)
+    assert [] == outbox.json("parked", "list", *OF, **CONSUMER)
+    (record,) = outbox.json("parked", "show", "a", *OF, **CONSUMER)["messages"]
+    assert ("m-2", "handled", -2, 2) == (
+        record["message"],
+        record["status"],
+        record["original"]["total"],
+        record["data"]["total"],
+    )
+
+
+def test_a_dropped_message_takes_no_effect_and_a_key_can_be_parked_by_hand(outbox: Local):
+    park(outbox, message(-1), message(2, number=2))
+    said = outbox.run("parked", "drop", "a", "m-1", "--reason", "a test", "--yes", *OF, **CONSUMER).stdout
+    assert "Message 'm-1' is dropped. Release 'a' to handle what it still holds." in said
+    said = outbox.run("parked", "release", "a", "--yes", *OF, **CONSUMER).stdout
+    assert "1 message handled; the consumers handle the messages of 'a' again." in said
+    assert [2] == invoices(outbox)
+    said = outbox.run("parked", "park", "b", "--reason", "wait", "--yes", *OF, **CONSUMER).stdout
+    assert "'b' is parked; the consumers hold its messages from when they next open its session." in said
+    assert ["b"] == [key["key"] for key in outbox.json("parked", "list", *OF, **CONSUMER)]
+
+
+def test_a_consumer_that_cannot_be_found_or_has_no_parked_container_is_a_sentence(outbox: Local):
+    nowhere = outbox.run("parked", "list", "--consumer", "nowhere:consumer", code=2, **CONSUMER)
+    assert "There is no module 'nowhere'" in nowhere.stderr
+    none = outbox.run("parked", "list", *OF, code=2, OUTBOX_SUBSCRIPTION="all")
+    assert "OUTBOX_PARKED_CONTAINER" in none.stderr
+    assert "OUTBOX_SUBSCRIPTION or OUTBOX_QUEUE" in outbox.run("parked", "list", *OF, code=2).stderr
+
+
+def found(outbox: Local, code: int, **variables: str) -> dict[str, tuple[str, str, str]]:
+    findings = outbox.json("doctor", *OF, code=code, **CONSUMER | variables)["findings"]
+    return {one["check"]: (one["severity"], one["message"], one["fix"]) for one in findings}
+
+
+def test_a_consumer_that_can_work_has_no_finding_but_what_an_emulator_cannot_say(outbox: Local):
+    assert ["topic"] == list(found(outbox, 0))
+
+    async def left(database: DatabaseProxy) -> list[str]:
+        names = ("data", "parked")
+        return [
+            item["id"]
+            for name in names
+            async for item in database.get_container_client(name).read_all_items()
+        ]
+
+    assert [] == outbox.on_database(left)
+
+
+def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
+    missing = found(outbox, 2, OUTBOX_SUBSCRIPTION="nowhere")["subscription"]
+    assert ("error", "Subscription 'nowhere' of topic 'events' does not exist.") == missing[:2]
+    assert "Create it" in missing[2]
+    queue = found(outbox, 2, OUTBOX_SUBSCRIPTION="", OUTBOX_TOPIC="", OUTBOX_QUEUE="nowhere")
+    assert "Queue 'nowhere' does not exist." == queue["subscription"][1]
+    wrong = outbox.servicebus.replace("SAS_KEY_VALUE", "wrong")
+    denied = found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING=wrong)["permissions"]
+    assert "Not allowed to receive from subscription 'all'" in denied[1]
+    assert "Data Receiver" in denied[2]
+    away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
+    assert "warning" == found(outbox, 1, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["no-answer"][0]
+    assert "required" in found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING="")["subscription"][1]
+
+
+def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_are_errors(outbox: Local):
+    sessions = found(outbox, 2, OUTBOX_SESSIONS="false")["sessions"]
+    assert ("error", "Take OUTBOX_SESSIONS away.") == (sessions[0], sessions[2])
+    name = f"endless-{uuid.uuid4().hex[:8]}"
+
+    async def create(database: DatabaseProxy) -> None:
+        await database.create_container(name, PartitionKey("/partitionKey"))
+
+    outbox.on_database(create)
+    assert "error" == found(outbox, 2, OUTBOX_COSMOS_CONTAINER=name)["data-ttl"][0]
+    assert "error" == found(outbox, 2, OUTBOX_COSMOS_CONTAINER="nowhere")["data-container"][0]
+    assert "error" == found(outbox, 2, OUTBOX_PARKED_CONTAINER="nowhere")["parked-container"][0]
+    parks = found(outbox, 2, OUTBOX_PARKED_CONTAINER="")["parked-container"]
+    assert "'invoicing' parks" in parks[1]
+    dropping = ("doctor", "--consumer", "tests.service.invoices:dropping")
+    assert 0 == outbox.json(*dropping, **CONSUMER | {"OUTBOX_PARKED_CONTAINER": ""})["counts"]["error"]
+
+
+def test_what_may_not_be_written_or_parked_is_named(outbox: Local):
+    outbox.steer("/cosmos/faults", operation="batch", container="data", status=403)
+    assert "entities and events" in found(outbox, 2)["permissions"][1]
+    outbox.steer_delete("/cosmos/faults")
+    outbox.steer("/cosmos/faults", operation="create", container="parked", status=403)
+    assert "parked keys" in found(outbox, 2)["permissions"][1]
+
+
+def test_keys_of_a_consumer_are_named_as_such_to_the_workers_of_the_outbox(outbox: Local):
+    park(outbox, message(-1))
+    outbox.run("bootstrap")
+    findings = outbox.json("doctor", code=None, OUTBOX_PARKED_CONTAINER="parked")["findings"]
+    (strange,) = [one for one in findings if one["check"] == "strange-parked-keys"]
+    assert "1 keys of consumer 'invoicing' of events/all" in strange["message"]
