@@ -16,12 +16,11 @@ from cosmos_outbox.records import HandlerIgnoresCancellation, Hook, MessageFaile
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.sessions.options import SessionOptions
 
-_SLICE_SECONDS = (
-    1.0  # of waiting for a message, so that a processor that stops is not kept by an idle session
-)
+_SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep a processor that stops
 _RENEWAL_SECONDS = 5.0  # that one renewal may take; it is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
 _MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
+_EARLY_SECONDS = 0.001  # that a timer may fire before its time: on virtual time the loop would spin for ever
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
 SessionHandler = Callable[[Message, "HeldSession"], Awaitable[Settlement | None]]
@@ -170,7 +169,8 @@ class HeldSession:
         while not task.done() and (now := self._loop.time()) < ends_at:
             if now >= self._renew_at and not await self._renewed():
                 return False
-            await asyncio.wait({task}, timeout=max(min(self._renew_at, ends_at) - self._loop.time(), 0))
+            wake_in = max(min(self._renew_at, ends_at) - self._loop.time(), _EARLY_SECONDS)
+            await asyncio.wait({task}, timeout=wake_in)
         return self._loop.time() < self._trusted_until
 
     async def _outcome(self, message: Message) -> Settlement:

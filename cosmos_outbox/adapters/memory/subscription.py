@@ -19,6 +19,8 @@ from cosmos_outbox.messages import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
+_EARLY_SECONDS = 0.001  # that a timer may fire before its time: on virtual time the loop would spin for ever
+
 
 FoundT = TypeVar("FoundT")
 
@@ -136,7 +138,7 @@ class MemorySubscription:
                 return one
             locks = (h.expires_at for queue in self._queues.values() for h in queue.holders)
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(min([ends_at, *locks])):
+                async with asyncio.timeout_at(min([ends_at, *locks]) + _EARLY_SECONDS):
                     await self._changed.wait()
 
     def check(self) -> None:
