@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -116,9 +117,10 @@ class HeldSession:
 
     async def close(self) -> None:
         """
-        Give the session back.
+        Give the session back; what cannot be given back, the broker takes when the lock expires.
         """
-        await self._session.close()
+        with suppress(LockLost, SubscriptionUnavailable):
+            await self._session.close()
 
     async def _settle(self, message: Message, settlement: Settlement) -> None:
         now = self._loop.time()
