@@ -132,8 +132,8 @@ async def entry_for(
     found = dict(known[watermark_id]) if watermark_id in known else await _read(uow, watermark_id, key)
     previous = previous_of(message)
     began = message.message_id if previous == _NONE else None
-    again = found is not None and began is not None and found["began"] not in (None, began)
-    # An entity that was deleted and created again under its id begins anew
+    # An entity that was deleted and created again under its id begins anew, also if its first beginning never came here
+    again = found is not None and began is not None and found["began"] != began
     reached = None if found is None or again else Position(found["version"], found["sequence"])
     changes |= {"version": position.version, "sequence": position.sequence}
     if found is None or began is not None:
