@@ -22,11 +22,13 @@ from cosmos_outbox.errors import (
     AccessDenied,
     CommitOutcomeUnknown,
     ConfigurationError,
+    Conflict,
     HandlerTimeout,
     MessageError,
     MessageMissed,
     MessageUnreadable,
     ParkingFull,
+    PreconditionFailed,
     RequestTooLarge,
     StoreUnavailable,
     TooManyRequests,
@@ -295,7 +297,7 @@ class Handling:
             ):
                 if found is not None:
                     await self._run(*found, message, uow)
-                await uow.commit()
+                await _committed(uow, entry)
         if entry.document.get("_etag"):
             known[entry.document["id"]] = entry.document
         if found is None:
@@ -421,3 +423,13 @@ class Handling:
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
             )
         return message.session_id
+
+
+async def _committed(uow: UnitOfWork, entry: Entry) -> None:
+    try:
+        await uow.commit()
+    except (Conflict, PreconditionFailed) as refusal:
+        if refusal.document_id != entry.document["id"]:
+            raise
+        # No failure of the handler: another process was first, or what was read of the inbox was behind
+        raise StoreUnavailable("The inbox has changed since it was read.", applied=False) from refusal

@@ -1,13 +1,35 @@
 """
-The inbox where an entity has had another life under its id.
+The inbox where a read is behind, where another process was first, and where an entity has had another life under its id.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.unit.consumer.shop import World
-from tests.unit.consumer.test_handling import invoicing, placed
+from cosmos_outbox.errors import NotFound
+from cosmos_outbox.records import MessageParked
+from tests.unit.consumer.shop import World, message
+from tests.unit.consumer.test_handling import OrderPaid, invoicing, placed
+
+
+async def test_a_message_that_took_effect_elsewhere_has_not_failed_where_a_read_is_behind():
+    world = World(invoicing(attempts=1, inbox="records"))
+    for _ in range(2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1")))
+    read, behind = world.container.read, [True, True]
+
+    async def stale(*args: Any, **kwargs: Any) -> Any:
+        if behind and behind.pop():
+            raise NotFound
+        return await read(*args, **kwargs)
+
+    world.container.read = stale  # type: ignore[method-assign]
+    await world.run()
+
+    assert [] == world.of(MessageParked)
+    assert 1 == len(world.documents("invoice"))
 
 
 async def test_an_entity_created_again_is_new_to_a_consumer_that_began_in_the_middle_of_its_first_life():
