@@ -159,32 +159,36 @@ def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Map
     }
 
 
-def last_event(entity: Entity, *, created: bool) -> Document | None:
+def last_event(entity: Entity, *, created: bool, commit_id: str) -> Document | None:
     """
-    Return the position of the event that was written last of an entity, as its document keeps it; None if it is not known.
+    Return the position of the event that was written last of an entity, and the entity's life, as its document keeps them.
 
-    It is not known of documents that another program wrote, and of those of the application's own shape.
+    A life is a history whose positions only grow, named after the commit that began it: the one that created the entity, or the first
+    after another program wrote the document; then the position is not known. None for documents of the application's own shape,
+    which keep neither.
     """
+    if type(entity) is OwnDocument:
+        return {"version": 0, "sequence": 0} if created else None
+    kept = (entity.stored or {}).get(LAST_EVENT)
     if created:
-        return {"version": 0, "sequence": 0}
-    kept = None if type(entity) is OwnDocument else (entity.stored or {}).get(LAST_EVENT)
-    if (
-        isinstance(kept, dict)
-        and isinstance(kept.get("version"), int)
-        and isinstance(kept.get("sequence"), int)
-    ):
-        return kept
-    return None
+        return {"version": 0, "sequence": 0, "life": commit_id}
+    if not isinstance(kept, dict) or not isinstance(kept.get("life"), str):
+        return {"life": commit_id}
+    known = all(isinstance(kept.get(name), int) for name in ("version", "sequence"))
+    return kept if known else {"life": kept["life"]}
 
 
 def meta_after(last: Document | None, meta: Document) -> Document:
     """
-    Return the `meta` of an event whose entity's event before has this position; without it if that is not known, or if the
-    entity does not count its versions.
+    Return the `meta` of an event whose entity's event before has this position, without what is not known; unchanged if the entity
+    does not count its versions.
     """
     if last is None or meta.get("entityVersion", 0) < 1:
         return meta
-    return {**meta, "previousVersion": last["version"], "previousSequence": last["sequence"]}
+    life = {"entityLife": last["life"]} if "life" in last else {}
+    if "version" not in last:
+        return {**meta, **life}
+    return {**meta, **life, "previousVersion": last["version"], "previousSequence": last["sequence"]}
 
 
 def event_document(

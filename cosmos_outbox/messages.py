@@ -29,6 +29,7 @@ _PROPERTIES = {
     "entityVersion": "entity-version",
     "commitId": "commit-id",
     "sequence": "sequence",
+    "entityLife": "entity-life",
     "previousVersion": "previous-version",
     "previousSequence": "previous-sequence",
     "schemaVersion": "schema-version",

@@ -1,11 +1,12 @@
 """
 The inbox: the documents that say which messages took effect, written in the batch of the effect.
 
-    inbox.<consumer>.<message id>             one for each message, for messages of any producer; deleted by its time to live
-    inbox.<consumer>.<entity type>.<id>       the watermark: how far an entity's events took effect; one for each entity
+    inbox.<consumer>.<message id>                    one for each message, for messages of any producer; deleted by its time to live
+    inbox.<consumer>.<entity type>.<id>.<life>       the watermark: how far an entity's events took effect; one for each entity
 
 A watermark needs no history because events of an entity arrive in order: one at or before it was here before. It also shows
-events that never arrived, for each names the one before it.
+events that never arrived, for each names the one before it. An entity that was deleted and created again under its id has another
+life, whose versions begin anew, and so a watermark of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Inbox(StrEnum):
     How a consumer remembers what took effect.
     """
 
-    AUTO = "auto"  # a watermark where a message says its entity and place, else a record
+    AUTO = (
+        "auto"  # a watermark where a message says its entity, the entity's life and its place, else a record
+    )
     RECORDS = "records"  # a document for each message
     WATERMARK = "watermark"  # a document for each entity; a message that does not say its place is an error
 
@@ -112,8 +115,8 @@ async def entry_for(
         now: for the document.
     """
     changes: dict[str, Any] = {"messageId": message.message_id, "handledAt": now.isoformat()}
-    entity, position = message.text("entity-id"), position_of(message)
-    if inbox is Inbox.RECORDS or (inbox is Inbox.AUTO and (entity is None or position is None)):
+    entity, life, position = message.text("entity-id"), message.text("entity-life"), position_of(message)
+    if inbox is Inbox.RECORDS or (inbox is Inbox.AUTO and None in (entity, life, position)):
         record_id = _inbox_id(consumer, message.message_id)
         found = await _read(uow, record_id, key)
         fixed = {"id": record_id, **paths.fields(key), "type": "inboxRecord", "consumer": consumer}
@@ -128,28 +131,21 @@ async def entry_for(
             'inbox="records", or "auto".'
         )
     entity_type = message.text("entity-type") or ""
-    watermark_id = _inbox_id(consumer, entity_type, entity)
+    watermark_id = _inbox_id(consumer, entity_type, entity, *filter(None, [life]))
     found = dict(known[watermark_id]) if watermark_id in known else await _read(uow, watermark_id, key)
-    previous = previous_of(message)
-    began = message.message_id if previous == _NONE else None
-    # An entity that was deleted and created again under its id begins anew, also if its first beginning never came here
-    again = found is not None and began is not None and found["began"] != began
-    reached = None if found is None or again else Position(found["version"], found["sequence"])
+    previous, reached = previous_of(message), None
     changes |= {"version": position.version, "sequence": position.sequence}
-    if found is None or began is not None:
-        changes["began"] = began
     if found is None:
         fixed = {"id": watermark_id, **paths.fields(key), "type": "inboxWatermark", "consumer": consumer}
         found = {**fixed, "entityType": entity_type, "entityId": entity, "ttl": -1}
+    else:
+        reached = Position(found["version"], found["sequence"])
     found.setdefault("_etag", None)  # where the commit leaves the new one
     if reached is not None and position <= reached:
         return Entry(document=found, changes=changes, verdict=Verdict.HANDLED)
     if reached is not None and previous is not None and previous > reached:
         return Entry(document=found, changes=changes, verdict=Verdict.GAP, expected=reached)
     return Entry(document=found, changes=changes, verdict=Verdict.NEW)
-
-
-_NONE = Position(0, 0)  # where the event before an entity's first one would be
 
 
 def position_of(message: Message) -> Position | None:

@@ -235,6 +235,7 @@ class ConsumerTest:
             properties={
                 "entity-id": key,
                 "entity-type": "entity",
+                "entity-life": key,
                 "entity-version": place[0],
                 "sequence": place[1],
                 "previous-version": before[0],

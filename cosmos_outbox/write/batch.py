@@ -124,7 +124,7 @@ def assembled(
         if identity(part.entity.partition_key) != identity(partition_key):
             raise MixedPartitionKeys(partition_key, part.entity.partition_key)
         meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
-        last = last_event(part.entity, created=part.change is Change.CREATE)
+        last = last_event(part.entity, created=part.change is Change.CREATE, commit_id=commit_id)
         for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
             check_id(event.id, of=f"the event {event.action}")
             document = storable_event(
@@ -144,7 +144,7 @@ def assembled(
                 payloads.append(Write(kind=WriteKind.CREATE, id=payload["id"], document=payload))
                 write = replace(write, document=document)
                 size += _size_of(write, event, partition_key)
-            last = {"version": meta.get("entityVersion"), "sequence": len(events)}
+            last = {**(last or {}), "version": meta.get("entityVersion"), "sequence": len(events)}
             events.append(event)
             writes.append(write)
         last_events.append(last)

@@ -366,7 +366,7 @@ async def test_events_name_the_one_before_them_whatever_was_read_listed_and_writ
         tuple(meta[name] for name in ("entityVersion", "sequence", "previousVersion", "previousSequence"))
         for meta in metas
     ]
-    assert {"version": 4, "sequence": 0} == (await store.read("n", key))["lastEvent"]
+    assert {"version": 4, "sequence": 0}.items() <= (await store.read("n", key))["lastEvent"].items()
 
 
 async def test_a_continuation_of_no_query_is_refused(store: Store):

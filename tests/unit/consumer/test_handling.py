@@ -274,8 +274,16 @@ async def test_subjects_without_a_handler_may_be_dead_lettered():
     assert ["UnknownSubject"] == [reason for _, reason, _ in world.subscription.dead_letters]
 
 
-def placed(version: int, *, before: tuple[int, int] | None = None, **fields: Any) -> Message:
-    place = {"entity-id": "o1", "entity-type": "order", "entity-version": version, "sequence": 0}
+def placed(
+    version: int, *, before: tuple[int, int] | None = None, life: str = "l1", **fields: Any
+) -> Message:
+    place = {
+        "entity-id": "o1",
+        "entity-type": "order",
+        "entity-life": life,
+        "entity-version": version,
+        "sequence": 0,
+    }
     if before is not None:
         place |= {"previous-version": before[0], "previous-sequence": before[1]}
     return message(OrderPaid(order_id="o1", total=version), properties=place, **fields)
@@ -316,7 +324,8 @@ async def test_ignored_messages_are_no_gap():
 
 async def test_an_entity_created_again_under_its_id_is_not_taken_for_a_repetition():
     world = World(invoicing())
-    for one in (placed(1, before=(0, 0)), placed(2, before=(1, 0)), placed(1, before=(0, 0))):
+    again = placed(1, before=(0, 0), life="l2")
+    for one in (placed(1, before=(0, 0)), placed(2, before=(1, 0)), again):
         world.subscription.deliver(one)
     await world.run()
 

@@ -37,6 +37,10 @@ class Indexed(DomainEvent):
     text: str
 
 
+def lives(container: MemoryContainer) -> list[str | None]:
+    return [event["meta"].get("entityLife") for event in stored(container, "domainEvent")]
+
+
 def links(container: MemoryContainer, entity_id: str = "n") -> list[tuple[str, Position, Position]]:
     """
     Return the action of each event of an entity, its position and that of the event before.
@@ -96,7 +100,9 @@ async def test_the_first_event_follows_none_and_each_further_one_the_one_before(
         ("NoteChanged", (3, 0), (2, 1)),
     ]
     (written,) = stored(container, "note")
+    life = written["lastEvent"].pop("life")
     assert {"version": 3, "sequence": 0} == written["lastEvent"]
+    assert {life} == {event["meta"]["entityLife"] for event in stored(container, "domainEvent")}
     assert ["id", "partitionKey", "type", "data", "ttl", "version", "lastEvent"] == [*written][:7]
 
 
@@ -248,6 +254,17 @@ async def test_an_entity_that_is_created_again_under_its_id_begins_anew(
         ("NoteWritten", (1, 0), (0, 0)),
         ("NoteFiled", (1, 1), (1, 0)),
     ]
+    first, *rest = lives(container)
+    assert [first] * 2 == rest[:2]
+    assert first != rest[2] == rest[3]
+
+
+async def test_a_position_that_is_damaged_ends_no_life(container: MemoryContainer):
+    life = (await container.read("n", "n"))["lastEvent"]["life"]
+    await rewritten(container, version=1, lastEvent={"life": life, "version": "1"})
+    await changed(container, lambda note: note.change("a"))
+    assert [(None, None)] == [link[2] for link in links(container)[1:]]
+    assert [life] * 2 == lives(container)
 
 
 @pytest.mark.parametrize("theirs", [{}, {"lastEvent": "today"}, {"lastEvent": {"version": 1}}], ids=str)
@@ -258,6 +275,8 @@ async def test_after_a_program_that_does_not_keep_the_position_it_is_unknown_unt
     await changed(container, lambda note: note.change("a"))
     await changed(container, lambda note: note.change("b"))
     assert [((2, 0), (None, None)), ((3, 0), (2, 0))] == [link[1:] for link in links(container)[1:]]
+    first, second, third = lives(container)
+    assert first != second == third  # its versions may have begun again
 
 
 async def test_a_document_that_counts_no_versions_has_no_position_at_first(container: MemoryContainer):
