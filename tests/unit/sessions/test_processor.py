@@ -227,8 +227,11 @@ async def test_a_broker_that_says_when_to_come_back_is_not_asked_before() -> Non
 async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_back() -> None:
     world = World(subscription=(broker := Counting()))
     world.deliver("a1", "a2", "b1")
-    world.start(work=by_id(a1=takes(5)), grace_period=seconds(10))
+    processor = world.start(work=by_id(a1=takes(5)), grace_period=seconds(10))
     await world.until(lambda: len(world.begun) == 2)
+    processor.stop()
+    await asyncio.sleep(1)
+    assert 0 == broker.waiting_calls  # a session that comes now goes to another process
     await world.stop()
     assert 5.0 <= now() < 5.2
     assert ["a1", "b1"] == sorted(message.message_id for message, _ in broker.settled)
