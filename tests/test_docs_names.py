@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox import errors, records
-from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS
-from cosmos_outbox.service.settings import Settings
+from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from tests.support.pages import PAGES, ROOT, blocks_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
@@ -72,7 +71,6 @@ def test_every_file_that_a_page_names_exists(page: Path):
 
 
 OF_EXAMPLES_AND_TESTS = {
-    "OUTBOX_SUBSCRIPTION",
     "OUTBOX_RECEIVERS",
     "OUTBOX_TEST_COSMOS_CONNECTION_STRING",
     "OUTBOX_TEST_LONG",
@@ -82,8 +80,7 @@ OF_EXAMPLES_AND_TESTS = {
 
 @pytest.mark.parametrize("page", PROSE, ids=str)
 def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
-    fields = Settings.model_fields | CONSUMER_FIELDS
-    settings = {f"OUTBOX_{field.upper()}" for field in fields} | OF_EXAMPLES_AND_TESTS
+    settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     metrics = set(re.findall(r"\boutbox_[a-z_]+", (ROOT / "docs/reference/metrics.md").read_text()))
     # A label is named after its attribute.
@@ -99,7 +96,9 @@ def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
 @pytest.mark.parametrize("page", PROSE, ids=str)
 def test_a_table_of_settings_tells_their_defaults(page: Path):
     told = dict(re.findall(r"^\| `(OUTBOX_\w+)` \| ([\d.]+) \|", PROSE[page], re.MULTILINE))
-    defaults = {f"OUTBOX_{name.upper()}": field.default for name, field in Settings.model_fields.items()}
+    defaults = {
+        f"OUTBOX_{name.upper()}": field.default for name, field in ConsumerSettings.model_fields.items()
+    }
 
     assert {name: float(value) for name, value in told.items()} == {name: defaults[name] for name in told}
 
