@@ -1,0 +1,39 @@
+"""
+Consumer and relay in Azure Functions, in place of processes of their own: `consume` for a Service Bus trigger with sessions,
+`TriggeredRelay` for a Cosmos DB trigger. It needs the extra `functions`.
+
+The host decides what comes when; all that a function tells it is whether it returned or raised.
+
+    Service Bus   return: the message is completed     raise: abandoned, so delivered again, which counts as a delivery
+    Cosmos DB     return: the batch is checkpointed    raise: the same, unless a retry policy calls the function again
+
+What holds, and why
+-------------------
+*One effect, no event lost.* A call is treated as a process that may die at any time. A message that comes again is found in the
+inbox; an event that comes again is sent under the same id.
+
+*Order of a consumer.* The host passes the next message of a session after the one before was settled. It does not say for how long
+it holds a session, so nothing is remembered from one message to the next: each asks the store whether its key is parked.
+
+*Order of a relay.* A batch comes from one physical partition, and begins at or before the checkpoint. No lease names the parked keys
+of what the checkpoint passed, so each batch asks the parked store about each of its keys before it sends anything. The proof of
+`cosmos_outbox.parking` needs no more: of a key that is not parked then, all earlier events have been sent.
+
+The host was never run with this; `docs/how-to/azure-functions.md` has the limits.
+"""
+
+try:
+    import azure.functions as _functions
+except ModuleNotFoundError as error:
+    if error.name not in ("azure", "azure.functions"):
+        raise
+    raise ModuleNotFoundError(
+        "cosmos_outbox.functions needs the package 'azure-functions': pip install 'cosmos-outbox[functions]'",
+        name="azure.functions",
+    ) from None
+
+from cosmos_outbox.functions.consumer import consume, message_from
+from cosmos_outbox.functions.opening import Once
+from cosmos_outbox.functions.relay import TriggeredRelay
+
+__all__ = ["Once", "TriggeredRelay", "consume", "message_from"]

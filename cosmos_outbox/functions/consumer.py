@@ -1,0 +1,77 @@
+"""
+A consumer in a function with a Service Bus trigger: one message, from what the host passes to how the function ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, timedelta
+
+import azure.functions as func
+
+from cosmos_outbox.consumer import Handling
+from cosmos_outbox.errors import MessageError
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Complete, DeadLetter, Retry
+
+
+class _Unheld:
+    """
+    Stands for a session of which the function knows nothing: not for how long it is held, nor what came in it before.
+    """
+
+    id = None
+
+
+async def consume(
+    received: func.ServiceBusMessage, handling: Handling, *, patience: timedelta = timedelta(minutes=2)
+) -> None:
+    """
+    Handle a message; returning has the host complete it, raising has the host abandon it.
+
+    Args:
+        received: by a trigger with `is_sessions_enabled=True` and cardinality one, the default.
+        handling: made by `Consumer.handling`; the invocations of a process share one.
+        patience: how long the message waits here for a store that cannot be used, before it is given back, which counts as a
+            delivery. With the attempts of the handler it must be shorter than `functionTimeout`. Defaults to 2 minutes.
+
+    Raises:
+        MessageError: the message is to be delivered again, or would have to be dead-lettered, which a function cannot do.
+    """
+    message, clock = message_from(received), asyncio.get_running_loop().time
+    patient_until = clock() + patience.total_seconds()
+    while not isinstance(settlement := await handling(message, _Unheld()), Complete):
+        said = f"{message.subject or 'A message without subject'} {message.message_id!r}"
+        if isinstance(settlement, DeadLetter):
+            raise MessageError(
+                f"{said} cannot be handled, and a function cannot dead-letter it. The broker does when it has delivered it as often "
+                f"as the subscription allows. {settlement.reason}: {settlement.description}"
+            )
+        delay = settlement.after_seconds if isinstance(settlement, Retry) else 0.0
+        if clock() + delay >= patient_until:
+            raise MessageError(
+                f"{said} could not be handled for {patience}; the records ConsumingDelayed and ConsumerHalted say why. It is "
+                "delivered again, which counts as a delivery."
+            )
+        await asyncio.sleep(delay)
+
+
+def message_from(received: func.ServiceBusMessage) -> Message:
+    """
+    Return a message of a Service Bus trigger without the types of Azure Functions.
+    """
+    enqueued_at = received.enqueued_time_utc
+    if enqueued_at is not None and enqueued_at.tzinfo is None:
+        enqueued_at = enqueued_at.replace(tzinfo=UTC)
+    return Message(
+        message_id=received.message_id or "",
+        session_id=received.session_id,
+        subject=received.subject or received.label or "",
+        body=received.get_body(),
+        content_type=received.content_type,
+        correlation_id=received.correlation_id,
+        properties=received.application_properties or received.user_properties or {},
+        sequence_number=received.sequence_number or 0,
+        delivery_count=max((received.delivery_count or 1) - 1, 0),  # the host counts the delivery at hand
+        enqueued_at=enqueued_at,
+    )

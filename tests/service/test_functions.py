@@ -1,0 +1,150 @@
+"""
+The function app of the how-to page: what it declares to the host, and its functions on the emulators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox import EventSizes, Outbox
+from cosmos_outbox.adapters.cosmos import CosmosChangeFeed, open_cosmos_client, open_store
+from cosmos_outbox.adapters.servicebus import message_from
+from cosmos_outbox.consumer.policy import Policy
+from cosmos_outbox.ports import StartFrom
+from tests.cli.local import Local, emulators
+from tests.support.local_outbox import Person
+from tests.support.pages import ROOT, blocks_of
+from tests.unit.functions.host import documents, received
+
+pytestmark = pytest.mark.looptime(False)
+
+BLOCKS = blocks_of((ROOT / "docs/how-to/azure-functions.md").read_text())
+(HOST,) = (json.loads(block.text) for block in BLOCKS if block.info == "json")
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Local]:
+    with emulators() as running:
+        yield running
+
+
+@pytest.fixture
+def page(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """
+    The page's function_app, as a process of the host imports it.
+    """
+    for name, value in (local.environment | {"OUTBOX_PARKED_CONTAINER": "parked"}).items():
+        if name.startswith("OUTBOX_"):
+            monkeypatch.setenv(name, value)
+    (text,) = (block.text for block in BLOCKS if block.file == "function_app.py")
+    module = ModuleType("function_app")
+    monkeypatch.setitem(sys.modules, "function_app", module)
+    exec(compile(text, "function_app.py", "exec"), vars(module))  # noqa: S102 - our own documentation
+    return module
+
+
+def functions_of(page: ModuleType) -> dict[str, Any]:
+    return {function.get_function_name(): function for function in page.app.get_functions()}
+
+
+def seconds(text: str) -> float:
+    hours, minutes, rest = map(int, text.split(":"))
+    return timedelta(hours=hours, minutes=minutes, seconds=rest).total_seconds()
+
+
+def test_the_relay_is_called_again_until_it_returns(page: ModuleType):
+    policy = functions_of(page)["relay"].get_settings_dict("retry_policy")
+
+    assert ("fixed_delay", "-1") == (policy["strategy"], policy["max_retry_count"])
+
+
+def test_the_consumer_gets_single_messages_of_sessions_as_they_are(page: ModuleType):
+    trigger = functions_of(page)["account"].get_trigger().get_dict_repr()
+
+    assert (True, "binary") == (trigger["isSessionsEnabled"], str(trigger["dataType"]).lower())
+    assert "many" != trigger.get("cardinality")
+
+
+def test_the_host_renews_locks_and_lets_functions_run_for_longer_than_they_take():
+    bus = HOST["extensions"]["serviceBus"]
+    longest = (Policy().longest_handling + timedelta(minutes=2)).total_seconds()
+
+    assert longest < seconds(HOST["functionTimeout"]) <= seconds(bus["maxAutoLockRenewalDuration"])
+    assert (0, True) == (bus["prefetchCount"], bus["autoCompleteMessages"])
+    assert "retry" not in HOST
+
+
+async def changes(local: Local) -> list[dict[str, Any]]:
+    async with open_cosmos_client(connection_string=local.cosmos) as client:
+        container = client.get_database_client(local.database).get_container_client("data")
+        feed = CosmosChangeFeed(container, account_host="localhost")
+        rid, found = (await feed.describe()).container_rid, []
+        for feed_range in await feed.physical_ranges():
+            page = await feed.read_page(
+                feed_range, container_rid=rid, continuation=None, start=StartFrom.BEGINNING, max_items=100
+            )
+            found += page.documents
+        return found
+
+
+async def test_what_is_committed_goes_through_both_functions_and_takes_effect_once(
+    page: ModuleType, local: Local
+):
+    async with open_cosmos_client(connection_string=local.cosmos) as client:
+        outbox = Outbox(await open_store(client, local.database, "data"))
+        async with outbox.unit_of_work() as uow:
+            person = uow.repository(Person).create(Person(id="ada", name="ada"))
+            person.rename("Ada", "ada-1")
+            person.rename("ADA", "ada-2")
+            await uow.commit()
+        batch = documents(*await changes(local))
+        for _ in range(2):  # a batch may come again
+            await page.relay(batch)
+
+        names = []
+        async with (
+            ServiceBusClient.from_connection_string(local.servicebus) as bus,
+            bus.get_subscription_receiver("events", "all", session_id="ada", max_wait_time=20) as receiver,
+        ):
+            while len(names) < 2:
+                for message in await receiver.receive_messages(1, max_wait_time=20):
+                    for deliveries in (1, 2):  # so may a message
+                        await page.account(received(message_from(message), deliveries=deliveries))
+                    await receiver.complete_message(message)
+                    async with outbox.unit_of_work() as uow:
+                        account = await uow.repository(page.Account).read("account-ada", partition_key="ada")
+                        names.append(account.name)
+                        version = account.version
+    await page.events.aclose()
+    await page.handling.aclose()
+
+    assert (["Ada", "ADA"], 2) == (names, version)
+
+
+async def commit_what_is_too_large(page: ModuleType, local: Local) -> None:
+    async with open_cosmos_client(connection_string=local.cosmos) as client:
+        store, sizes = await open_store(client, local.database, "data"), EventSizes(max_message_bytes=2**20)
+        async with Outbox(store, sizes=sizes).unit_of_work() as uow:
+            uow.repository(Person).create(Person(id="grace", name="grace")).rename("x" * 300_000, "grace-1")
+            await uow.commit()
+    await page.relay(documents(*await changes(local)))
+    await page.events.aclose()
+
+
+def test_the_commands_show_what_the_relay_parks_under_the_name_of_its_processor(
+    page: ModuleType, local: Local
+):
+    asyncio.run(commit_what_is_too_large(page, local))
+    shown = local.json("parked", "list", OUTBOX_PARKED_CONTAINER="parked", OUTBOX_PROCESSOR_NAME="functions")
+
+    assert ["grace"] == [key["key"] for key in shown]

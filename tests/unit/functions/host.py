@@ -1,0 +1,58 @@
+"""
+What the Functions host passes to a function, built by the converters that its Python worker uses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import azure.functions as func
+from azure.functions.meta import Datum, get_binding_registry
+
+from cosmos_outbox.messages import Message
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def documents(*changes: Mapping[str, Any]) -> func.DocumentList:
+    """
+    Pass a batch of the change feed.
+    """
+    converter = get_binding_registry().get("cosmosDBTrigger")
+    return converter.decode(Datum(json.dumps(changes), "json"), trigger_metadata=None)
+
+
+def received(
+    message: Message, *, deliveries: int = 1, kind: str = "bytes", **metadata: Any
+) -> func.ServiceBusMessage:
+    """
+    Pass a message, the delivery at hand counted, its body as bytes or as text.
+    """
+    said = {
+        "MessageId": message.message_id,
+        "SessionId": message.session_id,
+        "Subject": message.subject,
+        "ContentType": message.content_type,
+        "CorrelationId": message.correlation_id,
+        "DeliveryCount": deliveries,
+        "SequenceNumber": message.sequence_number,
+        "EnqueuedTimeUtc": NOW.strftime("%Y-%m-%dT%H:%M:%S.1234567Z"),
+        "ApplicationProperties": dict(message.properties),
+        "UserProperties": dict(message.properties),
+        **metadata,
+    }
+    body = message.body if kind == "bytes" else message.body.decode()
+    converter = get_binding_registry().get("serviceBusTrigger")
+    return converter.decode(
+        Datum(body, kind),
+        trigger_metadata={name: _datum(value) for name, value in said.items() if value is not None},
+    )
+
+
+def _datum(value: Any) -> Datum:
+    if isinstance(value, str):
+        return Datum(value, "string")
+    return Datum(value, "int") if isinstance(value, int) else Datum(json.dumps(value), "json")

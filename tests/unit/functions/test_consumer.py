@@ -1,0 +1,206 @@
+"""
+A consumer in a function: one effect for each message, order kept through failure, and what the host is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked
+from cosmos_outbox.consumer import Consumer, Handling, Message
+from cosmos_outbox.consumer.policy import Policy
+from cosmos_outbox.errors import MessageError, StoreUnavailable
+from cosmos_outbox.functions import consume, message_from
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.records import MessageHandled, MessageHeld, MessageRepeated, Record
+from tests.unit.consumer.shop import SOURCE, Invoice, OrderPaid, message
+from tests.unit.functions.host import NOW, received
+
+
+class Shop:
+    """
+    The stores of a consumer that runs in any number of processes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.container, self.parked = MemoryContainer(), MemoryParked()
+        self.options, self.records = options, list[Record]()
+
+    def process(self) -> Handling:
+        consumer = Consumer("invoicing", Outbox(self.container), **self.options)
+
+        @consumer.on(OrderPaid)
+        async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+            if event.total < 0:
+                raise ValueError("a total below zero")
+            uow.repository(Invoice).create(Invoice.of(event))
+
+        parking = Parking(self.parked, references=False)
+        return consumer.handling(source=SOURCE, parking=parking, notify=self.records.append)
+
+    @property
+    def keys(self) -> ParkedKeys:
+        handling = self.process()
+        return ParkedKeys(self.parked, handling.release, scope=handling.scope)
+
+    @property
+    def invoiced(self) -> list[int]:
+        invoices = [document for document in self.container.documents() if document.get("type") == "invoice"]
+        return [invoice["data"]["total"] for invoice in invoices]
+
+    def of(self, kind: type[Record]) -> int:
+        return sum(isinstance(record, kind) for record in self.records)
+
+
+def paid(total: int, **fields: Any) -> Message:
+    return message(OrderPaid(order_id=fields.get("session", "o1"), total=total), **fields)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "string", "json"])
+def test_what_the_host_passes_becomes_a_message(kind: str):
+    sent = Message(
+        message_id="m1",
+        session_id="o1",
+        subject="OrderPaid",
+        body='{"name":"Ä"}'.encode(),
+        correlation_id="c1",
+        properties={"entity-version": 7, "entity-id": "o1"},
+        sequence_number=2**40,
+        delivery_count=2,
+        enqueued_at=NOW.replace(microsecond=123456),
+    )
+
+    assert sent == message_from(received(sent, deliveries=3, kind=kind))
+
+
+def test_what_older_extensions_pass_under_other_names_is_found_too():
+    old = received(
+        paid(1), Subject=None, Label="OrderPaid", ApplicationProperties=None, UserProperties={"sequence": 1}
+    )
+
+    assert ("OrderPaid", {"sequence": 1}) == (message_from(old).subject, message_from(old).properties)
+
+
+@pytest.mark.parametrize("missing", ["DeliveryCount", "EnqueuedTimeUtc", "SequenceNumber", "SessionId"])
+def test_what_the_host_does_not_say_is_left_out(missing: str):
+    assert "OrderPaid" == message_from(received(paid(1), **{missing: None})).subject
+
+
+async def test_a_time_without_a_zone_is_utc():
+    shop = Shop()
+    await consume(received(paid(1), EnqueuedTimeUtc="2026-11-22T12:00:00"), shop.process())
+
+    assert 1 == shop.of(MessageHandled)
+
+
+async def test_a_message_takes_effect_once_however_often_and_to_whichever_process_it_is_delivered():
+    shop, sent = Shop(), paid(5)
+    for deliveries in (1, 2, 3):
+        await consume(received(sent, deliveries=deliveries), shop.process())
+
+    assert [5] == shop.invoiced
+    assert (1, 2) == (shop.of(MessageHandled), shop.of(MessageRepeated))
+
+
+async def test_a_message_that_fails_parks_its_key_and_the_host_is_told_that_it_is_done():
+    shop = Shop(attempts=2)
+    for sent in (paid(-1), paid(2), paid(3, session="o2")):
+        await consume(received(sent), shop.process())
+
+    (key,) = await shop.keys.list()
+    assert ("o1", 2) == (key.partition_key, key.held)  # type: ignore[union-attr]
+    assert 1 == shop.of(MessageHandled)
+
+
+async def test_a_key_that_another_process_parks_is_noticed_at_the_next_message():
+    """
+    A lock that was lost while a function ran lets two processes work on one session.
+    """
+    shop = Shop(attempts=1)
+    one, other = shop.process(), shop.process()
+    await consume(received(paid(1)), one)
+    await consume(received(paid(-1)), other)
+    await consume(received(paid(2)), one)
+
+    assert (1, 1) == (shop.of(MessageHandled), shop.of(MessageHeld))
+
+
+async def test_a_key_that_was_released_flows_again_in_all_processes():
+    shop, bad = Shop(attempts=1), OrderPaid(order_id="o1", total=-1)
+    process = shop.process()
+    for sent in (message(bad), paid(2)):
+        await consume(received(sent), process)
+    await shop.keys.release("o1", edited={**bad.payload(), "total": 1}, event_id=bad.id)
+    await consume(received(paid(3)), process)
+
+    assert [1, 2, 3] == shop.invoiced
+
+
+class Away(MemoryContainer):
+    """
+    A container that does not answer before a time of the loop's clock.
+    """
+
+    back_at = 0.0
+
+    async def commit(self, *arguments: Any, **options: Any) -> Any:
+        if asyncio.get_running_loop().time() < self.back_at:
+            raise StoreUnavailable(applied=False)
+        return await super().commit(*arguments, **options)
+
+
+async def test_a_message_waits_in_the_function_while_the_store_is_away_and_is_not_given_back():
+    shop, clock = Shop(), asyncio.get_running_loop().time
+    shop.container = away = Away()
+    away.back_at = clock() + 60
+    await consume(received(paid(1)), shop.process())
+
+    assert 1 == shop.of(MessageHandled)
+
+
+async def test_after_its_patience_a_function_gives_the_message_back_before_the_host_ends_it():
+    shop, clock = Shop(), asyncio.get_running_loop().time
+    shop.container = away = Away()
+    away.back_at, began = clock() + 1e6, clock()
+    with pytest.raises(MessageError, match=r"OrderPaid .* could not be handled for 0:02:00"):
+        await consume(received(paid(1)), shop.process())
+
+    assert 60 < clock() - began < 180
+    assert () == await shop.keys.list()
+
+
+def test_all_attempts_of_a_handler_and_the_patience_fit_into_the_five_minutes_of_a_consumption_plan():
+    assert Policy().longest_handling + timedelta(minutes=2) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "sent", "reason"),
+    [
+        ({}, Message(message_id="", session_id="o1", subject="OrderPaid"), "MessageUnreadable"),
+        ({"unknown": "dead_letter"}, paid(1, subject="OrderLost"), "UnknownSubject"),
+        ({"on_failure": "dead_letter", "attempts": 1}, paid(-1), "ValueError: a total below zero"),
+    ],
+)
+async def test_a_function_that_cannot_dead_letter_raises_with_the_reason(
+    options: dict[str, Any], sent: Message, reason: str
+):
+    shop = Shop(**options)
+    with pytest.raises(MessageError, match=f"cannot dead-letter it.*{reason}"):
+        await consume(received(sent), shop.process())
+
+    assert () == shop.container.documents()
+
+
+async def test_sessions_are_handled_side_by_side_by_one_process():
+    shop = Shop()
+    process = shop.process()
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            group.create_task(consume(received(paid(number, session=f"o{number}")), process))
+
+    assert 20 == shop.of(MessageHandled)

@@ -1,0 +1,310 @@
+"""
+A relay in a function: nothing lost, first copies in order, and keys that stay parked from one invocation to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.memory import MemoryBroker, MemoryParked
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    MessageRejected,
+    OutboxError,
+    StoreUnavailable,
+)
+from cosmos_outbox.functions import TriggeredRelay
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.ports import MonitoredContainer
+from cosmos_outbox.records import Record
+from cosmos_outbox.relay.resend import resending
+from tests.support.effort import examples
+from tests.unit.functions.host import documents
+from tests.unit.relay.factories import entity, event
+from tests.unit.relay.test_guarantees import Fleet, History, Owner, histories
+
+CONTAINER = MonitoredContainer(account_host="localhost", database_rid="d", container_rid="d-c")
+SCOPE = Scope(processor="function", container="d-c")
+
+
+class Topic:
+    """
+    A topic and a parked store, for functions in any number of processes.
+    """
+
+    def __init__(self) -> None:
+        self.broker, self.parked, self.records = MemoryBroker(), MemoryParked(), list[Record]()
+        self.keys = ParkedKeys(self.parked, resending(self.broker.publisher()), scope=SCOPE)
+
+    def process(self, *, parks: bool = True, patience: float = 120) -> TriggeredRelay:
+        return TriggeredRelay(
+            self.broker.publisher(),
+            CONTAINER,
+            processor="function",
+            parking=Parking(self.parked) if parks else None,
+            patience=timedelta(seconds=patience),
+            notify=self.records.append,
+        )
+
+    def reject(self, *event_ids: str) -> None:
+        self.broker.rejects = lambda message: message.message_id in event_ids
+
+    @property
+    def sent(self) -> list[str]:
+        return [message.message_id for message in self.broker.accepted]
+
+
+async def test_events_of_a_batch_are_sent_in_the_order_of_their_commits_and_inside_a_commit():
+    topic = Topic()
+    await topic.process()(
+        documents(
+            event(number=3, lsn=2, sequence=1),
+            entity(lsn=2),
+            event(number=2, lsn=2, sequence=0),
+            event(number=1, lsn=1),
+        )
+    )
+
+    assert ["contact-1/1", "contact-1/2", "contact-1/3"] == topic.sent
+
+
+async def test_what_follows_in_a_parked_key_is_held_by_every_process_and_other_keys_go_on():
+    topic = Topic()
+    topic.reject("a/1")
+    await topic.process()(documents(event("a", 1), event("a", 2), event("b", 3)))
+    await topic.process()(documents(event("b", 4), event("a", 5)))
+
+    assert ["b/3", "b/4"] == topic.sent
+    held = (await topic.keys.show("a")).held
+    assert ["a/1", "a/2", "a/5"] == [parked.event_id for parked in held]
+
+
+async def test_a_key_that_was_released_flows_again_at_the_next_batch():
+    topic = Topic()
+    process = topic.process()
+    topic.reject("a/1")
+    await process(documents(event("a", 1), event("a", 2)))
+    topic.reject()
+    await topic.keys.release("a")
+    await process(documents(event("a", 3)))
+
+    assert ["a/1", "a/2", "a/3"] == topic.sent
+
+
+async def test_a_key_that_an_operator_parks_is_held_from_the_next_batch():
+    topic = Topic()
+    process = topic.process()
+    await process(documents(event("a", 1)))
+    await topic.keys.park("a", reason="a customer asked")
+    await process(documents(event("a", 2), event("b", 3)))
+
+    assert ["a/1", "b/3"] == topic.sent
+
+
+async def test_nothing_is_sent_while_the_parked_store_does_not_say_which_keys_are_parked():
+    topic = Topic()
+    read = topic.parked.read
+
+    async def away(*_: str) -> Document:
+        raise StoreUnavailable(applied=False)
+
+    topic.parked.read = away  # type: ignore[method-assign]
+    process = topic.process()
+    with pytest.raises(StoreUnavailable):
+        await process(documents(event("a", 1), event("b", 2)))
+    assert [] == topic.sent
+    topic.parked.read = read  # type: ignore[method-assign]
+    await process(documents(event("a", 1), event("b", 2)))
+
+    assert ["a/1", "b/2"] == sorted(topic.sent)
+
+
+async def test_without_a_parked_store_an_event_that_cannot_be_sent_fails_its_batch_and_other_keys_are_sent():
+    topic = Topic()
+    topic.reject("a/1")
+    with pytest.raises(MessageRejected, match="'a/1' of partition key 'a'"):
+        await topic.process(parks=False)(documents(event("a", 1), event("a", 2), event("b", 3)))
+
+    assert ["b/3"] == topic.sent
+
+
+async def test_a_call_ends_before_the_host_ends_it_and_the_batch_that_comes_again_is_sent_in_order():
+    topic = Topic()
+    process, clock = topic.process(), asyncio.get_running_loop().time
+    topic.broker.down, began = True, clock()
+    batch = [event("a", number) for number in range(1, 4)]
+    with pytest.raises(BrokerUnavailable, match="not done after 0:02:00"):
+        await process(documents(*batch))
+    assert clock() - began < 125
+    topic.broker.down = False
+    await process(documents(*batch))
+
+    assert ["a/1", "a/2", "a/3"] == topic.sent
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {name: value for name, value in event().items() if name != "_lsn"},
+        {"current": event(), "metadata": {"lsn": 1, "operationType": "create"}},  # all versions and deletes
+    ],
+)
+async def test_a_batch_whose_order_is_not_known_is_refused(change: Document):
+    topic = Topic()
+    with pytest.raises(ConfigurationError, match="'latest version'"):
+        await topic.process()(documents(event("b", 2), change))
+
+    assert [] == topic.sent
+
+
+async def test_batches_of_several_partitions_share_one_relay_and_learn_nothing_from_each_other():
+    topic = Topic()
+    process = topic.process()
+    topic.broker.latency_seconds = 1
+    topic.reject("p0/1", "p7/1")
+    for first in (1, 3):
+        async with asyncio.TaskGroup() as group:
+            for partition in range(10):
+                batch = [event(f"p{partition}", number) for number in (first, first + 1)]
+                group.create_task(process(documents(*batch)))
+
+    flowing = [f"p{partition}" for partition in range(10) if partition not in (0, 7)]
+    assert {key: [f"{key}/{number}" for number in range(1, 5)] for key in flowing} == {
+        key: [event_id for event_id in topic.sent if event_id.startswith(f"{key}/")] for key in flowing
+    }
+    assert len(flowing) * 4 == len(topic.sent)
+    assert {"p0", "p7"} == {key.partition_key for key in await topic.keys.list()}
+
+
+class Functions(Fleet):
+    """
+    Hosts of one partition: each calls its function with a batch until it returns, then moves the checkpoint.
+    """
+
+    relay_type = TriggeredRelay
+    parked: MemoryParked
+
+    async def work(self, owner: Owner) -> None:
+        relay = self.relay_type(
+            self.publisher(owner),
+            CONTAINER,
+            processor="function",
+            parking=Parking(self.parked),
+            patience=timedelta(seconds=1e6 if owner.lives_for > 20 else 1 + owner.lives_for / 3),
+            notify=lambda record: None,
+        )
+        for number in range(self.checkpoint, len(self.history.pages)):
+            done = False
+            while not done:
+                try:
+                    await relay(documents(*self.history.pages[number]))
+                    done = True
+                except OutboxError:
+                    await asyncio.sleep(1)  # the retry policy: a fixed delay, without end
+            self.checkpoint = max(self.checkpoint, number + 1)
+
+
+async def operate(keys: ParkedKeys, poison: frozenset[str]) -> None:
+    """
+    Drop what can never be sent, release the keys.
+    """
+    for key in await keys.list():
+        with suppress(OutboxError):
+            for held in (await keys.show(key.partition_key)).held:
+                if held.event_id in poison:
+                    await keys.drop(key.partition_key, held.event_id, reason="poison")
+            await keys.release(key.partition_key)
+
+
+async def check(
+    history: History,
+    poison: frozenset[str],
+    operations: Iterable[float],
+    relay_type: type[TriggeredRelay] = TriggeredRelay,
+) -> None:
+    """
+    Play a history with functions in place of workers and an operator, and compare the topic with what was committed.
+    """
+    broker = MemoryBroker(
+        clock=lambda: asyncio.get_running_loop().time(),
+        dedup_window_seconds=None,
+        rejects=lambda message: message.message_id in poison,
+    )
+    broker.latency_seconds, broker.late_seconds = history.latency, history.late
+    fleet = Functions(broker, history)
+    fleet.relay_type, fleet.parked = relay_type, MemoryParked()
+    keys = ParkedKeys(fleet.parked, resending(broker.publisher()), scope=SCOPE)
+
+    async def operator(at: float) -> None:
+        await asyncio.sleep(at)
+        await operate(keys, poison)
+
+    await asyncio.gather(*(fleet.live(owner) for owner in history.owners), *map(operator, operations))
+    broker.faults.clear()
+    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, lane_bytes=1, batch_size=3))
+    for _ in range(3):
+        await operate(keys, poison)
+    await asyncio.sleep(history.late)
+
+    first_copies: dict[str, list[str]] = defaultdict(list)
+    for arrival in broker.arrivals:
+        message = arrival.message
+        if message.message_id not in first_copies[message.session_id]:
+            first_copies[message.session_id].append(message.message_id)
+    sendable = {key: [one for one in ids if one not in poison] for key, ids in history.committed.items()}
+    assert () == await keys.list()
+    assert {key: ids for key, ids in sendable.items() if ids} == dict(first_copies)
+
+
+POISON = st.frozensets(
+    st.sampled_from([f"{key}/{number}" for key in "abcd" for number in range(4)]), max_size=4
+)
+OPERATIONS = st.lists(st.floats(0, 40), max_size=4)
+
+
+@settings(max_examples=examples(60, many=400), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(history=histories(), poison=POISON, operations=OPERATIONS)
+async def test_nothing_is_lost_and_first_copies_keep_their_order_whatever_hosts_and_operators_do(
+    history: History, poison: frozenset[str], operations: list[float]
+):
+    await check(history, poison, operations)
+
+
+class AsksNobody(TriggeredRelay):
+    async def _parked_of(self, parking: Parking, keys: Iterable[str]) -> list[str]:
+        return []
+
+
+class AsksOnce(TriggeredRelay):
+    async def _parked_of(self, parking: Parking, keys: Iterable[str]) -> list[str]:
+        known: dict[str, bool] = self.__dict__.setdefault("known", {})
+        found = await super()._parked_of(parking, [key for key in keys if key not in known])
+        known |= {key: key in found for key in keys if key not in known}
+        return [key for key in keys if known[key]]
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="the property must notice this mistake")
+@pytest.mark.parametrize("relay_type", [AsksNobody, AsksOnce])
+@settings(
+    max_examples=1000,
+    phases=[Phase.generate],
+    derandomize=True,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+@given(history=histories(), poison=POISON, operations=OPERATIONS)
+async def test_a_function_that_does_not_ask_about_its_keys_breaks_the_order(
+    relay_type: type[TriggeredRelay], history: History, poison: frozenset[str], operations: list[float]
+):
+    await check(history, poison, operations, relay_type)
