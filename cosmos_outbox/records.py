@@ -631,6 +631,11 @@ def log_hook(record: Record) -> None:
             level,
             "%s %s",
             type(record).__name__,
-            " ".join(f"{name}={value}" for name, value in values.items() if value is not None),
+            " ".join(f"{name}={_shown(value)}" for name, value in values.items() if value is not None),
             extra={"event": type(record).__name__, "fields": values},
         )
+
+
+def _shown(value: object) -> object:
+    # A KeyError alone would be a word in quotes
+    return f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else value

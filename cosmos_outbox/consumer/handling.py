@@ -27,7 +27,7 @@ from cosmos_outbox.errors import (
     MessageError,
     MessageMissed,
     MessageUnreadable,
-    ParkingFull,
+    ParkingError,
     PreconditionFailed,
     RequestTooLarge,
     StoreUnavailable,
@@ -63,7 +63,7 @@ _BELIEVED_IN_A_ROW = (
     5  # keys that are parked while no message takes effect; then the fault is not the messages'
 )
 # While these last, no message is at fault.
-_OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingFull)
+_OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingError)
 _PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, MessageMissed)
 
 

@@ -14,7 +14,7 @@ from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.held_messages import message_of
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, UsageError
 from cosmos_outbox.parking import ParkedKey
-from cosmos_outbox.ports import Complete
+from cosmos_outbox.ports import Complete, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
@@ -385,6 +385,27 @@ async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_coun
 
 async def _unavailable(*_: Any) -> Any:
     raise StoreUnavailable(applied=False)
+
+
+async def test_messages_of_a_key_whose_document_is_damaged_wait_until_it_is_corrected():
+    world = World(invoicing(attempts=1))
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1)))
+    await world.run()
+    (key,) = [document for document in world.parked.documents() if document["type"] == "parkedKey"]
+    damaged = Write(
+        kind=WriteKind.REPLACE, id=key["id"], document={**key, "next": "three"}, etag=key["_etag"]
+    )
+    await world.parked.commit(key["partitionKey"], [damaged])
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=2)))
+    with pytest.raises(TimeoutError):
+        await world.run(seconds=600)
+    assert [0] == [waiting.delivery_count for waiting in world.subscription.waiting]
+    (now,) = [document for document in world.parked.documents() if document["type"] == "parkedKey"]
+    corrected = Write(kind=WriteKind.REPLACE, id=key["id"], document=dict(key), etag=now["_etag"])
+    await world.parked.commit(key["partitionKey"], [corrected])
+    await world.run()
+
+    assert 1 == len(world.of(MessageHeld))
 
 
 async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
