@@ -91,10 +91,9 @@ def _manifests(scratch: Path) -> Findings:
 
 
 def _dashboards() -> bool | None:
-    telemetry = [ROOT / "cosmos_outbox/service/telemetry.py"]
-    measured = dashboards.metrics_of(telemetry)
+    measured = dashboards.metrics_of(dashboards.SOURCES)
     asked = reported(lambda: queries.problems(INFRA / "queries", ROOT / "cosmos_outbox/records.py", measured))
-    drawn = dashboards.problems(INFRA / "observability", telemetry)
+    drawn = dashboards.problems(INFRA / "observability", dashboards.SOURCES)
     if drawn is None:
         sys.stdout.write("NOT VERIFIED: there is no dashboard and no alert rule yet\n")
         return None if not asked else False

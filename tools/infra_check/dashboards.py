@@ -14,6 +14,9 @@ from typing import Any
 import promql_parser
 import yaml
 
+_ROOT = Path(__file__).parents[2]
+# What names the metrics.
+SOURCES = tuple(_ROOT / f"cosmos_outbox/service/{module}.py" for module in ("telemetry", "series"))
 _SUFFIX = r"(_seconds|_milliseconds|_bytes|_ratio)?(_total|_bucket|_sum|_count)?"
 _NAME = re.compile(r"(outbox|messaging)(\.[a-z_]+)+")
 _GRAFANA = (("$__rate_interval", "5m"), ("$__interval", "1m"), ("$__range", "1h"))

@@ -319,7 +319,7 @@ def test_what_a_check_cannot_go_on_from_is_a_finding_and_not_the_end(capsys: pyt
 
 
 EVENTS = queries.logged_events(ROOT / "cosmos_outbox/records.py")
-METRICS = dashboards.metrics_of([ROOT / "cosmos_outbox/service/telemetry.py"])
+METRICS = dashboards.metrics_of(dashboards.SOURCES)
 
 
 def test_the_queries_as_they_are_have_no_problem():
@@ -380,7 +380,7 @@ def test_an_expression_that_does_not_parse_or_reads_an_unknown_metric_is_found()
     )
     assert 1 == len(list(dashboards.judge("sum(rate(outbox_lease_moves_total[5m])", METRICS)))
     assert 1 == len(list(dashboards.judge("max(outbox_lease_lag) / max(outbox_lease_length)", METRICS)))
-    assert [] == dashboards.problems(INFRA / "observability", [ROOT / "cosmos_outbox/service/telemetry.py"])
+    assert [] == dashboards.problems(INFRA / "observability", dashboards.SOURCES)
 
 
 def test_a_directory_without_dashboards_is_not_called_verified(tmp_path: Path):
