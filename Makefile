@@ -122,12 +122,12 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 		OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING='$(OFFICIAL_SERVICEBUS)' $(MAKE) test-endpoints; code=$$?; \
 	test $$code -eq 0 || docker compose logs --tail 50; docker compose down --volumes; exit $$code
 
-test-image: $(STAMP) $(INFRA_STAMP) ## build both images, run them, and the compose stack on our emulators; skipped without an engine
+test-image: $(STAMP) $(INFRA_STAMP) ## build the images, run them, and the compose stack on our emulators; skipped without an engine
 	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py tests/infra/test_stack.py
 
-sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX: sbom/worker.json, sbom/api.json; whole after test-image
+sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX: sbom/IMAGE.json; whole after test-image
 	@mkdir -p sbom
-	@for image in worker api; do inventory=sbom/$$image.inventory; \
+	@for image in worker api consumer; do inventory=sbom/$$image.inventory; \
 		$(INFRA) -m tools.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
 
 format: $(STAMP) ## format and fix what can be fixed
@@ -146,7 +146,8 @@ lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
 
 lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and the tools of check-infra again
 	$(PY) -m pip install --quiet uv
-	for image in worker:"--extra worker --extra azure-monitor" api:"--extra example"; do \
+	for image in worker:"--extra worker --extra azure-monitor" api:"--extra example" \
+		consumer:"--extra worker --extra azure-monitor --extra example"; do \
 		.venv/bin/uv pip compile pyproject.toml $${image#*:} --constraint requirements-dev.txt --universal \
 		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
 		--output-file infra/docker/requirements-$${image%%:*}.txt || exit 1; done

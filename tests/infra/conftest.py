@@ -1,5 +1,5 @@
 """
-Both images, built once for all tests that ask.
+The images, built once for all tests that ask.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The container engines that tests can use, and both images built by one.
+The container engines that tests can use, and the images built by one.
 
 Engines: docker, or buildah with podman (as root, for machines without a registry: the bases are then made from Debian's
 packages and from the `uv` wheel, and the compose stack gets an engine of docker's for as long as its tests last).
@@ -42,11 +42,12 @@ class Engine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
     """
-    Both images, built.
+    The images, built.
     """
 
     engine: Engine
     worker: str
+    consumer: str
     api: str
 
 
@@ -101,12 +102,12 @@ def _answers(environment: Mapping[str, str] | None = None) -> bool:
 
 def build_images(scratch: Path) -> Images:
     """
-    Build both images with the engine of this machine, or skip.
+    Build the images with the engine of this machine, or skip.
     """
     os.environ.setdefault("STORAGE_DRIVER", "overlay")
     engine = find_engine()
     bases = local_bases(engine, scratch) if engine.control == "podman" else ()
-    built = {name: f"localhost/cosmos-outbox-{name}:test" for name in ("worker", "api")}
+    built = {name: f"localhost/cosmos-outbox-{name}:test" for name in ("worker", "consumer", "api")}
     for name, tag in built.items():
         checked(build_command(engine, name, tag, bases))
     return Images(engine=engine, **built)
@@ -182,7 +183,7 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
     ):
         try:
             wait_until(lambda: _answers(environment), (scratch / "log").read_text)
-            for image in (images.worker, images.api):
+            for image in (images.worker, images.consumer, images.api):
                 archive = str(scratch / "image.tar")
                 images.engine.call("save", "--quiet", "--format=docker-archive", "--output", archive, image)
                 checked(["docker", "load", "--quiet", "--input", archive], environment)

@@ -13,7 +13,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"worker": ("worker", "azure-monitor"), "api": ("example",)}
+EXTRAS = {
+    "worker": ("worker", "azure-monitor"),
+    "consumer": ("worker", "azure-monitor", "example"),
+    "api": ("example",),
+}
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -24,7 +28,7 @@ def pins(path: Path) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found}
 
 
-@pytest.mark.parametrize("image", ["worker", "api", "build"])
+@pytest.mark.parametrize("image", [*EXTRAS, "build"])
 def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(image: str):
     path = ROOT / f"infra/docker/requirements-{image}.txt"
     tested, installed = pins(ROOT / "requirements-dev.txt"), pins(path)
@@ -33,7 +37,7 @@ def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(image: 
     assert [] == [block.split("==")[0] for block in blocks if "--hash=sha256:" not in block]
 
 
-@pytest.mark.parametrize("image", ["worker", "api"])
+@pytest.mark.parametrize("image", EXTRAS)
 def test_an_image_has_everything_that_its_extras_ask_for(image: str):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked, extras = list(project["dependencies"]), list(EXTRAS[image])
@@ -50,10 +54,11 @@ def test_an_image_has_everything_that_its_extras_ask_for(image: str):
         assert installed[canonicalize_name(requirement.name)] in requirement.specifier, text
 
 
-def test_a_worker_in_a_container_answers_probes_from_outside():
+@pytest.mark.parametrize("program", ["worker", "consumer"])
+def test_a_program_in_a_container_answers_probes_from_outside(program: str):
     """
     Its default is the loopback, which no kubelet reaches.
     """
     dockerfile = (ROOT / "infra/docker/Dockerfile").read_text()
-    worker = dockerfile.split("FROM runtime AS worker")[1].split("\nFROM ")[0]
-    assert "ENV OUTBOX_HEALTH_HOST=0.0.0.0" in worker
+    stage = dockerfile.split(f"FROM runtime AS {program}")[1].split("\nFROM ")[0]
+    assert "ENV OUTBOX_HEALTH_HOST=0.0.0.0" in stage

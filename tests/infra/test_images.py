@@ -79,7 +79,7 @@ def provisioned(images: Images, emulators: dict[str, str]) -> dict[str, str]:
     return emulators
 
 
-@pytest.mark.parametrize("name", ["worker", "api"])
+@pytest.mark.parametrize("name", ["worker", "consumer", "api"])
 def test_an_image_runs_without_privileges_and_says_where_it_comes_from(images: Images, name: str):
     described = json.loads(images.engine.call("inspect", getattr(images, name)))[0]
     config = described["Config"]
@@ -90,14 +90,14 @@ def test_an_image_runs_without_privileges_and_says_where_it_comes_from(images: I
     assert ["CMD", "python", "/app/probe.py"] == health["Test"][:3], "a shell would be needed"
 
 
-@pytest.mark.parametrize("name", ["worker", "api"])
+@pytest.mark.parametrize("name", ["worker", "consumer", "api"])
 def test_an_image_holds_neither_tests_nor_emulators_nor_build_tools(images: Images, name: str):
     program = "import importlib.util as u; print([n for n in ('cosmos_outbox_emulators', 'tests', 'hatchling', 'pip', 'uv') if u.find_spec(n)])"
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=python", getattr(images, name)]
     assert "[]" == checked([*command, "-c", program])
 
 
-@pytest.mark.parametrize("name", ["worker", "api"])
+@pytest.mark.parametrize("name", ["worker", "consumer", "api"])
 def test_an_image_holds_the_pinned_packages_and_no_others_and_its_bill_of_materials_has_the_bases(
     images: Images, name: str
 ):
@@ -135,6 +135,26 @@ def test_a_worker_on_a_read_only_file_system_drains_on_sigterm_and_exits_with_0(
         images.engine.call(*probe, "http://127.0.0.1:18098/readyz")
         assert 0 == _stopped(images, container)
         assert "worker.stopped" in _logs(images, container)
+
+
+def test_a_consumer_without_settings_names_them_all_and_exits_with_2(images: Images):
+    command = [*images.engine.run, "--rm", *LOCKED_DOWN, images.consumer]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
+    assert 2 == done.returncode
+    for variable in ("OUTBOX_COSMOS_DATABASE", "OUTBOX_COSMOS_ENDPOINT", "OUTBOX_SUBSCRIPTION"):
+        assert variable in done.stderr
+
+
+def test_a_consumer_finds_its_handlers_on_a_read_only_file_system_and_exits_with_0(
+    images: Images, provisioned: dict[str, str]
+):
+    environment = {**provisioned, "OUTBOX_SUBSCRIPTION": "all", "OUTBOX_PARKED_CONTAINER": "parked"}
+    del environment["OUTBOX_LEASE_CONTAINER"]
+    with _running(images, images.consumer, env={**environment, "OUTBOX_HEALTH_PORT": "18097"}) as container:
+        _wait_for_log(images, container, "consumer.started")
+        images.engine.call("exec", container, "python", "/app/probe.py", "http://127.0.0.1:18097/livez")
+        assert 0 == _stopped(images, container)
+        assert "consumer.stopped" in _logs(images, container)
 
 
 def test_an_api_is_found_healthy_by_the_images_own_probe_and_exits_with_0(

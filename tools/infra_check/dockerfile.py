@@ -13,7 +13,11 @@ from tools.infra_check.variables import default_of
 
 _ROOT = Path(__file__).parents[2]
 # Each target, and the source of the paths that its program serves.
-TARGETS = {"worker": "cosmos_outbox/service/http.py", "api": "examples/contacts/api.py"}
+TARGETS = {
+    "worker": "cosmos_outbox/service/http.py",
+    "consumer": "cosmos_outbox/service/http.py",
+    "api": "examples/contacts/api.py",
+}
 _TAG = re.compile(r"[^:\s]+(?:/[^:\s]+)*:(?!latest)[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?")
 _SECRET = re.compile(r"(?i)connection_string|password|secret|(account|access)_?key|token")
 
@@ -73,7 +77,11 @@ def _copied(
         if not (_ROOT / source).exists():
             yield f"Dockerfile: copies {source}, which does not exist"
     built = re.match(r"--from=(\S+) /app /app$", final.get("COPY", ""))
-    module = next(iter(re.findall(r'"-m", "(\w+)', final.get("ENTRYPOINT", ""))), "")
+    # A consumer is named by an argument; the program that runs it is installed.
+    started = re.match(r'\["(\w+)[.\w]*:\w+"\]', final.get("CMD", "")) or re.search(
+        r'"-m", "(\w+)', final.get("ENTRYPOINT", "")
+    )
+    module = started[1] if started else ""
     own = stages[built[1]][1] if built and built[1] in stages else []
     if ("COPY", f"{module} /app/{module}") not in own:
         yield f"Dockerfile: {name} starts {module}, which is not copied into it"

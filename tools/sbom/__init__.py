@@ -1,3 +1,3 @@
 """
-The bills of materials of both images, from what they pin and what they hold: `make sbom`.
+The bills of materials of the images, from what they pin and what they hold: `make sbom`.
 """

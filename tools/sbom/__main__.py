@@ -28,7 +28,11 @@ from tools.sbom.graph import Pin, base_image, environment_of, graph, needs, pins
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "infra/docker"
 # What each image installs of the project: the same as in `make lock-infra`; with others, some pin is needed by nothing.
-EXTRAS = {"worker": ("worker", "azure-monitor"), "api": ("example",)}
+EXTRAS = {
+    "worker": ("worker", "azure-monitor"),
+    "consumer": ("worker", "azure-monitor", "example"),
+    "api": ("example",),
+}
 _BASE = "base-image"
 
 Json = dict[str, Any]

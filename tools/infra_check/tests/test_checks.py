@@ -270,6 +270,8 @@ DOCKERFILE = (INFRA / "docker/Dockerfile").read_text(encoding="utf-8")
         ("COPY worker /app/worker", "COPY worker /app/wrkr", "starts worker, which is not copied"),
         ("COPY examples /app/examples", "COPY example /app/examples", "copies example, which does not exist"),
         ("USER 10001:10001\nEXPOSE", "EXPOSE", "api runs as root"),
+        ("directory:consumer", "directory", "consumer starts cosmos_outbox, which is not copied"),
+        ("examples.contacts.directory:", "mine.directory:", "consumer starts mine, which is not copied"),
     ],
 )
 def test_an_image_that_cannot_be_started_or_probed_is_found(old: str, new: str, said: str):
