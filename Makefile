@@ -117,6 +117,7 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 	WAIT_FOR='http://127.0.0.1:8079/ready http://127.0.0.1:5300/health' WAIT_SECONDS=300 no_proxy=127.0.0.1 PYTHONPATH=. \
 		OUTBOX_COSMOS_CONNECTION_STRING='$(OFFICIAL_COSMOS)' OUTBOX_COSMOS_DATABASE=contacts \
 		OUTBOX_COSMOS_CONTAINER=data OUTBOX_LEASE_CONTAINER=leases OUTBOX_PARKED_CONTAINER=parked \
+		CONSUMER_CONTAINER=directory CONSUMER_PARKED_CONTAINER=directory-parked \
 		$(PY) infra/compose/init.py && \
 	OUTBOX_TEST_COSMOS_CONNECTION_STRING='$(OFFICIAL_COSMOS)' \
 		OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING='$(OFFICIAL_SERVICEBUS)' $(MAKE) test-endpoints; code=$$?; \

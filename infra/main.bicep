@@ -64,6 +64,13 @@ param parkedContainerName string = 'parked'
 param topicName string = 'events'
 param subscriptionName string = 'all'
 
+@description('Subscription of the consumer, which keeps the company directory.')
+param directorySubscriptionName string = 'directory'
+param directoryContainerName string = 'directory'
+
+@description('Of the consumer alone: a program that may write to the workers\' container could undo what they hold.')
+param directoryParkedContainerName string = 'directory-parked'
+
 @description('Workers with the same name share the leases.')
 param processorName string = 'outbox'
 
@@ -76,12 +83,19 @@ param apiExists bool = false
 @description('Whether the worker\'s app is there already, whose image is to stay. azd knows.')
 param workerExists bool = false
 
+@description('Whether the consumer\'s app is there already, whose image is to stay. azd knows.')
+param consumerExists bool = false
+
 @description('Serves the API on the internet. The example has no authentication of its own: put some in front first.')
 param apiExternal bool = false
 
 @description('Two, so that one can fail; more than the container has physical partitions only stand by.')
 @minValue(2)
 param workerReplicas int = 2
+
+@description('The most consumers that the waiting messages can ask for; there are two at least.')
+@minValue(2)
+param consumerMaxReplicas int = 8
 
 @description('Receives the alerts; without it they only show in the portal.')
 param alertEmail string = ''
@@ -127,7 +141,10 @@ module monitoring 'modules/monitoring.bicep' = {
     location: location
     tags: tags
     token: token
-    workerPrincipalId: identities.outputs.workerPrincipalId
+    publisherPrincipalIds: [
+      identities.outputs.workerPrincipalId
+      identities.outputs.consumerPrincipalId
+    ]
   }
 }
 
@@ -158,6 +175,8 @@ module cosmos 'modules/cosmos.bicep' = {
     dataContainerName: dataContainerName
     leaseContainerName: leaseContainerName
     parkedContainerName: parkedContainerName
+    directoryContainerName: directoryContainerName
+    directoryParkedContainerName: directoryParkedContainerName
     workspaceId: monitoring.outputs.workspaceId
   }
 }
@@ -171,8 +190,11 @@ module cosmosRoles 'modules/cosmos-roles.bicep' = {
     dataContainerName: dataContainerName
     leaseContainerName: leaseContainerName
     parkedContainerName: parkedContainerName
+    directoryContainerName: directoryContainerName
+    directoryParkedContainerName: directoryParkedContainerName
     apiPrincipalId: identities.outputs.apiPrincipalId
     workerPrincipalId: identities.outputs.workerPrincipalId
+    consumerPrincipalId: identities.outputs.consumerPrincipalId
     kedaPrincipalId: identities.outputs.kedaPrincipalId
     withKeda: !onContainerApps
     workerDeletes: !empty(deleteAfterPublish)
@@ -193,6 +215,10 @@ module serviceBus 'modules/servicebus.bicep' = {
     subscriptionName: subscriptionName
     senderPrincipalId: identities.outputs.workerPrincipalId
     receiverPrincipalId: identities.outputs.subscriberPrincipalId
+    directorySubscriptionName: directorySubscriptionName
+    consumerPrincipalId: identities.outputs.consumerPrincipalId
+    kedaPrincipalId: identities.outputs.kedaPrincipalId
+    withKeda: !onContainerApps
     operatorPrincipalIds: operatorPrincipalIds
     operatorPrincipalType: operatorPrincipalType
     workspaceId: monitoring.outputs.workspaceId
@@ -243,6 +269,7 @@ module registry 'modules/registry.bicep' = {
     pullPrincipalIds: [
       identities.outputs.apiPrincipalId
       identities.outputs.workerPrincipalId
+      identities.outputs.consumerPrincipalId
     ]
   }
 }
@@ -277,6 +304,15 @@ module workerImage 'modules/deployed-image.bicep' = {
     name: 'worker'
     // There is none elsewhere, whatever azd says.
     exists: workerExists && onContainerApps
+  }
+}
+
+module consumerImage 'modules/deployed-image.bicep' = {
+  name: 'consumer-image'
+  scope: group
+  params: {
+    name: 'consumer'
+    exists: consumerExists && onContainerApps
   }
 }
 
@@ -334,6 +370,36 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
   }
 }
 
+module consumer 'modules/consumer.bicep' = if (onContainerApps) {
+  name: 'consumer'
+  scope: group
+  dependsOn: [
+    cosmosRoles
+    cosmosEndpoint
+    serviceBusEndpoint
+  ]
+  params: {
+    location: location
+    tags: tags
+    environmentId: appsEnvironment.outputs.id
+    identityId: identities.outputs.consumerId
+    identityClientId: identities.outputs.consumerClientId
+    registryServer: registry.outputs.loginServer
+    image: consumerImage.outputs.image
+    probed: consumerImage.outputs.deployed
+    maxReplicas: consumerMaxReplicas
+    cosmosEndpoint: cosmos.outputs.endpoint
+    databaseName: databaseName
+    dataContainerName: directoryContainerName
+    parkedContainerName: directoryParkedContainerName
+    serviceBusName: serviceBus.outputs.name
+    serviceBusNamespace: serviceBus.outputs.fullyQualifiedNamespace
+    topicName: topicName
+    subscriptionName: directorySubscriptionName
+    applicationInsightsName: monitoring.outputs.applicationInsightsName
+  }
+}
+
 module alerts 'modules/alerts.bicep' = {
   name: 'alerts'
   scope: group
@@ -345,7 +411,7 @@ module alerts 'modules/alerts.bicep' = {
     cosmosAccountId: cosmos.outputs.id
     serviceBusNamespaceId: serviceBus.outputs.id
     workspaceId: monitoring.outputs.workspaceId
-    watchWorkerApp: onContainerApps
+    watchApps: onContainerApps
   }
 }
 
@@ -358,5 +424,6 @@ output OUTBOX_SERVICEBUS_NAMESPACE string = serviceBus.outputs.fullyQualifiedNam
 output APPLICATIONINSIGHTS_CONNECTION_STRING string = monitoring.outputs.telemetryDestination
 output API_URL string = api.outputs.url
 output WORKER_CLIENT_ID string = identities.outputs.workerClientId
+output CONSUMER_CLIENT_ID string = identities.outputs.consumerClientId
 output KEDA_CLIENT_ID string = identities.outputs.kedaClientId
 output SUBSCRIBER_CLIENT_ID string = identities.outputs.subscriberClientId

@@ -53,16 +53,19 @@ def main() -> int:
     except TimeoutError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    asyncio.run(
-        provision(
-            os.environ["OUTBOX_COSMOS_CONNECTION_STRING"],
-            database=os.environ["OUTBOX_COSMOS_DATABASE"],
-            data=os.environ["OUTBOX_COSMOS_CONTAINER"],
-            leases=os.environ["OUTBOX_LEASE_CONTAINER"],
-            parked=os.environ["OUTBOX_PARKED_CONTAINER"],
-        )
-    )
+    asyncio.run(_provision(data="OUTBOX_COSMOS_CONTAINER", parked="OUTBOX_PARKED_CONTAINER"))
+    asyncio.run(_provision(data="CONSUMER_CONTAINER", parked="CONSUMER_PARKED_CONTAINER"))
     return 0
+
+
+async def _provision(*, data: str, parked: str) -> None:
+    await provision(
+        os.environ["OUTBOX_COSMOS_CONNECTION_STRING"],
+        database=os.environ["OUTBOX_COSMOS_DATABASE"],
+        data=os.environ[data],
+        leases=os.environ["OUTBOX_LEASE_CONTAINER"],
+        parked=os.environ[parked],
+    )
 
 
 if __name__ == "__main__":

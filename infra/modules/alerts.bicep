@@ -7,8 +7,8 @@ param cosmosAccountId string
 param serviceBusNamespaceId string
 param workspaceId string
 
-@description('False on AKS, where the worker logs to the cluster\'s own workspace; its metrics come here all the same.')
-param watchWorkerApp bool
+@description('False on AKS, where worker and consumer log to the cluster\'s own workspace; their metrics come here all the same.')
+param watchApps bool
 
 var metricAlerts = [
   {
@@ -236,7 +236,7 @@ resource onMetrics 'Microsoft.Insights/metricAlerts@2018-03-01' = [for alert in 
   }
 }]
 
-resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert in logAlerts: if (watchWorkerApp || alert.measured) {
+resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert in logAlerts: if (watchApps || alert.measured) {
   name: 'alert-${alert.name}-${token}'
   location: location
   tags: tags

@@ -10,8 +10,11 @@ param databaseName string
 param dataContainerName string
 param leaseContainerName string
 param parkedContainerName string
+param directoryContainerName string
+param directoryParkedContainerName string
 param apiPrincipalId string
 param workerPrincipalId string
+param consumerPrincipalId string
 param kedaPrincipalId string
 
 @description('The worker deletes events once they are sent; without that it may write nothing beside them.')
@@ -20,7 +23,7 @@ param workerDeletes bool
 @description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
 param withKeda bool
 
-@description('They release parked keys, replay events and reset leases; a group is enough.')
+@description('They release parked keys, by the consumer\'s handlers where it parked them, replay events and reset leases; a group is enough.')
 param operatorPrincipalIds array
 
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
@@ -29,6 +32,7 @@ var items = '${containers}/items'
 var signingIn = union([
   apiPrincipalId
   workerPrincipalId
+  consumerPrincipalId
 ], withKeda ? [
   kedaPrincipalId
 ] : [], operatorPrincipalIds)
@@ -132,11 +136,39 @@ resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2
   }
 }
 
+// What handlers do with their documents, and the parked store with messages. No upsert: both know what is there.
+resource effectWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-effect-writer')
+  dependsOn: [
+    leaseReader
+  ]
+  properties: {
+    roleName: 'outbox-effect-writer'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          readMetadata
+          '${items}/create'
+          '${items}/read'
+          '${items}/replace'
+          '${items}/delete'
+          '${containers}/executeQuery'
+        ]
+      }
+    ]
+  }
+}
+
 resource metadataReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-metadata-reader')
   dependsOn: [
-    leaseReader
+    effectWriter
   ]
   properties: {
     roleName: 'outbox-metadata-reader'
@@ -231,11 +263,37 @@ resource workerOnParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignment
   }
 }
 
+resource consumerOnDirectory 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+  parent: account
+  name: guid(account.id, consumerPrincipalId, directoryContainerName, 'effects')
+  dependsOn: [
+    workerOnParked
+  ]
+  properties: {
+    principalId: consumerPrincipalId
+    roleDefinitionId: effectWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${directoryContainerName}'
+  }
+}
+
+resource consumerOnDirectoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = {
+  parent: account
+  name: guid(account.id, consumerPrincipalId, directoryParkedContainerName, 'effects')
+  dependsOn: [
+    consumerOnDirectory
+  ]
+  properties: {
+    principalId: consumerPrincipalId
+    roleDefinitionId: effectWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${directoryParkedContainerName}'
+  }
+}
+
 resource kedaOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (withKeda) {
   parent: account
   name: guid(account.id, kedaPrincipalId, dataContainerName, 'feed')
   dependsOn: [
-    workerOnParked
+    consumerOnDirectoryParked
   ]
   properties: {
     principalId: kedaPrincipalId
@@ -262,7 +320,7 @@ resource operatorOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignment
   parent: account
   name: guid(account.id, operatorPrincipalId, dataContainerName, 'feed')
   dependsOn: [
-    workerOnParked
+    consumerOnDirectoryParked
     kedaOnLeases
   ]
   properties: {
@@ -297,5 +355,33 @@ resource operatorOnParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignme
     principalId: operatorPrincipalId
     roleDefinitionId: documentWriter.id
     scope: '${account.id}/dbs/${databaseName}/colls/${parkedContainerName}'
+  }
+}]
+
+@batchSize(1)
+resource operatorOnDirectory 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in operatorPrincipalIds: {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, directoryContainerName, 'effects')
+  dependsOn: [
+    operatorOnParked
+  ]
+  properties: {
+    principalId: operatorPrincipalId
+    roleDefinitionId: effectWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${directoryContainerName}'
+  }
+}]
+
+@batchSize(1)
+resource operatorOnDirectoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in operatorPrincipalIds: {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, directoryParkedContainerName, 'effects')
+  dependsOn: [
+    operatorOnDirectory
+  ]
+  properties: {
+    principalId: operatorPrincipalId
+    roleDefinitionId: effectWriter.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${directoryParkedContainerName}'
   }
 }]

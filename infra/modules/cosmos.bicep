@@ -1,4 +1,5 @@
-// The account, its database and the three containers. Data-plane sign-in cannot create any of them, so they all are here.
+// The account, its database and the containers: three of API and worker, two of the consumer. Data-plane sign-in cannot
+// create any of them, so they all are here.
 param location string
 param tags object
 param token string
@@ -22,6 +23,8 @@ param databaseName string
 param dataContainerName string
 param leaseContainerName string
 param parkedContainerName string
+param directoryContainerName string
+param directoryParkedContainerName string
 param workspaceId string
 
 var serverless = capacityMode == 'serverless'
@@ -151,6 +154,64 @@ resource parked 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2
   properties: {
     resource: {
       id: parkedContainerName
+      partitionKey: {
+        paths: [
+          '/partitionKey'
+        ]
+        kind: 'Hash'
+        version: 2
+      }
+      defaultTtl: -1
+    }
+    options: serverless ? {} : {
+      autoscaleSettings: {
+        maxThroughput: 1000
+      }
+    }
+  }
+}
+
+resource directory 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = {
+  parent: database
+  name: directoryContainerName
+  properties: {
+    resource: {
+      id: directoryContainerName
+      partitionKey: {
+        paths: [
+          '/partitionKey'
+        ]
+        kind: 'Hash'
+        version: 2
+      }
+      // What a consumer remembers of messages, and the events of its handlers, carry their own `ttl`.
+      defaultTtl: -1
+      // Its handlers read by id. Add what yours query for, as in `data`.
+      indexingPolicy: {
+        indexingMode: 'consistent'
+        automatic: true
+        includedPaths: []
+        excludedPaths: [
+          {
+            path: '/*'
+          }
+        ]
+      }
+    }
+    options: serverless ? {} : {
+      autoscaleSettings: {
+        maxThroughput: 1000
+      }
+    }
+  }
+}
+
+resource directoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = {
+  parent: database
+  name: directoryParkedContainerName
+  properties: {
+    resource: {
+      id: directoryParkedContainerName
       partitionKey: {
         paths: [
           '/partitionKey'

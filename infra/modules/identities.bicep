@@ -3,13 +3,14 @@ param location string
 param tags object
 param token string
 
-@description('Empty where no AKS cluster runs the worker.')
+@description('Empty where no AKS cluster runs worker and consumer.')
 param aksOidcIssuerUrl string
 
 param kedaServiceAccount string
 
-@description('Where the kubernetes manifests put the worker.')
+@description('Where the kubernetes manifests put worker and consumer.')
 param workerServiceAccount string = 'outbox:outbox-worker'
+param consumerServiceAccount string = 'outbox:outbox-consumer'
 
 resource api 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
   name: 'id-api-${token}'
@@ -19,6 +20,12 @@ resource api 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
 
 resource worker 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
   name: 'id-worker-${token}'
+  location: location
+  tags: tags
+}
+
+resource consumer 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
+  name: 'id-consumer-${token}'
   location: location
   tags: tags
 }
@@ -47,6 +54,18 @@ resource workerOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federated
   }
 }
 
+resource consumerOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials@2023-01-31' = if (!empty(aksOidcIssuerUrl)) {
+  parent: consumer
+  name: 'aks'
+  properties: {
+    issuer: aksOidcIssuerUrl
+    subject: 'system:serviceaccount:${consumerServiceAccount}'
+    audiences: [
+      'api://AzureADTokenExchange'
+    ]
+  }
+}
+
 resource kedaOnAks 'Microsoft.ManagedIdentity/userAssignedIdentities/federatedIdentityCredentials@2023-01-31' = if (!empty(aksOidcIssuerUrl)) {
   parent: keda
   name: 'aks'
@@ -65,6 +84,9 @@ output apiPrincipalId string = api.properties.principalId
 output workerId string = worker.id
 output workerClientId string = worker.properties.clientId
 output workerPrincipalId string = worker.properties.principalId
+output consumerId string = consumer.id
+output consumerClientId string = consumer.properties.clientId
+output consumerPrincipalId string = consumer.properties.principalId
 output subscriberClientId string = subscriber.properties.clientId
 output subscriberPrincipalId string = subscriber.properties.principalId
 output kedaClientId string = keda.properties.clientId

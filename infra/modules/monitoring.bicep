@@ -2,7 +2,9 @@
 param location string
 param tags object
 param token string
-param workerPrincipalId string
+
+@description('Who sends metrics and spans.')
+param publisherPrincipalIds array
 
 @minValue(30)
 param retentionInDays int = 30
@@ -38,15 +40,15 @@ resource applicationInsights 'Microsoft.Insights/components@2020-02-02' = {
   }
 }
 
-resource publisher 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(applicationInsights.id, workerPrincipalId, metricsPublisherRole)
+resource publisher 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for publisherPrincipalId in publisherPrincipalIds: {
+  name: guid(applicationInsights.id, publisherPrincipalId, metricsPublisherRole)
   scope: applicationInsights
   properties: {
-    principalId: workerPrincipalId
+    principalId: publisherPrincipalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', metricsPublisherRole)
   }
-}
+}]
 
 output workspaceId string = workspace.id
 output applicationInsightsName string = applicationInsights.name

@@ -1,4 +1,4 @@
-// The registry of both images. It stays reachable from outside even with private endpoints: images are pushed by
+// The registry of the images. It stays reachable from outside even with private endpoints: images are pushed by
 // builders that are not in the network, and nobody pulls or pushes without an Entra identity.
 param location string
 param tags object

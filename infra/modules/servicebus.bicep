@@ -1,4 +1,5 @@
-// The namespace, the topic that drops repeated messages, and one subscription that keeps each session's order.
+// The namespace, the topic that drops repeated messages, and two subscriptions that keep each session's order: the
+// subscriber's, and the one of the consumer that keeps the company directory.
 param location string
 param tags object
 param token string
@@ -22,12 +23,20 @@ param topicName string
 param subscriptionName string
 param senderPrincipalId string
 param receiverPrincipalId string
+param directorySubscriptionName string
+param consumerPrincipalId string
+param kedaPrincipalId string
+
+@description('KEDA reads how many messages wait to tell how many consumers are needed; AKS only.')
+param withKeda bool
 param operatorPrincipalIds array
 param operatorPrincipalType string
 param workspaceId string
 
 var senderRole = '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
 var receiverRole = '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
+// Of what there is, and of no message.
+var readerRole = 'acdd72a7-3385-48ef-bd42-f606fba81ae7'
 
 resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
   name: 'sb-${token}'
@@ -75,6 +84,22 @@ resource consumer 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-
   }
 }
 
+resource directory 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = {
+  parent: topic
+  name: directorySubscriptionName
+  properties: {
+    requiresSession: true
+    // What OUTBOX_LOCK_SECONDS of the consumer says, or more.
+    lockDuration: 'PT1M'
+    // Crashes and lost locks count; a handler's attempts do not, which are all of one delivery.
+    maxDeliveryCount: 10
+    deadLetteringOnMessageExpiration: true
+    deadLetteringOnFilterEvaluationExceptions: true
+    defaultMessageTimeToLive: 'P14D'
+    enableBatchedOperations: true
+  }
+}
+
 resource sender 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   name: guid(topic.id, senderPrincipalId, senderRole)
   scope: topic
@@ -106,6 +131,26 @@ resource receiver 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   }
 }
 
+resource directoryReceiver 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
+  name: guid(directory.id, consumerPrincipalId, receiverRole)
+  scope: directory
+  properties: {
+    principalId: consumerPrincipalId
+    principalType: 'ServicePrincipal'
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', receiverRole)
+  }
+}
+
+resource directoryCounter 'Microsoft.Authorization/roleAssignments@2022-04-01' = if (withKeda) {
+  name: guid(directory.id, kedaPrincipalId, readerRole)
+  scope: directory
+  properties: {
+    principalId: kedaPrincipalId
+    principalType: 'ServicePrincipal'
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', readerRole)
+  }
+}
+
 resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
   scope: namespace
   name: 'workspace'
@@ -127,4 +172,5 @@ resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' 
 }
 
 output id string = namespace.id
+output name string = namespace.name
 output fullyQualifiedNamespace string = '${namespace.name}.servicebus.windows.net'

@@ -65,6 +65,8 @@ async def initialise(urls: str, connection_string: str, *, seconds: str) -> tupl
         "OUTBOX_COSMOS_CONTAINER": "data",
         "OUTBOX_LEASE_CONTAINER": "leases",
         "OUTBOX_PARKED_CONTAINER": "held",
+        "CONSUMER_CONTAINER": "effects",
+        "CONSUMER_PARKED_CONTAINER": "messages",
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT), env=environment, stderr=subprocess.PIPE
@@ -84,9 +86,13 @@ async def test_it_waits_until_everything_is_ready_and_creates_database_and_conta
         data = await database.get_container_client("data").read()
         leases = await database.get_container_client("leases").read()
         parked = await database.get_container_client("held").read()
+        effects = await database.get_container_client("effects").read()
+        messages = await database.get_container_client("messages").read()
     assert (["/partitionKey"], -1) == (data["partitionKey"]["paths"], data["defaultTtl"])
     assert (["/id"], -1) == (leases["partitionKey"]["paths"], leases["defaultTtl"])
     assert (["/partitionKey"], None) == (parked["partitionKey"]["paths"], parked.get("defaultTtl"))
+    assert (["/partitionKey"], -1) == (effects["partitionKey"]["paths"], effects["defaultTtl"])
+    assert (["/partitionKey"], None) == (messages["partitionKey"]["paths"], messages.get("defaultTtl"))
 
 
 async def test_it_fails_and_names_what_did_not_get_ready():

@@ -114,18 +114,21 @@ def test_what_is_provisioned_after_a_deployment_is_not_skipped():
     assert all("--no-state" in line.partition("#")[0] for line in after)
 
 
-def test_the_image_of_the_manifests_is_pushed_where_they_pull_it():
+def test_each_image_of_the_manifests_is_pushed_where_they_pull_it():
     """
     The page takes the registry's name from what azd prints, and it is what the manifests want for REGISTRY.
     """
     (command,) = re.findall(r"^azd env get-value \w+ENDPOINT \| (.*?) +#.*REGISTRY", DEPLOY, re.MULTILINE)
-    (image,) = yaml.safe_load((ROOT / "infra/kubernetes/kustomization.yaml").read_text())["images"]
-    (pushed,) = re.findall(r"az acr build -r REGISTRY .* -t (\S+) ", DEPLOY)
+    images = yaml.safe_load((ROOT / "infra/kubernetes/kustomization.yaml").read_text())["images"]
+    pushed = re.findall(r"az acr build -r REGISTRY .* --target (\w+) -t (\S+) ", DEPLOY)
     name = subprocess.run(  # noqa: S603 # the page's own
         ["/bin/sh", "-c", command], input="crtoken.azurecr.io\n", capture_output=True, text=True, check=True
     ).stdout.strip()
 
-    assert "crtoken.azurecr.io/" + pushed == f"{image['newName']}:{image['newTag']}".replace("REGISTRY", name)
+    assert {target: "crtoken.azurecr.io/" + tag for target, tag in pushed} == {
+        image["name"].rpartition("/")[2]: f"{image['newName']}:{image['newTag']}".replace("REGISTRY", name)
+        for image in images
+    }
 
 
 def test_what_azd_prints_becomes_the_clusters_settings_by_the_pages_own_command():

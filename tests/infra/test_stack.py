@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
 COMPOSE = str(ROOT / ".venv-infra/bin/docker-compose")
 FILES = ("--file", "docker-compose.yml", "--file", "tests/infra/stack/override.yml")
-TARGETS = {"init": "api", "api": "api", "subscriber": "api", "worker": "worker"}
+TARGETS = {"init": "api", "api": "api", "subscriber": "api", "worker": "worker", "consumer": "consumer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +130,10 @@ def test_nothing_starts_before_init_has_created_what_it_needs(stack: Stack):
     assert 0 == init["State"]["ExitCode"]
     started = [
         container["State"]["StartedAt"]
-        for service in ("api", "worker", "subscriber")
+        for service in ("api", "worker", "consumer", "subscriber")
         for container in stack.containers(service)
     ]
-    assert 4 == len(started)
+    assert 5 == len(started)
     assert init["State"]["FinishedAt"] < min(started)
 
 
@@ -148,7 +148,24 @@ def test_what_the_api_is_told_the_subscriber_prints_in_order(stack: Stack):
     )
 
 
-@pytest.mark.parametrize("service", ["api", "worker"])
+def test_what_the_api_is_told_has_its_effect_in_the_consumers_container(stack: Stack):
+    contact = add_contact(stack)
+    stack.send("PUT", f"{contact}/description", {"description": "changed"})
+    key = contact.rpartition("/")[2]
+    program = f"""
+import os
+from azure.cosmos import CosmosClient
+client = CosmosClient.from_connection_string(os.environ["OUTBOX_COSMOS_CONNECTION_STRING"])
+container = client.get_database_client("contacts").get_container_client("directory")
+print([each["data"]["about"] for each in container.read_all_items() if each["id"] == {key!r}])
+"""
+    wait_until(
+        lambda: "['changed']" == stack.python("consumer", program),
+        lambda: f"{contact}:\n{stack.log('consumer')}\n{stack.log('worker')}",
+    )
+
+
+@pytest.mark.parametrize("service", ["api", "worker", "consumer"])
 def test_a_program_is_healthy_by_its_images_own_probe(stack: Stack, service: str):
     def health() -> list[dict[str, Any]]:
         return [container["State"]["Health"] for container in stack.containers(service)]
@@ -169,7 +186,7 @@ def test_two_workers_share_the_ranges(stack: Stack):
     wait_until(lambda: owners <= owning(), lambda: stack.log("worker"))
 
 
-@pytest.mark.parametrize("service", ["api", "worker", "subscriber"])
+@pytest.mark.parametrize("service", ["api", "worker", "consumer", "subscriber"])
 def test_a_program_can_write_nowhere_but_in_tmp_and_has_no_capability(stack: Stack, service: str):
     status = stack.python(service, "print(open('/proc/self/status').read())")
     told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -196,7 +213,7 @@ def test_stopped_in_any_order_everything_ends_with_0_and_no_worker_is_killed(sta
     assert "refused" not in stack.log("servicebus"), "the emulator takes ten connections"
     codes = {
         (service, container["State"]["ExitCode"])
-        for service in ("init", "api", "worker", "subscriber")
+        for service in TARGETS
         for container in stack.containers(service)
     }
     assert {(service, 0) for service in TARGETS} == codes

@@ -12,19 +12,24 @@ from typing import Any
 
 from tools.infra_check.environments import misjudged_end, number
 from tools.infra_check.tools import run
-from tools.infra_check.variables import default_of, required_by, variables_of
+from tools.infra_check.variables import default_of, lacking, variables_of
 
 # Limits of the Service Bus emulator.
 MAX_CONNECTIONS = 10
 MAX_DELIVERY_COUNT = 10
 NAMESPACE = "sbemulatorns"
-_PROGRAMS = {"api": "api", "worker": "worker", "subscriber": "subscriber"}
+_PROGRAMS = {name: name for name in ("api", "worker", "consumer", "subscriber")}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 # What the emulators and tools serve, by name and port inside the stack; nothing else is to be named anywhere.
 _SERVED = {
     *("cosmos:8081", "cosmos:8080/ready", "servicebus", "servicebus:5300/health", "telemetry:18890", "mssql"),
 }
 _READY = {"http://cosmos:8080/ready", "http://servicebus:5300/health"}
+# What init makes by one variable, and the consumer finds by another.
+_MADE_FOR_THE_CONSUMER = {
+    "CONSUMER_CONTAINER": "OUTBOX_COSMOS_CONTAINER",
+    "CONSUMER_PARKED_CONTAINER": "OUTBOX_PARKED_CONTAINER",
+}
 _TELEMETRY = {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"}
 
 
@@ -69,10 +74,10 @@ def judge(services: dict[str, Any], bus: dict[str, Any]) -> list[str]:
             found += _locked_down(name, service)
     for name, program in _PROGRAMS.items():
         found += _settings(name, program, services[name])
-    worker = services["worker"]
-    allowed = seconds(worker.get("stop_grace_period", "10s"))
-    if misjudged := misjudged_end("worker", worker["environment"], allowed):
-        found.append(f"worker: {misjudged}")
+    for name in ("worker", "consumer"):
+        allowed = seconds(services[name].get("stop_grace_period", "10s"))
+        if misjudged := misjudged_end(name, services[name]["environment"], allowed):
+            found.append(f"{name}: {misjudged}")
     found += _hosts(services)
     found += _order(services)
     found += _emulator(bus)
@@ -103,10 +108,8 @@ def _settings(name: str, program: str, service: dict[str, Any]) -> Iterator[str]
     given = {variable for variable in service["environment"] if variable.startswith("OUTBOX_")}
     for variable in sorted(given - variables_of(program)):
         yield f"{name}: {variable} is no setting of the {program}"
-    for variable in sorted(required_by(program) - given):
-        yield f"{name}: {variable} is required"
-    if program == "worker" and "OUTBOX_PARKED_CONTAINER" not in given:
-        yield "worker: without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
+    for problem in lacking(program, given):
+        yield f"{name}: {problem}"
 
 
 def _hosts(services: dict[str, Any]) -> Iterator[str]:
@@ -174,15 +177,23 @@ def _agreement(services: dict[str, Any], bus: dict[str, Any]) -> Iterator[str]:
         for topic in bus["UserConfig"]["Namespaces"][0]["Topics"]
     }
     sender, receiver = services["worker"]["environment"], services["subscriber"]["environment"]
-    if sender["OUTBOX_TOPIC"] not in topics or sender["OUTBOX_TOPIC"] != receiver["OUTBOX_TOPIC"]:
-        yield "worker and subscriber must use a topic of servicebus.json"
-    elif receiver["OUTBOX_SUBSCRIPTION"] not in topics[sender["OUTBOX_TOPIC"]]:
-        yield f"subscriber: {receiver['OUTBOX_SUBSCRIPTION']} is no subscription of servicebus.json"
+    consumer = services["consumer"]["environment"]
+    for name, environment in (("subscriber", receiver), ("consumer", consumer)):
+        if sender["OUTBOX_TOPIC"] not in topics or sender["OUTBOX_TOPIC"] != environment["OUTBOX_TOPIC"]:
+            yield f"worker and {name} must use a topic of servicebus.json"
+        elif (asked := environment.get("OUTBOX_SUBSCRIPTION")) not in topics[sender["OUTBOX_TOPIC"]]:
+            yield f"{name}: {asked} is no subscription of servicebus.json"
+    init = services["init"]["environment"]
+    for made, used in _MADE_FOR_THE_CONSUMER.items():
+        if init.get(made) != consumer.get(used):
+            yield f"init: makes {init.get(made)} by {made}; the consumer's {used} is {consumer.get(used)}"
     workers = services["worker"].get("deploy", {}).get("replicas", 1)
     # What is no number is told by the program's own settings.
     lanes = number(sender.get("OUTBOX_LANES", default_of("worker", "OUTBOX_LANES"))) or 0
     receivers = number(receiver.get("OUTBOX_RECEIVERS", MAX_CONNECTIONS)) or 0
-    if (connections := workers * lanes + receivers) > MAX_CONNECTIONS:
+    consumers = services["consumer"].get("deploy", {}).get("replicas", 1)
+    sessions = number(consumer.get("OUTBOX_CONCURRENT_SESSIONS", MAX_CONNECTIONS)) or 0
+    if (connections := workers * lanes + receivers + consumers * sessions) > MAX_CONNECTIONS:
         yield f"{connections:g} connections to Service Bus; the emulator takes {MAX_CONNECTIONS}"
 
 

@@ -32,6 +32,8 @@ _AGREED = (
     "TOPIC",
     "PROCESSOR_NAME",
 )
+# What a consumer has of its own; no other program has its documents and parked keys.
+_OWN = {"COSMOS_CONTAINER", "PARKED_CONTAINER", "SUBSCRIPTION"}
 # What Azure makes of the properties that are known only there.
 _AT_RUNTIME = {
     "clientId": "00000000-0000-0000-0000-000000000000",
@@ -68,17 +70,20 @@ def _at_runtime(value: str) -> str:
 
 def of_pods(documents: Sequence[Mapping[str, Any]]) -> dict[Place, Environment]:
     """
-    Return the environment of the worker's pods, as far as a file says it.
+    Return the environments of the pods, as far as a file says them.
     """
-    settings = next(document["data"] for document in documents if document["kind"] == "ConfigMap")
-    return {("Kubernetes", "worker"): settings}
+    return {
+        ("Kubernetes", document["metadata"]["name"].split("-")[1]): document["data"]
+        for document in documents
+        if document["kind"] == "ConfigMap"
+    }
 
 
 def of_compose(services: Mapping[str, Any]) -> dict[Place, Environment]:
     """
     Return the environments of our own programs in the compose stack.
     """
-    programs = ("api", "worker", "subscriber")
+    programs = ("api", "worker", "consumer", "subscriber")
     return {
         ("compose", program): {
             name: str(value or "") for name, value in services[program]["environment"].items()
@@ -95,14 +100,18 @@ def problems(environments: Mapping[Place, Environment]) -> Iterator[str]:
         for name in sorted(name for name in environment if name.startswith("OUTBOX_")):
             if not environment[name]:
                 yield f"{place}: {name} of the {program} is empty"
-    for name in _AGREED:
+    for name in (*_AGREED, "SUBSCRIPTION"):
         told = {
             place: environment.get(f"OUTBOX_{name}", str(default_of(place[1], f"OUTBOX_{name}")))
             for place, environment in environments.items()
         }
         told = {place: value for place, value in told.items() if value != str(None)}
-        if len(set(told.values())) > 1:
+        apart = {place for place in told if place[1] == "consumer" and name in _OWN}
+        consumers, others = {told[place] for place in apart}, {told[place] for place in told.keys() - apart}
+        if len(consumers) > 1 or len(others) > 1:
             yield f"OUTBOX_{name} is not the same everywhere: {told}"
+        if consumers & others:
+            yield f"OUTBOX_{name} of the consumer is another program's: {told}"
     yield from _refused(environments)
 
 
@@ -143,7 +152,7 @@ def misjudged_end(program: str, environment: Environment, allowed: object) -> st
     if grace is None or seconds is None:
         return f"is to stop within {environment.get('OUTBOX_GRACE_SECONDS', default)} of {allowed} seconds: no number"
     if seconds < grace + _CLOSING_SECONDS:
-        return "is killed before it has released its leases"
+        return "is killed before it has given back what it holds"
     if seconds > grace + _LOITERING_SECONDS:
-        return f"may hang for {seconds:g} seconds, and its leases with it"
+        return f"may hang for {seconds:g} seconds, and what it holds with it"
     return None

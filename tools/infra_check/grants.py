@@ -20,21 +20,29 @@ _ROLES = {
     "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0": "Service Bus Data Receiver",
     "7f951dda-4ed3-4680-a7ca-43fe172d538d": "AcrPull",
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
+    "acdd72a7-3385-48ef-bd42-f606fba81ae7": "Reader",
 }
-# Who holds which role, and on what kind of resource; nothing else is granted.
+_SUBSCRIPTIONS = f"{_BUS}/topics/subscriptions"
+# Who holds which role, and on what kind of resource, or which subscription; nothing else is granted.
 _GRANTS = {
     ("Service Bus Data Sender", "worker", f"{_BUS}/topics"),
-    ("Service Bus Data Receiver", "subscriber", f"{_BUS}/topics/subscriptions"),
+    ("Service Bus Data Receiver", "subscriber", f"{_SUBSCRIPTIONS} all"),
+    ("Service Bus Data Receiver", "consumer", f"{_SUBSCRIPTIONS} directory"),
     ("Service Bus Data Sender", "operator", f"{_BUS}/topics"),
     ("AcrPull", "worker", _REGISTRY),
+    ("AcrPull", "consumer", _REGISTRY),
     ("AcrPull", "api", _REGISTRY),
     ("Monitoring Metrics Publisher", "worker", "Microsoft.Insights/components"),
+    ("Monitoring Metrics Publisher", "consumer", "Microsoft.Insights/components"),
 }
+# What a cluster's KEDA asks of Service Bus: how many messages wait.
+_GRANTS_ON_AKS = _GRANTS | {("Reader", "keda", f"{_SUBSCRIPTIONS} directory")}
 _DEFINITION = "subscriptionResourceId(Microsoft.Authorization/roleDefinitions, "
 _METADATA = frozenset({"readMetadata"})
 _READ_FEED = _METADATA | {"readChangeFeed"}
 _READ = _METADATA | {"items/read", "executeQuery"}
-_WRITE = _READ | {f"items/{verb}" for verb in ("create", "replace", "upsert", "delete")}
+_CHANGE = _READ | {f"items/{verb}" for verb in ("create", "replace", "delete")}
+_WRITE = _CHANGE | {"items/upsert"}
 _OPERATORS: dict[str, object] = {"operatorPrincipalIds": ["operator"], "operatorPrincipalType": "Group"}
 
 Rights = Mapping[tuple[str, str], frozenset[str]]
@@ -44,6 +52,8 @@ _DOCUMENT_RIGHTS: Rights = {
     ("worker", "data"): _READ_FEED,
     ("worker", "leases"): _WRITE,
     ("worker", "parked"): _WRITE,
+    ("consumer", "directory"): _CHANGE,
+    ("consumer", "directory-parked"): _CHANGE,
 }
 # What is granted beside that, by the parameters that ask for it.
 _ON_REQUEST: tuple[tuple[dict[str, object], Rights], ...] = (
@@ -52,7 +62,14 @@ _ON_REQUEST: tuple[tuple[dict[str, object], Rights], ...] = (
     ({"workerPlatform": "aks"}, {("keda", "data"): _READ_FEED, ("keda", "leases"): _READ}),
     (
         _OPERATORS,
-        {("operator", "data"): _READ_FEED, ("operator", "leases"): _WRITE, ("operator", "parked"): _WRITE},
+        {
+            ("operator", "data"): _READ_FEED,
+            ("operator", "leases"): _WRITE,
+            ("operator", "parked"): _WRITE,
+            # A release has the consumer's handlers take what was held.
+            ("operator", "directory"): _CHANGE,
+            ("operator", "directory-parked"): _CHANGE,
+        },
     ),
 )
 
@@ -68,22 +85,27 @@ def roles_are_narrow(templates: Sequence[Template]) -> Iterator[str]:
     """
     Each role of the control plane is one that is needed, on the one resource where it is needed, and none is missing.
     """
-    made = deploy(templates, **_OPERATORS)
-    granted = set()
-    for assignment in made.of_type("Microsoft.Authorization/roleAssignments"):
-        holder, scope = _holder(made, assignment), made.find(assignment.at("scope"))
-        role = str(assignment.at("properties", "roleDefinitionId"))
-        name = _ROLES.get(role.removeprefix(_DEFINITION).removesuffix(")"), role)
-        grant = (name, holder, scope.type if scope is not None else str(assignment.at("scope")))
-        granted.add(grant)
-        if grant not in _GRANTS:
-            yield f"{assignment.place} {holder} gets {name} on {grant[2]}"
-        # People are the only principals that are no service.
-        expected = "Group" if holder == "operator" else "ServicePrincipal"
-        if (given := assignment.at("properties", "principalType")) != expected:
-            yield f"{assignment.place} {holder} has principalType {given}, not {expected}"
-    for name, holder, kind in sorted(_GRANTS - granted):
-        yield f"{holder} lacks {name} on {kind}"
+    for platform, expected in (("containerapps", _GRANTS), ("aks", _GRANTS_ON_AKS)):
+        made = deploy(templates, **_OPERATORS, workerPlatform=platform)
+        granted = set()
+        for assignment in made.of_type("Microsoft.Authorization/roleAssignments"):
+            holder, scope = _holder(made, assignment), made.find(assignment.at("scope"))
+            role = str(assignment.at("properties", "roleDefinitionId"))
+            name = _ROLES.get(role.removeprefix(_DEFINITION).removesuffix(")"), role)
+            grant = (name, holder, str(assignment.at("scope")) if scope is None else _described(scope))
+            granted.add(grant)
+            if grant not in expected:
+                yield f"{assignment.place} {holder} gets {name} on {grant[2]} on {platform}"
+            # People are the only principals that are no service.
+            kind = "Group" if holder == "operator" else "ServicePrincipal"
+            if (given := assignment.at("properties", "principalType")) != kind:
+                yield f"{assignment.place} {holder} has principalType {given}, not {kind}"
+        for name, holder, where in sorted(expected - granted):
+            yield f"{holder} lacks {name} on {where} on {platform}"
+
+
+def _described(scope: Resource) -> str:
+    return f"{scope.type} {scope.name}" if scope.type == _SUBSCRIPTIONS else scope.type
 
 
 def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """
-Whether the Kubernetes manifests are valid as kustomize renders them, and scale what the worker can be scaled by.
+Whether the Kubernetes manifests are valid as kustomize renders them, and scale worker and consumer by what waits for them.
 """
 
 from __future__ import annotations
@@ -11,30 +11,59 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from tools.infra_check.environments import misjudged_end
 from tools.infra_check.tools import run
-from tools.infra_check.variables import default_of, required_by, variables_of
+from tools.infra_check.variables import default_of, lacking, variables_of
 
 KUBERNETES = "1.37.0"
 _TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
-# Read by the manifests themselves, or by what the worker is made of.
-_OTHERS = {"WORKER_CLIENT_ID", "KEDA_CLIENT_ID", _TELEMETRY}
-# What the worker has to reach, and what has to reach it.
+# Read by the manifests themselves, or by what the programs are made of.
+_OTHERS = {"WORKER_CLIENT_ID", "CONSUMER_CLIENT_ID", "KEDA_CLIENT_ID", _TELEMETRY}
+# What each program has to reach, and what has to reach it.
 _EGRESS = {53: "DNS", 443: "Cosmos DB and tokens", 5671: "Service Bus"}
-# What the scaler is told in the words of the worker's settings, and what else it knows; it passes over other keys.
-_SCALED_BY = {
-    "endpoint": "OUTBOX_COSMOS_ENDPOINT",
-    "databaseId": "OUTBOX_COSMOS_DATABASE",
-    "leaseDatabaseId": "OUTBOX_COSMOS_DATABASE",
-    "containerId": "OUTBOX_COSMOS_CONTAINER",
-    "leaseContainerId": "OUTBOX_LEASE_CONTAINER",
-    "processorName": "OUTBOX_PROCESSOR_NAME",
+
+
+class _Scaler(NamedTuple):
+    """
+    What a scaler is told in the words of the program's settings, and what else it knows; it passes over other keys.
+    """
+
+    kind: str
+    measures: str
+    told: dict[str, str]
+    thresholds: set[str]
+
+
+_SCALERS = {
+    "worker": _Scaler(
+        kind="azure-cosmosdb",
+        measures="the change feed's lag",
+        told={
+            "endpoint": "OUTBOX_COSMOS_ENDPOINT",
+            "databaseId": "OUTBOX_COSMOS_DATABASE",
+            "leaseDatabaseId": "OUTBOX_COSMOS_DATABASE",
+            "containerId": "OUTBOX_COSMOS_CONTAINER",
+            "leaseContainerId": "OUTBOX_LEASE_CONTAINER",
+            "processorName": "OUTBOX_PROCESSOR_NAME",
+        },
+        thresholds={"changeFeedLagThreshold", "activationChangeFeedLagThreshold"},
+    ),
+    "consumer": _Scaler(
+        kind="azure-servicebus",
+        measures="the messages of its subscription",
+        told={
+            "namespace": "OUTBOX_SERVICEBUS_NAMESPACE",
+            "topicName": "OUTBOX_TOPIC",
+            "subscriptionName": "OUTBOX_SUBSCRIPTION",
+        },
+        thresholds={"messageCount"},
+    ),
 }
-_THRESHOLDS = {"changeFeedLagThreshold", "activationChangeFeedLagThreshold"}
+PROGRAMS = tuple(_SCALERS)
 
 
 def render(directory: Path) -> str:
@@ -114,39 +143,58 @@ def judge(documents: list[dict[str, Any]]) -> list[str]:
     """
     Return the violations of our own rules.
     """
-    kinds = {document["kind"]: document for document in documents}
     found = [
         f"{document['kind']}: something was left to replace"
         for document in documents
         if "replaced" in json.dumps(document)
     ]
-    settings = kinds["ConfigMap"]["data"]
-    found += _deployment(kinds["Deployment"], settings)
-    found += _reach(kinds["Deployment"])
-    found += _scaling(kinds["ScaledObject"])
-    found += _references(kinds)
-    found += _network(kinds["NetworkPolicy"]["spec"])
+    for program in PROGRAMS:
+        kinds = _of(program, documents)
+        found += [
+            f"{program}: {problem}"
+            for problem in (
+                *_deployment(kinds["Deployment"], kinds["ConfigMap"]["data"], program),
+                *_reach(kinds["Deployment"], program),
+                *_scaling(kinds["ScaledObject"], program),
+                *_references(kinds),
+                *_network(kinds["NetworkPolicy"]["spec"], program),
+            )
+        ]
     return found
+
+
+def _of(program: str, documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """
+    Return the documents of one program by kind, and the namespace of both.
+    """
+    return {
+        document["kind"]: document
+        for document in documents
+        if document["kind"] == "Namespace"
+        or document["metadata"]["name"].split("-")[:2] == ["outbox", program]
+    }
 
 
 def wiring(documents: list[dict[str, Any]]) -> Iterator[str]:
     """
     Yield where a setting does not arrive, or another one does, in manifests whose settings are marked with their names.
     """
-    kinds = {document["kind"]: document for document in documents}
-    account = kinds["ServiceAccount"]["metadata"]["annotations"].get("azure.workload.identity/client-id")
-    given = {
-        "the worker's identity": (account, "WORKER_CLIENT_ID"),
-        "KEDA's identity": (
-            kinds["TriggerAuthentication"]["spec"]["podIdentity"].get("identityId"),
-            "KEDA_CLIENT_ID",
-        ),
-    }
-    told = kinds["ScaledObject"]["spec"]["triggers"][0]["metadata"]
-    given |= {f"{name} of the scaler": (told.get(name), setting) for name, setting in _SCALED_BY.items()}
-    for what, (setting, expected) in given.items():
-        if setting != expected:
-            yield f"kustomization: {what} is {setting}, not {expected}"
+    for program, scaler in _SCALERS.items():
+        kinds = _of(program, documents)
+        account = kinds["ServiceAccount"]["metadata"]["annotations"].get("azure.workload.identity/client-id")
+        keda = kinds["TriggerAuthentication"]["spec"]["podIdentity"].get("identityId")
+        told = kinds["ScaledObject"]["spec"]["triggers"][0]["metadata"]
+        given = {
+            f"the {program}'s identity": (account, f"{program.upper()}_CLIENT_ID"),
+            "KEDA's identity": (keda, "KEDA_CLIENT_ID"),
+            **{
+                f"{name} of the {program}'s scaler": (told.get(name), setting)
+                for name, setting in scaler.told.items()
+            },
+        }
+        for what, (setting, expected) in given.items():
+            if setting != expected:
+                yield f"kustomization: {what} is {setting}, not {expected}"
 
 
 def _references(kinds: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -185,67 +233,65 @@ def _references(kinds: dict[str, dict[str, Any]]) -> Iterator[str]:
         yield "PodDisruptionBudget: lets no pod go, so no node can be drained"
 
 
-def _network(spec: dict[str, Any]) -> Iterator[str]:
+def _network(spec: dict[str, Any], program: str) -> Iterator[str]:
     out = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
     for port, what in _EGRESS.items():
         if port not in out:
-            yield f"NetworkPolicy: keeps the worker from {what}, port {port}"
-    health = default_of("worker", "OUTBOX_HEALTH_PORT")
+            yield f"NetworkPolicy: keeps the {program} from {what}, port {port}"
+    health = default_of(program, "OUTBOX_HEALTH_PORT")
     if health not in {port["port"] for rule in spec["ingress"] for port in rule["ports"]}:
         yield f"NetworkPolicy: keeps everybody from the metrics, port {health}"
 
 
-def _deployment(deployment: dict[str, Any], settings: dict[str, str]) -> Iterator[str]:
+def _deployment(deployment: dict[str, Any], settings: dict[str, str], program: str) -> Iterator[str]:
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
     names = settings.keys() | {variable["name"] for variable in container.get("env", [])}
-    for name in sorted(names - variables_of("worker") - _OTHERS):
-        yield f"Deployment: {name} is no setting of the worker"
-    for name in sorted(required_by("worker") - names):
-        yield f"Deployment: {name} is required by the worker"
-    if "OUTBOX_PARKED_CONTAINER" not in names:
-        yield "Deployment: without OUTBOX_PARKED_CONTAINER one bad event halts its whole range"
+    for name in sorted(names - variables_of(program) - _OTHERS):
+        yield f"Deployment: {name} is no setting of the {program}"
+    for problem in lacking(program, names):
+        yield f"Deployment: {problem}"
     if _TELEMETRY not in names:
-        yield f"Deployment: without {_TELEMETRY} no alert hears of the worker"
+        yield f"Deployment: without {_TELEMETRY} no alert hears of the {program}"
     if any("CONNECTION_STRING" in name for name in names - {_TELEMETRY}):
         yield "Deployment: pods sign in with their identity, not with a connection string"
     if "replicas" in deployment["spec"]:
         yield "Deployment: the ScaledObject owns the number of replicas"
     if deployment["spec"]["template"]["metadata"]["labels"].get("azure.workload.identity/use") != "true":
         yield "Deployment: without its label no pod gets an identity"
-    if misjudged := misjudged_end("worker", settings, pod.get("terminationGracePeriodSeconds", 30)):
+    if misjudged := misjudged_end(program, settings, pod.get("terminationGracePeriodSeconds", 30)):
         yield f"Deployment: a pod {misjudged}"
     owner: dict[str, Any] = next(
         (v for v in container.get("env", []) if v["name"] == "OUTBOX_INSTANCE_NAME"), {}
     )
     if owner.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") != "metadata.name":
-        yield "Deployment: OUTBOX_INSTANCE_NAME is not the pod's name, so workers take each other's leases for theirs"
+        yield "Deployment: OUTBOX_INSTANCE_NAME is not the pod's name, so workers take each other's leases for theirs, and no alert names a pod"
 
 
-def _reach(deployment: dict[str, Any]) -> Iterator[str]:
+def _reach(deployment: dict[str, Any], program: str) -> Iterator[str]:
     pod = deployment["spec"]["template"]
     container = pod["spec"]["containers"][0]
     expected = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
     for probe, path in expected.items():
         if container.get(probe, {}).get("httpGet") != {"path": path, "port": "health"}:
             yield f"Deployment: {probe} must ask {path} at the port health"
-    port = default_of("worker", "OUTBOX_HEALTH_PORT")
+    port = default_of(program, "OUTBOX_HEALTH_PORT")
     if {"name": "health", "containerPort": port} not in container.get("ports", []):
-        yield f"Deployment: the worker listens on {port}, which is not the port health"
+        yield f"Deployment: the {program} listens on {port}, which is not the port health"
     scraped = {"scrape": "true", "port": str(port), "path": "/metrics"}
     annotations = pod["metadata"].get("annotations", {})
     if any(annotations.get(f"prometheus.io/{key}") != value for key, value in scraped.items()):
         yield f"Deployment: its annotations send Prometheus elsewhere than to /metrics at {port}"
 
 
-def _scaling(scaled: dict[str, Any]) -> Iterator[str]:
-    spec = scaled["spec"]
+def _scaling(scaled: dict[str, Any], program: str) -> Iterator[str]:
+    spec, scaler = scaled["spec"], _SCALERS[program]
     if spec.get("minReplicaCount", 0) < 2:  # noqa: PLR2004 # one may fail
-        yield "ScaledObject: fewer than two workers, so none takes over when one fails"
+        yield f"ScaledObject: fewer than two {program}s, so none takes over when one fails"
     if "fallback" not in spec:
-        yield "ScaledObject: needs a fallback for when KEDA cannot read the leases"
+        yield f"ScaledObject: needs a fallback for when KEDA cannot read {scaler.measures}"
     trigger = spec["triggers"][0]
-    if trigger["type"] != "azure-cosmosdb":
-        yield "ScaledObject: must scale by the change feed's lag"
-    for name in sorted(trigger["metadata"].keys() ^ (_SCALED_BY.keys() | _THRESHOLDS)):
+    if trigger["type"] != scaler.kind:
+        yield f"ScaledObject: must scale by {scaler.measures}"
+    for name in sorted(trigger["metadata"].keys() ^ (scaler.told.keys() | scaler.thresholds)):
         yield f"ScaledObject: {name} {'is no key of the scaler' if name in trigger['metadata'] else 'is not given'}"

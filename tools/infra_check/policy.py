@@ -18,8 +18,9 @@ from tools.infra_check.apps import (
     APPS,
     apps_are_probed_where_they_listen,
     apps_are_wired,
+    apps_stay_up,
+    consumers_follow_their_messages,
     running_images_stay,
-    worker_stays_up,
 )
 from tools.infra_check.bicep import Template
 from tools.infra_check.deployment import deploy
@@ -52,10 +53,14 @@ _SECRETS = re.compile(
 _TELEMETRY = re.compile(
     r"APPLICATIONINSIGHTS_CONNECTION_STRING|applicationInsights\.properties\.ConnectionString"
 )
-_INDEXED = {
-    "/type/?": "each listing reads everything",
-    "/data/deleted/?": "each listing reads what is deleted, too",
-    "/partitionKey/?": "a listing that is cut among documents of one id is refused",
+# What is queried for in each container of entities and events. The handlers of the directory list nothing.
+_INDEXED: dict[str, dict[str, str]] = {
+    "data": {
+        "/type/?": "each listing reads everything",
+        "/data/deleted/?": "each listing reads what is deleted, too",
+        "/partitionKey/?": "a listing that is cut among documents of one id is refused",
+    },
+    "directory": {},
 }
 _GLOBAL = {
     "Microsoft.Insights/actionGroups",
@@ -142,7 +147,9 @@ def containers_fit_the_code(templates: Sequence[Template]) -> Iterator[str]:
     ):
         if (given := named.at("properties", "resource", "id")) != named.name:
             yield f"{named.place} {named.name} calls itself {given}"
-    paths = {"data": "/partitionKey", "leases": "/id", "parked": "/partitionKey"}
+    paths = dict.fromkeys(("data", "parked", "directory", "directory-parked"), "/partitionKey") | {
+        "leases": "/id"
+    }
     expected = {name: {"paths": [path], "kind": "Hash", "version": 2} for name, path in paths.items()}
     if keys != expected:
         yield f"containers and their partition keys are {keys}, not {expected}"
@@ -168,13 +175,13 @@ def events_cost_little_to_write(templates: Sequence[Template]) -> Iterator[str]:
     The payload of events is not indexed, and what queries filter on is.
     """
     for template, container in created(templates, CONTAINERS):
-        if container.symbol == "data":
+        if container.symbol in _INDEXED:
             policy = inside(container.body, "properties", "resource", "indexingPolicy")
             excluded = policy.at("excludedPaths") if policy is not None else None
             included = policy.at("includedPaths") if policy is not None else None
             if excluded != [{"path": "/*"}]:
                 yield f"{where(template, container)} every path of an event is indexed"
-            for path, why in _INDEXED.items():
+            for path, why in _INDEXED[container.symbol].items():
                 if {"path": path} not in (included if isinstance(included, list) else []):
                     yield f"{where(template, container)} {path} is not indexed, and {why}"
 
@@ -260,7 +267,8 @@ POLICIES: tuple[Policy, ...] = (
     apps_are_wired,
     apps_are_probed_where_they_listen,
     running_images_stay,
-    worker_stays_up,
+    apps_stay_up,
+    consumers_follow_their_messages,
     problems_are_reported,
     platform_alerts_ask_what_matters,
     queries_are_asked,

@@ -13,6 +13,7 @@ import sys
 
 _READERS = {
     "worker": ("cosmos_outbox.service.settings", "load"),
+    "consumer": ("cosmos_outbox.service.consumer_settings", "load_consumer"),
     "api": ("examples.contacts.settings", "Settings"),
     "subscriber": ("examples.contacts.settings", "SubscriberSettings"),
 }

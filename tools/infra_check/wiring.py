@@ -31,7 +31,7 @@ _IDS = {
 }
 # Without it, that kind of resource reports nowhere.
 _REPORTING = {_INSIGHTS: "WorkspaceResourceId", "Microsoft.Insights/diagnosticSettings": "workspaceId"}
-# Who signs in from a cluster, as which service account; the worker's is in the manifests.
+# Who signs in from a cluster, as which service account; the others' are in the manifests.
 _SERVICE_ACCOUNTS = {"keda": "system:serviceaccount:keda:keda-operator"}
 _KUBERNETES = Path(__file__).parents[2] / "infra/kubernetes"
 
@@ -89,7 +89,7 @@ def clusters_sign_in_as_theirs(templates: Sequence[Template]) -> Iterator[str]:
     A service account of the cluster becomes the identity of what runs as it.
     """
     made = deploy(templates, workerPlatform="aks", aksOidcIssuerUrl="issuer")
-    accounts = {**_SERVICE_ACCOUNTS, "worker": _workers_service_account()}
+    accounts = _SERVICE_ACCOUNTS | dict(_service_accounts_of_pods())
     federated = {
         credential.at("parent"): credential.at("properties")
         for credential in made.of_type(f"{IDENTITIES}/federatedIdentityCredentials")
@@ -100,10 +100,11 @@ def clusters_sign_in_as_theirs(templates: Sequence[Template]) -> Iterator[str]:
             yield f"the {service} signs in from a cluster by {given}, not {expected}"
 
 
-def _workers_service_account() -> str:
-    text = (_KUBERNETES / "service-account.yaml").read_text(encoding="utf-8")
-    metadata = yaml.safe_load(text)["metadata"]
-    return f"system:serviceaccount:{metadata['namespace']}:{metadata['name']}"
+def _service_accounts_of_pods() -> Iterator[tuple[str, str]]:
+    for service, file in (("worker", "service-account.yaml"), ("consumer", "consumer.yaml")):
+        documents = yaml.safe_load_all((_KUBERNETES / file).read_text(encoding="utf-8"))
+        metadata = next(one["metadata"] for one in documents if one["kind"] == "ServiceAccount")
+        yield service, f"system:serviceaccount:{metadata['namespace']}:{metadata['name']}"
 
 
 def outputs_tell_the_truth(templates: Sequence[Template]) -> Iterator[str]:
@@ -119,7 +120,7 @@ def outputs_tell_the_truth(templates: Sequence[Template]) -> Iterator[str]:
         "APPLICATIONINSIGHTS_CONNECTION_STRING": _of(made, _INSIGHTS, "properties.ConnectionString"),
         **{
             f"{service.upper()}_CLIENT_ID": f"{identity_of(made, service)}.properties.clientId"
-            for service in ("worker", "keda", "subscriber")
+            for service in ("worker", "consumer", "keda", "subscriber")
         },
     }
     for name, value in expected.items():

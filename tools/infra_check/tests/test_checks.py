@@ -102,6 +102,13 @@ def test_the_compose_file_as_it_is_has_no_problem():
     ("path", "value", "said"),
     [
         (("services", "worker", "environment", "OUTBOX_LANES"), "4", "12 connections"),
+        (("services", "consumer", "environment", "OUTBOX_CONCURRENT_SESSIONS"), "32", "38 connections"),
+        (("services", "consumer", "environment", "OUTBOX_SUBSCRIPTION"), "some", "consumer: some is no subscription"),
+        (("services", "consumer", "environment", "OUTBOX_COSMOS_CONTAINER"), "data", "init: makes directory by CONSUMER_CONTAINER; the consumer's OUTBOX_COSMOS_CONTAINER is data"),
+        (("services", "consumer", "environment", "OUTBOX_LEASE_CONTAINER"), "leases", "OUTBOX_LEASE_CONTAINER is no setting of the consumer"),
+        (("services", "consumer", "environment"), {"OUTBOX_TOPIC": "events"}, "consumer: without OUTBOX_SUBSCRIPTION"),
+        (("services", "consumer", "stop_grace_period"), "10s", "consumer: is killed"),
+        (("services", "consumer", "read_only"), False, "read-only"),
         (("services", "worker", "environment", "OUTBOX_LANE"), "4", "OUTBOX_LANE is no setting"),
         (("services", "worker", "environment", "OUTBOX_TOPIC"), "others", "must use a topic"),
         (("services", "worker", "environment"), {"OUTBOX_TOPIC": "events"}, "one bad event halts"),
@@ -181,6 +188,13 @@ def test_the_manifests_as_they_are_have_no_problem(tmp_path: Path):
         ('azure.workload.identity/use: "true"', 'azure.workload.identity/use: "false"', "no pod gets an identity"),
         ("maxUnavailable: 1", "maxUnavailable: [1]", "poddisruptionbudget"),
         ("processorName: outbox", "processorName: replaced", "left to replace"),
+        ("subscriptionName: directory", "subscriptionName: replaced", "left to replace"),
+        ("type: azure-servicebus", "type: cpu", "must scale by the messages of its subscription"),
+        ("messageCount:", "messagesCount:", "messagesCount is no key of the scaler"),
+        ("  OUTBOX_SUBSCRIPTION: directory\n", "", "consumer: Deployment: without OUTBOX_SUBSCRIPTION"),
+        ("OUTBOX_SUBSCRIPTION: directory", "OUTBOX_SUBSCRIPTION: directory\n  OUTBOX_LANES: '8'", "OUTBOX_LANES is no setting of the consumer"),
+        ("  scaleTargetRef:\n    name: outbox-consumer", "  scaleTargetRef:\n    name: outbox-worker", "consumer: ScaledObject.scaleTargetRef is outbox-worker"),
+        ("serviceAccountName: outbox-consumer", "serviceAccountName: outbox-worker", "consumer: Deployment.serviceAccountName is outbox-worker"),
         ("OUTBOX_TOPIC: events", "OUTBOX_SERVICEBUS_CONNECTION_STRING: x\n  OUTBOX_TOPIC: events", "not with a connection string"),
     ],
 )  # fmt: skip
@@ -192,18 +206,22 @@ def test_a_planted_mistake_in_a_manifest_is_found(tmp_path: Path, old: str, new:
 
 def test_a_selector_that_meets_no_pod_is_found():
     documents = list(yaml.safe_load_all(manifests.render(INFRA / "kubernetes")))
-    budget = next(document for document in documents if document["kind"] == "PodDisruptionBudget")
-    budget["spec"]["selector"]["matchLabels"] = {"app.kubernetes.io/name": "other"}
-    assert ["PodDisruptionBudget: selects no pod of the Deployment"] == manifests.judge(documents)
+    for budget in documents:
+        if budget["kind"] == "PodDisruptionBudget":
+            budget["spec"]["selector"]["matchLabels"] = {"app.kubernetes.io/name": "other"}
+    missed = "PodDisruptionBudget: selects no pod of the Deployment"
+    assert [f"{program}: {missed}" for program in manifests.PROGRAMS] == manifests.judge(documents)
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
         ("kustomization.yaml", "data.WORKER_CLIENT_ID", "data.KEDA_CLIENT_ID", "the worker's identity is KEDA_CLIENT_ID"),
+        ("kustomization.yaml", "data.CONSUMER_CLIENT_ID", "data.WORKER_CLIENT_ID", "the consumer's identity is WORKER_CLIENT_ID"),
+        ("kustomization.yaml", "name: outbox-consumer, fieldPath: data.OUTBOX_SUBSCRIPTION", "name: outbox-consumer, fieldPath: data.OUTBOX_TOPIC", "subscriptionName of the consumer's scaler is OUTBOX_TOPIC"),
         ("kustomization.yaml", "data.KEDA_CLIENT_ID", "data.WORKER_CLIENT_ID", "KEDA's identity is WORKER_CLIENT_ID"),
-        ("kustomization.yaml", "data.OUTBOX_LEASE_CONTAINER", "data.OUTBOX_COSMOS_CONTAINER", "leaseContainerId of the scaler"),
-        ("kustomization.yaml", "metadata.processorName", "metadata.databaseId", "processorName of the scaler is replaced"),
+        ("kustomization.yaml", "data.OUTBOX_LEASE_CONTAINER", "data.OUTBOX_COSMOS_CONTAINER", "leaseContainerId of the worker's scaler"),
+        ("kustomization.yaml", "metadata.processorName", "metadata.databaseId", "processorName of the worker's scaler is replaced"),
     ],
 )  # fmt: skip
 def test_a_setting_that_goes_astray_is_found(tmp_path: Path, file: str, old: str, new: str, said: str):
@@ -236,6 +254,9 @@ def test_each_program_takes_the_environment_it_is_given_and_names_every_mistake_
     given["Kubernetes", "worker"]["OUTBOX_SERVICEBUS_NAMESPACE"] = "https://namespace"
     given["Kubernetes", "worker"]["OUTBOX_LANES"] = "nonsense"
     given["Kubernetes", "worker"]["OUTBOX_TOPIC"] = "event"
+    given["Container Apps", "consumer"]["OUTBOX_CONCURRENT_SESSIONS"] = "none"
+    given["Kubernetes", "consumer"]["OUTBOX_SUBSCRIPTION"] = "director"
+    given["compose", "consumer"]["OUTBOX_PARKED_CONTAINER"] = "parked"
     given["compose", "worker"]["OUTBOX_LANES"] = "two"
     given["compose", "subscriber"]["OUTBOX_RECEIVERS"] = "0"
     found = "\n".join(environments.problems(given))
@@ -246,6 +267,9 @@ def test_each_program_takes_the_environment_it_is_given_and_names_every_mistake_
         "Kubernetes: the worker refuses OUTBOX_SERVICEBUS_NAMESPACE: must be a host",
         "Kubernetes: the worker refuses OUTBOX_LANES:",
         "OUTBOX_TOPIC is not the same everywhere",
+        "Container Apps: the consumer refuses OUTBOX_CONCURRENT_SESSIONS:",
+        "OUTBOX_SUBSCRIPTION is not the same everywhere",
+        "OUTBOX_PARKED_CONTAINER of the consumer is another program's",
         "compose: the worker refuses OUTBOX_LANES:",
         "compose: the subscriber refuses",
     ):
@@ -399,3 +423,11 @@ def test_variables_are_read_from_the_programs_sources():
     assert {"OUTBOX_TOPIC", "OUTBOX_GRACE_SECONDS"} < variables_of("worker")
     assert {"OUTBOX_TOPIC", "OUTBOX_COSMOS_DATABASE", "OUTBOX_COSMOS_CONTAINER"} == required_by("worker")
     assert isinstance(default_of("worker", "OUTBOX_GRACE_SECONDS"), float)
+
+
+def test_a_consumers_variables_are_its_own_and_those_of_a_worker_that_it_reads():
+    read = variables_of("consumer")
+    assert {"OUTBOX_SUBSCRIPTION", "OUTBOX_HEALTH_PORT", "OUTBOX_COSMOS_ENDPOINT"} < read
+    assert not {"OUTBOX_LEASE_CONTAINER", "OUTBOX_LANES"} & read
+    assert {"OUTBOX_COSMOS_DATABASE", "OUTBOX_COSMOS_CONTAINER"} == required_by("consumer")
+    assert None is default_of("consumer", "OUTBOX_LEASE_CONTAINER")
