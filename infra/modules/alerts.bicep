@@ -1,4 +1,4 @@
-// What an operator has to know. Platform metrics first; then what the worker logs about itself.
+// What an operator has to know. Platform metrics first; then what worker and consumer tell about themselves.
 param location string
 param tags object
 param token string
@@ -86,7 +86,7 @@ var metricAlerts = [
 var logAlerts = [
   {
     name: 'alarms'
-    description: 'A worker raised an alarm, and an operator has to act: its log has the record of this name.'
+    description: 'A worker or a consumer raised an alarm, and an operator has to act: its log has the record of this name.'
     query: loadTextContent('../queries/alarms.kql')
     measured: true
     severity: 1
@@ -122,7 +122,7 @@ var logAlerts = [
   }
   {
     name: 'parked-keys'
-    description: 'Partition keys are parked: `cosmos-outbox parked list` shows them.'
+    description: 'Partition keys are parked: `cosmos-outbox parked list` shows them, with --consumer those of a consumer.'
     query: loadTextContent('../queries/parked-keys.kql')
     measured: true
     severity: 1
@@ -131,7 +131,7 @@ var logAlerts = [
   }
   {
     name: 'watch-failing'
-    description: 'A worker cannot measure what waits or is parked, so alerts on that may have ended. Its log has WatchFailed.'
+    description: 'A worker or a consumer cannot measure what waits or is parked, so alerts on that may have ended. Its log has WatchFailed.'
     query: loadTextContent('../queries/watch-failing.kql')
     measured: true
     severity: 2
@@ -167,11 +167,56 @@ var logAlerts = [
   }
   {
     name: 'worker-failing'
-    description: 'The platform cannot keep a worker alive.'
+    description: 'The platform cannot keep a worker or a consumer alive.'
     query: loadTextContent('../queries/worker-failing.kql')
     measured: false
     severity: 2
     reach: 'PT15M'
+    eachOf: ''
+  }
+  {
+    name: 'messages-late'
+    description: 'Messages take effect more than five minutes after the broker took them.'
+    query: loadTextContent('../queries/messages-late.kql')
+    measured: true
+    severity: 1
+    reach: 'PT5M'
+    eachOf: ''
+  }
+  {
+    name: 'attempts-failing'
+    description: 'The handlers of a consumer keep failing. Its log has AttemptFailed, with the error.'
+    query: loadTextContent('../queries/attempts-failing.kql')
+    measured: true
+    severity: 2
+    reach: 'PT15M'
+    eachOf: ''
+  }
+  {
+    name: 'sessions-lost'
+    description: 'Consumers keep losing their sessions, and do again what they were doing. Their log has SessionClosed.'
+    query: loadTextContent('../queries/sessions-lost.kql')
+    measured: true
+    severity: 2
+    reach: 'PT10M'
+    eachOf: ''
+  }
+  {
+    name: 'consumer-unready'
+    description: 'A consumer is not ready: it is cut off, stuck, or halted because its handlers fail on every key. /readyz says why.'
+    query: loadTextContent('../queries/consumer-unready.kql')
+    measured: true
+    severity: 1
+    reach: 'PT5M'
+    eachOf: ''
+  }
+  {
+    name: 'consumer-silent'
+    description: 'No consumer reports anything any more.'
+    query: loadTextContent('../queries/consumer-silent.kql')
+    measured: true
+    severity: 1
+    reach: 'P2D'
     eachOf: ''
   }
 ]

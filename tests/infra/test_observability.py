@@ -1,5 +1,5 @@
 """
-Every metric that dashboards, rules and alerts read is one that a worker really shows.
+Every metric that dashboards, rules and alerts read is one that a worker or a consumer really shows.
 """
 
 from __future__ import annotations
@@ -18,20 +18,28 @@ from prometheus_client.samples import Sample
 from cosmos_outbox.records import level_of
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.telemetry import Telemetry
-from tests.service.test_reference import RECORDS, used
+from tests.service.test_reference import RECORDS, used, used_by_a_consumer
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
 QUERIES = {path.stem: path.read_text() for path in (OBSERVABILITY.parent / "queries").glob("*.kql")}
 
 
-def shown_by_a_worker(*, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
+def shown_by(topic: str | None, *, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
     """
-    Return the exposition of a worker, new or after something happened.
+    Return the exposition of a worker of a topic, or of a consumer; new, or after something happened.
     """
-    with opened_telemetry(topic="events", instance="one", environ={}) as telemetry:
+    with opened_telemetry(topic=topic, instance="one", environ={}) as telemetry:
         after(telemetry.instruments)
         exposition = telemetry.exposition()[0].decode()
     return [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
+
+
+def shown_by_new_ones() -> list[Sample]:
+    return shown_by("events") + shown_by(None)
+
+
+def shown_after_use() -> list[Sample]:
+    return shown_by("events", after=used) + shown_by(None, after=used_by_a_consumer)
 
 
 @pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml", "alerts.test.yaml"])
@@ -41,42 +49,50 @@ async def test_only_metrics_that_exist_are_read(file: str):
     text = re.sub(r"by \([^)]*\)|\{\{[ $.\w]+\}\}|\{[^{}\n]*\}(?=['\[])|\w+(?=: )", "", text)
     read = set(re.findall(r"\b(?:outbox|messaging)_\w+", text))
     assert read, "no metric was found: the test reads the wrong text"
-    assert set() == read - {sample.name for sample in shown_by_a_worker(after=used)}
+    assert set() == read - {sample.name for sample in shown_after_use()}
 
 
 def test_there_is_a_rule_for_each_metric_that_the_page_wakes_people_up_by():
     page = (OBSERVABILITY.parents[1] / "docs/how-to/observe.md").read_text()
     named = set(re.findall(r"^\| .* \| `(\w+)` \| .* \|$", page, re.MULTILINE))
-    ruled = set(re.findall(r"\w+", (OBSERVABILITY / "alerts.yaml").read_text()))
+    words = re.findall(r"\w+", (OBSERVABILITY / "alerts.yaml").read_text())
+    ruled = {word.removesuffix("_bucket") for word in words}
     assert named >= {"outbox_alarms_total", "outbox_parked_keys"}
     assert set() == named - ruled
 
 
-async def test_what_rules_wait_to_rise_a_new_worker_shows_at_zero():
+async def test_what_rules_wait_to_rise_a_new_worker_or_consumer_shows_at_zero():
     """
     A counter that begins with its first event never rises by it.
     """
     rules = yaml.safe_load((OBSERVABILITY / "alerts.yaml").read_text())["groups"][0]["rules"]
     risen = {name for rule in rules for name in re.findall(r"increase\((\w+)", rule["expr"])}
-    new = [sample for sample in shown_by_a_worker() if sample.name in risen]
-    assert {"outbox_alarms_total", "outbox_events_rejected_total", "outbox_warnings_total"} == risen
+    new = [sample for sample in shown_by_new_ones() if sample.name in risen]
+    counters = ("alarms", "events_rejected", "sessions_closed", "warnings")
+    assert {f"outbox_{counter}_total" for counter in counters} == risen
     assert risen == {sample.name for sample in new}
     assert {0} == {sample.value for sample in new}
     alarms = {sample.labels["outbox_alarm"] for sample in new if "outbox_alarm" in sample.labels}
     assert {type(record).__name__ for record in RECORDS if level_of(record) >= logging.ERROR} == alarms
 
 
-async def test_tests_of_rules_plant_the_counters_that_a_new_worker_shows():
+async def test_tests_of_rules_plant_the_counters_that_a_new_worker_or_consumer_shows():
     tests = yaml.safe_load((OBSERVABILITY / "alerts.test.yaml").read_text())["tests"]
     planted = {one["series"] for test in tests for one in test["input_series"] if "_total{" in one["series"]}
+    told_apart = "outbox_alarm", "outbox_warning", "outbox_session_end"
     shown = {
-        (sample.name, sample.labels.get("outbox_alarm") or sample.labels.get("outbox_warning"))
-        for sample in shown_by_a_worker()
+        (sample.name, next((sample.labels[label] for label in told_apart if label in sample.labels), None))
+        for sample in shown_by_new_ones()
     }
     # Which errors there will be is not known beforehand, so these begin with the first one.
-    late = {series for series in planted if series.startswith("outbox_send_failures_total{error_type=")}
+    late = {
+        series for series in planted if re.match(r"outbox_(send|attempt)_failures_total\{error_type=", series)
+    }
     counters = {
-        (series.partition("{")[0], *(re.findall(r'outbox_(?:alarm|warning)="(\w+)"', series) or [None]))
+        (
+            series.partition("{")[0],
+            *(re.findall(r'outbox_(?:alarm|warning|session_end)="(\w+)"', series) or [None]),
+        )
         for series in planted - late
     }
     assert counters
@@ -84,7 +100,7 @@ async def test_tests_of_rules_plant_the_counters_that_a_new_worker_shows():
 
 
 async def test_queries_tell_metrics_apart_by_attributes_that_a_worker_gives_them():
-    shown = {(sample.name, label) for sample in shown_by_a_worker(after=used) for label in sample.labels}
+    shown = {(sample.name, label) for sample in shown_after_use() for label in sample.labels}
     asked = {
         (f"{metric.replace('.', '_')}_total", attribute.replace(".", "_"))
         for query in QUERIES.values()
@@ -103,8 +119,8 @@ def test_a_query_reaches_back_far_beyond_the_silence_that_it_looks_for():
     reaches = dict(re.findall(r"queries/([\w-]+)\.kql'\)[^}]*? reach: 'P(\d+D|T\d+M)'", alerts, re.DOTALL))
     silences = {name: ago for name, text in QUERIES.items() for ago in re.findall(r"ago\((\d+)m\)", text)}
     assert QUERIES.keys() == reaches.keys()
-    assert {"worker-silent": "10"} == silences
-    assert "2D" == reaches["worker-silent"]
+    assert {"worker-silent": "10", "consumer-silent": "10"} == silences
+    assert {"2D"} == {reaches[silence] for silence in silences}
 
 
 def test_every_panel_has_a_title_an_expression_and_a_place_of_its_own():

@@ -104,7 +104,8 @@ def queries_are_asked(templates: Sequence[Template]) -> Iterator[str]:
         for alert in made.of_type(_ON_LOGS):
             (rule,) = alert.at("properties", "criteria", "allOf")
             asked[alert.at("properties", "displayName")] = rule["query"]
-            for app in re.findall(r"\bContainerAppName\s*==\s*'([^']+)'", rule["query"]):
+            compared = " ".join(re.findall(r"\bContainerAppName\s*(?:==|in)(.*)", rule["query"]))
+            for app in re.findall(r"'([^']+)'", compared):
                 if app not in {one.name for one in made.of_type("Microsoft.App/containerApps")}:
                     yield f"{alert.place} {alert.name} asks for the logs of {app}, which is no app"
             if {key: rule[key] for key in _ANY_ROW} != _ANY_ROW:

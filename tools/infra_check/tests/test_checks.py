@@ -382,6 +382,11 @@ def test_a_planted_mistake_in_a_query_is_found(file: str, old: str, new: str, sa
         ("alarms", "outbox.alarms", "outbox.parked.keys", "fires for"),
         ("worker-silent", "ago(10m)", "ago(10d)", "fires for"),
         ("watch-failing", "minutes > 5", "minutes > 15", "fires for"),
+        ("messages-late", "max(Max)", "max(Sum)", "fires for"),
+        ("sessions-lost", "sessions > 10", "sessions > 0", "fires for"),
+        ("attempts-failing", "outbox.attempt.failures", "outbox.page.failures", "fires for"),
+        ("consumer-unready", "best == 0", "best == 1", "fires for"),
+        ("consumer-silent", "ago(10m)", "ago(10d)", "fires for"),
         ("worker-failing", "'ContainerBackOff'", "'ContainerBakOff'", "gives no reason 'ContainerBakOff'"),
     ],
 )

@@ -174,6 +174,7 @@ def test_the_templates_as_they_are_violate_nothing():
         ("consumer.bicep", "probes: probed ? [", "probes: true ? [", "probes fail on the placeholder of the consumer"),
         ("identities.bicep", "'outbox:outbox-consumer'", "'outbox:consumer'", "the consumer signs in from a cluster by"),
         ("main.bicep", "consumerExists && onContainerApps", "consumerExists", "consumer is asked for its image, and is not there"),
+        ("consumer.bicep", "  name: 'consumer'\n", "  name: 'directory'\n", "asks for the logs of consumer, which is no app"),
         # Alerts.
         ("alerts.bicep", "emailAddress: email", "emailAddress: token", "has no receiver"),
         ("alerts.bicep", "reach: 'P2D'", "reach: '2D'", "by a query of 2D"),
