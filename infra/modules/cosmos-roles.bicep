@@ -57,7 +57,6 @@ resource documentWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinition
           '${items}/create'
           '${items}/read'
           '${items}/replace'
-          '${items}/upsert'
           '${items}/delete'
           '${containers}/executeQuery'
         ]

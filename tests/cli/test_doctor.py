@@ -157,8 +157,8 @@ def test_whatever_a_worker_needs_and_may_not_do_is_named_and_nothing_else(
 
 def test_whatever_an_application_needs_and_may_not_do_is_named_where_it_is_asked_for(outbox: Local):
     named = refused(outbox, "data", "--api")
-    assert {"metadata", "create", "read", "replace", "upsert", "delete", "query", "batch"} == named.keys()
-    assert "items/upsert" in named["upsert"][1]
+    assert {"metadata", "create", "read", "replace", "delete", "query", "batch"} == named.keys()
+    assert "items/replace" in named["replace"][1]
     for container in ("leases", "parked"):
         assert {} == refused(outbox, container, "--api"), "it has nothing to do there"
     create(outbox, "endless", "/partitionKey", None)

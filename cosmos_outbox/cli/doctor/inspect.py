@@ -26,9 +26,8 @@ from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
 from cosmos_outbox.cli.doctor.coverage import gaps, overlaps
 from cosmos_outbox.cli.doctor.permissions import (
-    OF_APPLICATIONS,
     OF_LEASES,
-    OF_PARKED_KEYS,
+    OF_WRITERS,
     UNANSWERED,
     Operation,
     denied_operations,
@@ -85,7 +84,7 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
         found.parked = await _container(outbox.parked, found)
         # The resource id of the data container names the keys that are ours.
         usable = data.key_paths is not None and found.parked.partition_key == _BY_PARTITION_KEY
-        if usable and await _try_documents("parked keys", outbox.parked, OF_PARKED_KEYS, found):
+        if usable and await _try_documents("parked keys", outbox.parked, OF_WRITERS, found):
             await _tried("list parked keys", partial(_parked_keys, outbox, outbox.parked, found), found)
     await _topics(outbox, found)
     return found
@@ -97,7 +96,7 @@ async def inspect_for_application(outbox: Connection) -> Resources:
     """
     found = await _begun(outbox)
     if (paths := found.data.key_paths) is not None:
-        await _try_documents("entities and events", outbox.data, OF_APPLICATIONS, found, paths)
+        await _try_documents("entities and events", outbox.data, OF_WRITERS, found, paths)
     return found
 
 
@@ -113,7 +112,7 @@ async def inspect_for_consumer(
     if outbox.parked is not None:
         found.parked = await _container(outbox.parked, found)
         usable = found.parked.partition_key == _BY_PARTITION_KEY
-        if usable and await _try_documents("parked keys", outbox.parked, OF_PARKED_KEYS, found):
+        if usable and await _try_documents("parked keys", outbox.parked, OF_WRITERS, found):
             listed = partial(_keys_of, outbox.parked_store, outbox.parked, scope, found)
             await _tried("list parked keys", listed, found)
     elif consumer.policy.on_failure is OnFailure.PARK:

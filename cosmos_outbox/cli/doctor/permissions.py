@@ -25,7 +25,6 @@ class Operation(StrEnum):
     CREATE = "create"
     READ = "read"
     REPLACE = "replace"
-    UPSERT = "upsert"
     QUERY = "query"
     BATCH = "write batches of"
     DELETE = "delete"
@@ -33,8 +32,7 @@ class Operation(StrEnum):
 
 # Leases are also listed; reading them shows whether that is allowed.
 OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
-OF_PARKED_KEYS = tuple(operation for operation in Operation if operation is not Operation.UPSERT)
-OF_APPLICATIONS = tuple(Operation)
+OF_WRITERS = tuple(Operation)  # who commits, and who parks
 
 # The service is busy or does not answer, which says nothing about permissions.
 UNANSWERED = (TooManyRequests, StoreUnavailable)
@@ -86,7 +84,6 @@ def _attempts(
         Operation.CREATE: lambda: container.create_item(document),
         Operation.READ: lambda: container.read_item(name, key),
         Operation.REPLACE: lambda: container.replace_item(name, document),
-        Operation.UPSERT: lambda: container.upsert_item(document),
         Operation.QUERY: query,
         Operation.BATCH: lambda: container.execute_item_batch([("replace", (name, document))], key),
         Operation.DELETE: lambda: container.delete_item(name, key),

@@ -234,10 +234,7 @@ _GRANTS = {
     "query": "Grant executeQuery on that container.",
     "write batches": "Grant items/create, items/replace and items/delete on that container: a batch needs those of its parts.",
     "send to": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
-    **{
-        verb: f"Grant items/{verb} on that container."
-        for verb in ("create", "read", "replace", "upsert", "delete")
-    },
+    **{verb: f"Grant items/{verb} on that container." for verb in ("create", "read", "replace", "delete")},
 }
 
 
