@@ -135,39 +135,11 @@ resource leaseReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2
   }
 }
 
-// What handlers do with their documents, and the parked store with messages. No upsert: both know what is there.
-resource effectWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
-  parent: account
-  name: guid(account.id, 'outbox-effect-writer')
-  dependsOn: [
-    leaseReader
-  ]
-  properties: {
-    roleName: 'outbox-effect-writer'
-    type: 'CustomRole'
-    assignableScopes: [
-      account.id
-    ]
-    permissions: [
-      {
-        dataActions: [
-          readMetadata
-          '${items}/create'
-          '${items}/read'
-          '${items}/replace'
-          '${items}/delete'
-          '${containers}/executeQuery'
-        ]
-      }
-    ]
-  }
-}
-
 resource metadataReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-metadata-reader')
   dependsOn: [
-    effectWriter
+    leaseReader
   ]
   properties: {
     roleName: 'outbox-metadata-reader'
@@ -270,7 +242,7 @@ resource consumerOnDirectory 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssig
   ]
   properties: {
     principalId: consumerPrincipalId
-    roleDefinitionId: effectWriter.id
+    roleDefinitionId: documentWriter.id
     scope: '${account.id}/dbs/${databaseName}/colls/${directoryContainerName}'
   }
 }
@@ -283,7 +255,7 @@ resource consumerOnDirectoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlRol
   ]
   properties: {
     principalId: consumerPrincipalId
-    roleDefinitionId: effectWriter.id
+    roleDefinitionId: documentWriter.id
     scope: '${account.id}/dbs/${databaseName}/colls/${directoryParkedContainerName}'
   }
 }
@@ -366,7 +338,7 @@ resource operatorOnDirectory 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssig
   ]
   properties: {
     principalId: operatorPrincipalId
-    roleDefinitionId: effectWriter.id
+    roleDefinitionId: documentWriter.id
     scope: '${account.id}/dbs/${databaseName}/colls/${directoryContainerName}'
   }
 }]
@@ -380,7 +352,7 @@ resource operatorOnDirectoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlRol
   ]
   properties: {
     principalId: operatorPrincipalId
-    roleDefinitionId: effectWriter.id
+    roleDefinitionId: documentWriter.id
     scope: '${account.id}/dbs/${databaseName}/colls/${directoryParkedContainerName}'
   }
 }]

@@ -41,8 +41,7 @@ _DEFINITION = "subscriptionResourceId(Microsoft.Authorization/roleDefinitions, "
 _METADATA = frozenset({"readMetadata"})
 _READ_FEED = _METADATA | {"readChangeFeed"}
 _READ = _METADATA | {"items/read", "executeQuery"}
-_CHANGE = _READ | {f"items/{verb}" for verb in ("create", "replace", "delete")}
-_WRITE = _CHANGE | {"items/upsert"}
+_WRITE = _READ | {f"items/{verb}" for verb in ("create", "replace", "delete")}
 _OPERATORS: dict[str, object] = {"operatorPrincipalIds": ["operator"], "operatorPrincipalType": "Group"}
 
 Rights = Mapping[tuple[str, str], frozenset[str]]
@@ -52,8 +51,8 @@ _DOCUMENT_RIGHTS: Rights = {
     ("worker", "data"): _READ_FEED,
     ("worker", "leases"): _WRITE,
     ("worker", "parked"): _WRITE,
-    ("consumer", "directory"): _CHANGE,
-    ("consumer", "directory-parked"): _CHANGE,
+    ("consumer", "directory"): _WRITE,
+    ("consumer", "directory-parked"): _WRITE,
 }
 # What is granted beside that, by the parameters that ask for it.
 _ON_REQUEST: tuple[tuple[dict[str, object], Rights], ...] = (
@@ -67,8 +66,8 @@ _ON_REQUEST: tuple[tuple[dict[str, object], Rights], ...] = (
             ("operator", "leases"): _WRITE,
             ("operator", "parked"): _WRITE,
             # A release has the consumer's handlers take what was held.
-            ("operator", "directory"): _CHANGE,
-            ("operator", "directory-parked"): _CHANGE,
+            ("operator", "directory"): _WRITE,
+            ("operator", "directory-parked"): _WRITE,
         },
     ),
 )
