@@ -207,6 +207,7 @@ class Consumer:
         self,
         *,
         source: str,
+        sessions: bool = True,
         parking: Parking | None = None,
         notify: Hook = log_hook,
         tracer_provider: trace.TracerProvider | None = None,
@@ -216,12 +217,14 @@ class Consumer:
 
         Args:
             source: the subscription, as `topic/subscription`, or the queue.
+            sessions: whether it requires sessions. Without their order each message has a record of its own. Defaults to True.
             parking: of the consumer's messages, made with `references=False`; may be left out with `on_failure="dead_letter"`.
             notify: hears what happens. Defaults to logging it.
             tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
 
         Raises:
-            ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
+            ConfigurationError: there is no parked store, and the consumer parks; there is no handler; or it keeps watermarks, and
+                there are no sessions.
             UsageError: it has no outbox.
         """
         if not self.subjects:
@@ -237,6 +240,7 @@ class Consumer:
             self.policy,
             outbox_of=outbox_of,
             source=source,
+            sessions=sessions,
             parking=parking,
             notify=notify,
             tracer_provider=tracer_provider,

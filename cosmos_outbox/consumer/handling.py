@@ -14,7 +14,7 @@ from opentelemetry import trace
 from pydantic import BaseModel
 
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.inbox import Entry, Known, Verdict, entry_for, previous_of, utcnow
+from cosmos_outbox.consumer.inbox import Entry, Inbox, Known, Verdict, entry_for, previous_of, utcnow
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes
 from cosmos_outbox.correlation import processing_message
@@ -102,12 +102,13 @@ class Handling:
         policy: its rules.
         outbox_of: the outbox of the effect of a message.
         source: the subscription or queue, as `topic/subscription`.
+        sessions: whether its messages come in order.
         parking: holds the messages of parked keys; needed where the policy is to park.
         notify: hears what happens.
         tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
 
     Raises:
-        ConfigurationError: there is no parked store, and the policy is to park.
+        ConfigurationError: there is no parked store, and the policy is to park; or the policy needs an order that there is not.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Handling:
         *,
         outbox_of: Callable[[Message], Outbox],
         source: str,
+        sessions: bool,
         parking: Parking | None,
         notify: Hook,
         tracer_provider: trace.TracerProvider | None,
@@ -127,7 +129,14 @@ class Handling:
                 f"The consumer {name!r} parks messages that it cannot handle, and has no parked store: name one "
                 '(OUTBOX_PARKED_CONTAINER), or say on_failure="dead_letter".'
             )
+        if not sessions and (policy.inbox is Inbox.WATERMARK or policy.gaps is not OnGap.IGNORE):
+            raise ConfigurationError(
+                f'The consumer {name!r} keeps watermarks (inbox="watermark", or gaps="{policy.gaps}"), which takes messages in order, '
+                f"and {source} has no sessions."
+            )
         self._name, self._routes, self._policy, self._outbox_of = name, routes, policy, outbox_of
+        # Without order, a watermark would take a message that was overtaken for a repetition.
+        self._inbox = policy.inbox if sessions else Inbox.RECORDS
         self._parking, self._notify, self._tracer_provider = parking, guarded(notify), tracer_provider
         self._topic, _, self._subscription = source.partition("/")
         self.scope = Scope(processor=name, container=source)
@@ -270,7 +279,7 @@ class Handling:
                 message,
                 uow,
                 consumer=self._name,
-                inbox=self._policy.inbox,
+                inbox=self._inbox,
                 key=self._key_of(message),
                 paths=outbox.key_paths,
                 ttl=self._policy.record_ttl,

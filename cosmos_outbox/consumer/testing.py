@@ -119,6 +119,7 @@ class ConsumerTest:
             replace(policy, backoff=Backoff(initial_seconds=0, maximum_seconds=0)),
             outbox_of=lambda message: outbox,
             source=_SOURCE,
+            sessions=True,
             parking=Parking(self._parked, references=False),
             notify=self.records.append,
             tracer_provider=None,

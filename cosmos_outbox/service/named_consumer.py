@@ -107,11 +107,15 @@ def handling_of(
     Return the handling of a consumer's messages, as the settings ask for it.
 
     Raises:
-        ConfigurationError: the consumer has no handler, or parks and has no parked store.
+        ConfigurationError: the consumer has no handler, parks and has no parked store, or keeps watermarks without sessions.
     """
     parking = None
     if parked is not None:
         parking = Parking(parked, max_events=settings.parked_max_events, references=False)
     return consumer.handling(
-        source=settings.source, parking=parking, notify=notify, tracer_provider=tracer_provider
+        source=settings.source,
+        sessions=settings.sessions,
+        parking=parking,
+        notify=notify,
+        tracer_provider=tracer_provider,
     )

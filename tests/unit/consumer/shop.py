@@ -65,7 +65,10 @@ class World:
     def __post_init__(self) -> None:
         self.consumer.bind(Outbox(self.container))
         self.handling: Handling = self.consumer.handling(
-            source=SOURCE, parking=Parking(self.parked, references=False), notify=self.records.append
+            source=SOURCE,
+            sessions=self.subscription.with_sessions,
+            parking=Parking(self.parked, references=False),
+            notify=self.records.append,
         )
         self.keys = ParkedKeys(self.parked, self.handling.release, scope=self.handling.scope)
 

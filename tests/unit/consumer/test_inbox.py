@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cosmos_outbox.errors import NotFound
+import pytest
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.errors import ConfigurationError, NotFound
 from cosmos_outbox.records import MessageParked
 from tests.unit.consumer.shop import World, message
 from tests.unit.consumer.test_handling import OrderPaid, invoicing, placed
@@ -56,3 +59,18 @@ async def test_without_a_life_each_message_has_a_record_unless_the_consumer_asks
         world.subscription.deliver(message(OrderPaid(order_id="o1"), properties=place))
         await world.run()
         assert 1 == len(world.documents(kind))
+
+
+async def test_without_sessions_a_message_that_a_later_one_overtook_takes_effect_too():
+    world = World(invoicing(), subscription=MemorySubscription(sessions=False))
+    for one in (later := placed(2), placed(1), later):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert [1, 2] == sorted(invoice["data"]["total"] for invoice in world.documents("invoice"))
+
+
+@pytest.mark.parametrize("options", [{"inbox": "watermark"}, {"gaps": "warn"}])
+async def test_a_consumer_that_needs_order_is_refused_without_sessions(options: dict[str, str]):
+    with pytest.raises(ConfigurationError, match="has no sessions"):
+        World(invoicing(**options), subscription=MemorySubscription(sessions=False))
