@@ -334,6 +334,10 @@ class Handling:
         except BaseException:  # the lock is lost, or the process ends
             await cancelled(task)
             raise
+        if task.cancelled():  # by other code: this attempt was not, so it must not look as if it was
+            raise MessageError(
+                f"The handler of {message.subject} ended because what it awaited was cancelled."
+            )
         if done:
             return task.result()
         said = f"The handler of {message.subject} did not end within {self._policy.handler_timeout}"

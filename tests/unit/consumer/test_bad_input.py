@@ -1,0 +1,45 @@
+"""
+A consumer and what should not happen: handlers that end in odd ways, bodies that no store takes, messages that are too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cosmos_outbox import UnitOfWork
+from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.records import MessageParked
+from tests.unit.consumer.shop import OrderPaid, World, message
+
+
+def awaiting_what_is_cancelled() -> Consumer:
+    consumer = Consumer("invoicing", attempts=2)
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        other = asyncio.create_task(asyncio.sleep(100))
+        other.cancel()
+        await other
+
+    return consumer
+
+
+async def test_a_handler_that_awaits_what_was_cancelled_parks_its_message_as_any_other_failure():
+    world = World(awaiting_what_is_cancelled())
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert 2 == parked.attempts
+    assert "what it awaited was cancelled" in str(parked.error)
+    assert [] == world.subscription.dead_letters
+
+
+async def test_a_release_stops_at_a_handler_that_awaits_what_was_cancelled():
+    world = World(awaiting_what_is_cancelled())
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+    released = await world.keys.release("o1")
+
+    assert released.failure is not None
+    assert "what it awaited was cancelled" in released.failure.error
