@@ -5,7 +5,8 @@ Handling: one message of a consumer, from its delivery to the commit of its effe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -38,7 +39,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import failure_of
-from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -82,6 +83,10 @@ class Holding(Protocol):
     def id(self) -> str | None: ...
 
 
+# What is known of each outbox and partition key: the effects of a session's messages may lie in several.
+_Watermarks = defaultdict[tuple[Outbox, Hashable], Known]
+
+
 @dataclass(slots=True)
 class _SessionState:
     """
@@ -89,7 +94,7 @@ class _SessionState:
     """
 
     parked: bool | None = None  # None: not looked up yet
-    known: Known = field(default_factory=dict)
+    known: _Watermarks = field(default_factory=lambda: defaultdict(dict))
 
 
 class Handling:
@@ -206,7 +211,7 @@ class Handling:
                 message = message_of(parked.event, edited=parked.original is not None)
                 message = replace(message, idempotency_key=f"{self._name}:{message.message_id}")
                 settlement = await self._attempt(
-                    message, parked.event["partitionKey"], {}, attempt=1, released=True
+                    message, parked.event["partitionKey"], defaultdict(dict), attempt=1, released=True
                 )
             except _OUTAGES:
                 raise
@@ -261,7 +266,7 @@ class Handling:
             await asyncio.sleep(delay)
 
     async def _attempt(
-        self, message: Message, key: str, known: Known, *, attempt: int, released: bool = False
+        self, message: Message, key: str, watermarks: _Watermarks, *, attempt: int, released: bool = False
     ) -> Settlement:
         """
         Have a message take effect once, whatever was attempted before.
@@ -271,7 +276,8 @@ class Handling:
         if found is None and self._policy.unknown is OnUnknown.DEAD_LETTER:
             error = MessageError(f"No handler takes the subject {message.subject!r}.")
             return self._dead_letter(message, key, error, reason="UnknownSubject")
-        outbox = self._outbox_of(message)
+        outbox, effect_key = self._outbox_of(message), self._key_of(message)
+        known = watermarks[outbox, identity(effect_key)]
         async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
             if found is None and self._policy.gaps is OnGap.IGNORE:
                 return self._ignore(message)
@@ -280,7 +286,7 @@ class Handling:
                 uow,
                 consumer=self._name,
                 inbox=self._inbox,
-                key=self._key_of(message),
+                key=effect_key,
                 paths=outbox.key_paths,
                 ttl=self._policy.record_ttl,
                 known=known,

@@ -4,15 +4,18 @@ The inbox where a read is behind, where another process was first, and where an 
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.errors import ConfigurationError, NotFound
-from cosmos_outbox.records import MessageParked
-from tests.unit.consumer.shop import World, message
-from tests.unit.consumer.test_handling import OrderPaid, invoicing, placed
+from cosmos_outbox.records import ConsumingDelayed, MessageParked
+from tests.unit.consumer.shop import OrderPaid, World, message
+from tests.unit.consumer.test_handling import invoicing, placed
 
 
 async def test_a_message_that_took_effect_elsewhere_has_not_failed_where_a_read_is_behind():
@@ -74,3 +77,28 @@ async def test_without_sessions_a_message_that_a_later_one_overtook_takes_effect
 async def test_a_consumer_that_needs_order_is_refused_without_sessions(options: dict[str, str]):
     with pytest.raises(ConfigurationError, match="has no sessions"):
         World(invoicing(**options), subscription=MemorySubscription(sessions=False))
+
+
+async def test_events_of_one_entity_may_take_effect_under_several_partition_keys():
+    world = World(invoicing(partition_key=lambda message: json.loads(message.body)["orderId"]))
+    for version, order in enumerate(("a", "b", "a", "b"), start=1):
+        payload = OrderPaid(order_id=order, total=version).payload()
+        world.subscription.deliver(replace(placed(version), body=json.dumps(payload).encode()))
+    await world.run()
+
+    assert [] == world.of(MessageParked)
+    assert [1, 2, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+async def test_events_of_one_entity_may_take_effect_in_several_containers():
+    containers = [MemoryContainer(ranges=1), MemoryContainer(ranges=1)]
+    outboxes = [Outbox(container) for container in containers]
+    world = World(invoicing(outbox_of=lambda message: outboxes[(message.number("entity-version") or 0) % 2]))
+    for version in range(1, 5):
+        world.subscription.deliver(placed(version))
+    await world.run()
+
+    assert [] == world.of(ConsumingDelayed)
+    assert [2, 2] == [
+        len([one for one in each.documents() if one["type"] == "invoice"]) for each in containers
+    ]
