@@ -9,11 +9,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.messages import Message
+
+_EXACT = 2**53  # up to here a 64-bit float holds every integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,12 @@ class HeldMessage:
     def document(self) -> Document:
         """
         Return what is stored: a body that is a JSON object as `data`, which an operator may edit; any other in base64.
+
+        So is one that the store would refuse, or not return as it is.
         """
         message = self.message
-        try:
-            data = json.loads(message.body)
-        except (ValueError, RecursionError):
-            data = None
-        body: Document = {"data": data}
-        if not isinstance(data, dict):
+        body: Document = {"data": _kept_by_the_store(message.body)}
+        if not isinstance(body["data"], dict):
             body = {"data": {}, "body": base64.b64encode(message.body).decode()}
         return {
             "id": message.message_id,
@@ -96,5 +97,28 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
         ) from error
 
 
+def _kept_by_the_store(body: bytes) -> Any:
+    try:
+        data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
+        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is legal in JSON as an escape
+    except (ValueError, RecursionError):
+        return None
+    return data
+
+
+def _exact(digits: str) -> int:
+    if abs(number := int(digits)) > _EXACT:
+        raise ValueError(f"{digits} is stored as another number")
+    return number
+
+
+def _finite(digits: str) -> float:
+    if not isfinite(number := float(digits)):
+        raise ValueError(f"{digits} is no number in JSON")
+    return number
+
+
 def _stored(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)

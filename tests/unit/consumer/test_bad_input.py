@@ -5,11 +5,16 @@ A consumer and what should not happen: handlers that end in odd ways, bodies tha
 from __future__ import annotations
 
 import asyncio
+from math import nan
+
+import pytest
 
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.consumer.held_messages import message_of
 from cosmos_outbox.records import MessageParked
 from tests.unit.consumer.shop import OrderPaid, World, message
+from tests.unit.consumer.test_handling import invoicing
 
 
 def awaiting_what_is_cancelled() -> Consumer:
@@ -43,3 +48,18 @@ async def test_a_release_stops_at_a_handler_that_awaits_what_was_cancelled():
 
     assert released.failure is not None
     assert "what it awaited was cancelled" in released.failure.error
+
+
+@pytest.mark.parametrize("total", ["NaN", "-Infinity", "1e400", r'"\ud800"', str(2**53 + 1)])
+async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(total: str):
+    world = World(invoicing(attempts=1))
+    body = f'{{"orderId":"o1","total":{total},"id":5}}'.encode()
+    world.subscription.deliver(
+        Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body, properties={"rate": nan})
+    )
+    await world.run()
+
+    assert 1 == len(world.of(MessageParked))
+    (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
+    assert {} == kept["event"]["data"]
+    assert body == message_of(kept["event"], edited=False).body
