@@ -179,6 +179,8 @@ class Handling:
             if self._parking is not None and await self._held(self._parking, message, key, state):
                 return Complete()
             settlement = await self._handle(message, key, state)
+        except RequestTooLarge as error:  # behind others that its key holds
+            settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except _OUTAGES as error:
             state.known.clear()
             self._outages += 1

@@ -63,3 +63,17 @@ async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(t
     (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
     assert {} == kept["event"]["data"]
     assert body == message_of(kept["event"], edited=False).body
+
+
+@pytest.mark.parametrize("behind_another", [False, True])
+async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_reason(behind_another: bool):
+    world = World(invoicing(attempts=1))
+    if behind_another:
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1)))
+    large = Message(message_id="m2", session_id="o1", subject="OrderPaid", body=b"x" * 3_000_000)
+    world.subscription.deliver(large)
+    await world.run()
+
+    assert [("m2", "TooLargeToPark", 0)] == [
+        (one.message_id, reason, one.delivery_count) for one, reason, _ in world.subscription.dead_letters
+    ]
