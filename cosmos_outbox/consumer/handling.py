@@ -15,7 +15,16 @@ from opentelemetry import trace
 from pydantic import BaseModel
 
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.inbox import Entry, Inbox, Known, Verdict, entry_for, previous_of, utcnow
+from cosmos_outbox.consumer.inbox import (
+    Entry,
+    Inbox,
+    Known,
+    Verdict,
+    entry_for,
+    position_of,
+    previous_of,
+    utcnow,
+)
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes
 from cosmos_outbox.correlation import processing_message
@@ -204,26 +213,41 @@ class Handling:
         """
         Handle held messages in order, once each, and stop at the first that fails: the `Send` of a release.
 
-        A gap before a message is accepted: the operator decided.
+        A gap before a message is accepted: the operator decided. But what was missing may have been sent again, and be held behind it.
         """
         for number, parked in enumerate(held):
             if number:
                 await ensure_claimed()
             try:
-                message = message_of(parked.event, edited=parked.original is not None)
-                message = replace(message, idempotency_key=f"{self._name}:{message.message_id}")
-                settlement = await self._attempt(
-                    message, parked.event["partitionKey"], defaultdict(dict), attempt=1, released=True
-                )
+                message = self._held_in(parked)
+                for one in (*self._sent_again(message, held[number + 1 :]), message):
+                    await self._released(one, parked.event["partitionKey"])
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 return Sent(events=number, refusal=error)
-            if isinstance(settlement, DeadLetter):
-                return Sent(
-                    events=number, refusal=MessageError(f"{settlement.reason}: {settlement.description}")
-                )
         return Sent(events=len(held))
+
+    async def _released(self, message: Message, key: str) -> None:
+        settlement = await self._attempt(message, key, defaultdict(dict), attempt=1, released=True)
+        if isinstance(settlement, DeadLetter):
+            raise MessageError(f"{settlement.reason}: {settlement.description}")
+
+    def _held_in(self, parked: ParkedEvent) -> Message:
+        message = message_of(parked.event, edited=parked.original is not None)
+        return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
+
+    def _sent_again(self, message: Message, later: Sequence[ParkedEvent]) -> list[Message]:
+        """
+        Return the events of a message's entity before it that are held behind it, in order.
+        """
+        if self._policy.gaps is not OnGap.WAIT or (place := position_of(message)) is None:
+            return []
+        found = [
+            (position_of(one), one) for one in map(self._held_in, later) if _history(one) == _history(message)
+        ]
+        before = [(position, one) for position, one in found if position is not None and position < place]
+        return [one for _, one in sorted(before, key=lambda placed: placed[0])]
 
     async def _held(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
         """
@@ -418,7 +442,8 @@ class Handling:
         if self._policy.gaps is OnGap.WAIT and not released:
             raise MessageMissed(
                 f"{message.subject} {message.message_id!r} follows {found} of its entity, and this consumer knows the entity up to "
-                f"{expected}. Have what is missing sent again (`cosmos-outbox events replay`), or release the key to go on without."
+                f"{expected}. Have what is missing sent again (`cosmos-outbox replay`), then release the key; or release it to go on "
+                "without."
             )
         if self._policy.gaps is not OnGap.IGNORE:
             self._notify(
@@ -444,6 +469,10 @@ class Handling:
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
             )
         return message.session_id
+
+
+def _history(message: Message) -> tuple[str | None, ...]:
+    return tuple(map(message.text, ("entity-type", "entity-id", "entity-life")))
 
 
 async def _committed(uow: UnitOfWork, entry: Entry) -> None:

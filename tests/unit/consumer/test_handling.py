@@ -312,6 +312,18 @@ async def test_a_consumer_that_waits_for_what_is_missing_parks_the_key_and_a_rel
     assert [1, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
 
 
+async def test_what_was_missing_and_is_sent_again_takes_effect_before_what_waited_for_it():
+    world = World(invoicing(gaps="wait"))
+    first, *rest = (placed(version, before=(version - 1, 0)) for version in range(1, 6))
+    for one in (first, rest[2], rest[3], *rest):  # 4 misses 2 and 3; then a replay sends 2 to 5
+        world.subscription.deliver(one)
+    await world.run()
+    released = await world.keys.release("o1")
+
+    assert released.handed_back
+    assert [1, 2, 3, 4, 5] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
 async def test_ignored_messages_are_no_gap():
     world = World(invoicing(gaps="warn"))
     ignored = placed(2, before=(1, 0), subject="OrderRenamed")
