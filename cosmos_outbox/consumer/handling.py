@@ -74,7 +74,11 @@ _BELIEVED_IN_A_ROW = (
 )
 # While these last, no message is at fault.
 _OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingError)
-_PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, MessageMissed)
+_PERMANENT = (
+    UsageError,
+    MessageUnreadable,
+    UnknownVersion,
+)  # not MessageMissed: a read of the inbox may be behind
 
 
 class HandlerStuck(HandlerTimeout):

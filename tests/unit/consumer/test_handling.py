@@ -324,6 +324,25 @@ async def test_what_was_missing_and_is_sent_again_takes_effect_before_what_waite
     assert [1, 2, 3, 4, 5] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
 
 
+async def test_a_read_that_is_behind_is_no_gap():
+    world = World(invoicing(gaps="wait"))
+    for version in (1, 2):
+        world.subscription.deliver(placed(version, before=(version - 1, 0)))
+    await world.run()
+    read, behind = world.container.read, [True]
+
+    async def stale(*args: Any, **kwargs: Any) -> Any:
+        found = await read(*args, **kwargs)
+        return {**found, "version": 1} if behind and behind.pop() else found
+
+    world.container.read = stale  # type: ignore[method-assign]
+    world.subscription.deliver(placed(3, before=(2, 0)))
+    await world.run()
+
+    assert [] == world.of(MessageParked)
+    assert 3 == len(world.documents("invoice"))
+
+
 async def test_ignored_messages_are_no_gap():
     world = World(invoicing(gaps="warn"))
     ignored = placed(2, before=(1, 0), subject="OrderRenamed")
