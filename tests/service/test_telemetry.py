@@ -133,7 +133,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
 
 
-async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_the_subscriber(
+async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_those_who_receive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async with receiving() as receiver, Children(tmp_path, grace_seconds=HUNG_SECONDS) as children:
@@ -146,7 +146,7 @@ async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_w
             return (span.kind, span.parent_span_id.hex()) == (Span.SPAN_KIND_SERVER, request_id)
 
         async with (
-            open_stack(children, tmp_path, StackOptions(partitions=1, workers=1)) as stack,
+            open_stack(children, tmp_path, StackOptions(partitions=1, workers=1, consumers=1)) as stack,
             aiohttp.ClientSession() as session,
             session.post(
                 f"{stack.api_url}/api/contacts",
@@ -155,17 +155,19 @@ async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_w
             ) as response,
         ):
             assert 201 == response.status
-            await receiver.until(lambda: bool(receiver.named("process events")))
+            await receiver.until(lambda: len(receiver.named("process events")) == 2)
             await receiver.until(lambda: bool(receiver.named("send events")))
-            await receiver.until(lambda: bool(receiver.named("outbox.commit")))
+            await receiver.until(lambda: len(receiver.named("outbox.commit")) == 2)
             await receiver.until(lambda: any(map(is_request, receiver.spans)))
     (served,) = filter(is_request, receiver.spans)
-    (created,), (sent,), (processed,) = (
-        receiver.named(name) for name in ("outbox.commit", "send events", "process events")
-    )
-    assert ["contacts-api", "cosmos-outbox-worker", "contacts-subscriber"] == [
-        receiver.services[span.span_id] for span in (created, sent, processed)
-    ]
+    (sent,) = receiver.named("send events")
+    assert "cosmos-outbox-worker" == receiver.services[sent.span_id]
+    commits = {receiver.services[span.span_id]: span for span in receiver.named("outbox.commit")}
+    processes = {receiver.services[span.span_id]: span for span in receiver.named("process events")}
+    created, processed = commits["contacts-api"], processes["contacts-subscriber"]
+    handled, effect = processes["cosmos-outbox-consumer"], commits["cosmos-outbox-consumer"]
+    assert (created.trace_id, created.span_id) == (handled.trace_id, handled.parent_span_id)
+    assert (handled.trace_id, handled.span_id) == (effect.trace_id, effect.parent_span_id)
     assert trace_id == created.trace_id.hex()
     assert served.span_id in ancestors_of(created, receiver.spans)
     assert [(created.trace_id, created.span_id)] == [(link.trace_id, link.span_id) for link in sent.links]
