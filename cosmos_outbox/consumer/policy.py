@@ -74,6 +74,10 @@ class Policy:
             raise ConfigurationError(f"A consumer needs at least one attempt, not {self.attempts}.")
         if self.handler_timeout <= timedelta(0):
             raise ConfigurationError(f"handler_timeout must be more than 0, not {self.handler_timeout}.")
+        if self.inbox is Inbox.RECORDS and self.gaps is not OnGap.IGNORE:
+            raise ConfigurationError(
+                f'gaps="{self.gaps}" needs the watermark of an entity, which inbox="records" does not keep.'
+            )
         if self.record_ttl < _SHORTEST_RECORD_TTL:
             raise ConfigurationError(
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {self.record_ttl}: the broker may deliver a message "

@@ -481,6 +481,8 @@ def test_a_consumer_refuses_what_cannot_work():
         Consumer("a.b")
     with pytest.raises(ConfigurationError, match="'maybe'"):
         Consumer("a", inbox="maybe")
+    with pytest.raises(ConfigurationError, match="needs the watermark"):
+        Consumer("a", inbox="records", gaps="warn")
     with pytest.raises(ConfigurationError, match="has no handler"):
         Consumer("a").handling(source="t/s")
     with pytest.raises(ConfigurationError, match="has no parked store"):
