@@ -309,7 +309,7 @@ class Handling:
         outbox, effect_key = self._outbox_of(message), self._key_of(message)
         known = watermarks[outbox, identity(effect_key)]
         async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
-            if found is None and self._policy.gaps is OnGap.IGNORE:
+            if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
                 return self._ignore(message)
             entry = await entry_for(
                 message,

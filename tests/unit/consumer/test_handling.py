@@ -353,6 +353,14 @@ async def test_ignored_messages_are_no_gap():
     assert [] == world.of(MessageGap)
 
 
+async def test_a_message_that_is_ignored_need_not_say_its_place():
+    world = World(invoicing(gaps="warn", inbox="watermark"))
+    world.subscription.deliver(message(InvoiceIssued(total=1)))
+    await world.run()
+
+    assert ([], ()) == (world.of(MessageParked), world.container.documents())
+
+
 async def test_an_entity_created_again_under_its_id_is_not_taken_for_a_repetition():
     world = World(invoicing())
     again = placed(1, before=(0, 0), life="l2")
