@@ -48,7 +48,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import failure_of
-from cosmos_outbox.partition_key import PartitionKey, identity, key_text
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey, identity, key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -255,12 +255,16 @@ class Handling:
 
     async def _held(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
         """
-        Put a message behind those that its key holds; return whether the key is parked.
+        Put a message behind those that its key holds, unless it took effect before; return whether the key is parked.
         """
         if state.parked is None:
             state.parked = await parking.is_held(key, self.scope)
         if not state.parked:
             return False
+        # A copy must not wait for a release that comes after its record was deleted.
+        if await self._took_effect(message):
+            self._repeated(message, key)
+            return True
         held = await parking.hold(key, [HeldMessage(message, key)], scope=self.scope)
         if held.not_held:  # an operator released the key
             state.parked = False
@@ -311,24 +315,9 @@ class Handling:
         async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
             if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
                 return self._ignore(message)
-            entry = await entry_for(
-                message,
-                uow,
-                consumer=self._name,
-                inbox=self._inbox,
-                key=effect_key,
-                paths=outbox.key_paths,
-                ttl=self._policy.record_ttl,
-                known=known,
-                now=utcnow(),
-            )
+            entry = await self._entry(message, uow, effect_key, outbox.key_paths, known)
             if entry.verdict is Verdict.HANDLED:
-                self._notify(
-                    MessageRepeated(
-                        consumer=self._name, subject=message.subject, key=key, message_id=message.message_id
-                    )
-                )
-                return Complete()
+                return self._repeated(message, key)
             if entry.verdict is Verdict.GAP:
                 self._missed(message, key, entry, released=released)
             entry.add_to(uow)
@@ -358,6 +347,40 @@ class Handling:
                 attempts=attempt,
                 seconds=asyncio.get_running_loop().time() - began,
                 age_seconds=age,
+            )
+        )
+        return Complete()
+
+    async def _entry(
+        self, message: Message, uow: UnitOfWork, key: PartitionKey, paths: KeyPaths, known: Known
+    ) -> Entry:
+        return await entry_for(
+            message,
+            uow,
+            consumer=self._name,
+            inbox=self._inbox,
+            key=key,
+            paths=paths,
+            ttl=self._policy.record_ttl,
+            known=known,
+            now=utcnow(),
+        )
+
+    async def _took_effect(self, message: Message) -> bool:
+        try:
+            outbox = self._outbox_of(message)
+            async with outbox.unit_of_work() as uow:
+                entry = await self._entry(message, uow, self._key_of(message), outbox.key_paths, {})
+        except _OUTAGES:
+            raise
+        except Exception:  # noqa: BLE001 - what is wrong with it, the release tells
+            return False
+        return entry.verdict is Verdict.HANDLED
+
+    def _repeated(self, message: Message, key: str) -> Complete:
+        self._notify(
+            MessageRepeated(
+                consumer=self._name, subject=message.subject, key=key, message_id=message.message_id
             )
         )
         return Complete()

@@ -102,3 +102,17 @@ async def test_events_of_one_entity_may_take_effect_in_several_containers():
     assert [2, 2] == [
         len([one for one in each.documents() if one["type"] == "invoice"]) for each in containers
     ]
+
+
+async def test_a_copy_that_comes_while_its_key_is_parked_has_no_effect_however_late_the_key_is_released():
+    now = [1_000_000_000.0]
+    world = World(invoicing(attempts=1), container=MemoryContainer(ranges=1, now=lambda: now[0]))
+    once, bad = message(OrderPaid(order_id="o1")), message(OrderPaid(order_id="o1", total=-1))
+    for one in (once, bad, once):
+        world.subscription.deliver(one)
+    await world.run()
+    now[0] += 8 * 86400  # the record of the message has been deleted
+    await world.keys.drop("o1", bad.message_id, reason="no such order")
+    await world.keys.release("o1")
+
+    assert 1 == len(world.documents("invoice"))
