@@ -7,8 +7,10 @@ took effect, how often, and in which order.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from demo.audit import CommittedEvent
 
+_WATCH_SECONDS = 0.25
 _EVENTS = "FROM c WHERE c.type = 'domainEvent'"
 
 
@@ -68,6 +71,21 @@ def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[s
         out_of_order=tuple(out_of_order),
         unknown=tuple(cause for cause in times if cause not in events),
     )
+
+
+async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, stalled_seconds: float) -> int:
+    """
+    Return what `count` says once that is so many, or once it has not grown for so long.
+    """
+    counted, deadline = -1, 0.0
+    while counted < wanted:
+        found = await count()
+        if found > counted:
+            counted, deadline = found, time.monotonic() + stalled_seconds
+        elif time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_WATCH_SECONDS)
+    return counted
 
 
 async def count_effects(container: ContainerProxy) -> int:

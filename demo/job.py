@@ -12,7 +12,7 @@ from pathlib import Path
 
 from demo.audit import Audit, CommittedEvent, audit
 from demo.child_processes import Child, Children, DemoFailed
-from demo.effects import Effects, count_effects, effects_of, recorded_in
+from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in
 from demo.leases import Owners, lease_owners, wait_for_owners
 from demo.load import Load, LoadFailed, drive
 from demo.progress import Progress
@@ -209,15 +209,14 @@ class _Job:
     async def _wait_until_effective(self) -> list[str]:
         if not self._stack.consumers:
             return []
-        effects, deadline = -1, 0.0
-        while effects < len(self._committed):
-            found = await count_effects(self._stack.directory)
-            self._progress.effects = found
-            if found > effects:
-                effects, deadline = found, time.monotonic() + self._options.stalled_seconds
-            elif time.monotonic() > deadline:
-                return [f"the directory has not changed for {self._options.stalled_seconds:g} s"]
-            await asyncio.sleep(OBSERVE_SECONDS)
+
+        async def count() -> int:
+            self._progress.effects = await count_effects(self._stack.directory)
+            return self._progress.effects
+
+        wanted, stalled = len(self._committed), self._options.stalled_seconds
+        if await counted_up_to(wanted, count, stalled_seconds=stalled) < wanted:
+            return [f"the directory has not changed for {stalled:g} s"]
         return []
 
     async def _wait_until_taken_over(self, killed: Sequence[Child]) -> list[str]:

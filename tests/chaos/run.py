@@ -20,7 +20,7 @@ from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
 from demo.audit import Audit, CommittedEvent, audit
 from demo.child_processes import Child, Children
-from demo.effects import Effects, count_effects, effects_of, recorded_in
+from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in
 from demo.leases import lease_owners, wait_for_owners
 from demo.received import RecordReader
 from demo.stack import (
@@ -348,28 +348,24 @@ class _Run:
         return []
 
     async def _until_effective(self) -> list[str]:
-        effects, deadline = -1, 0.0
-        while effects < len(self._committed):
+        wanted, stalled = len(self._committed), self._options.stalled_seconds
+
+        async def count() -> int:
             self._stack.children.check()
-            found = await count_effects(self._stack.directory)
-            if found > effects:
-                effects, deadline = found, time.monotonic() + self._options.stalled_seconds
-            elif time.monotonic() > deadline:
-                return [f"no message took effect for {self._options.stalled_seconds:g} s"]
-            await asyncio.sleep(_WATCH_SECONDS)
+            return await count_effects(self._stack.directory)
+
+        if await counted_up_to(wanted, count, stalled_seconds=stalled) < wanted:
+            return [f"no message took effect for {stalled:g} s"]
         return []
 
     async def _until_sent_again(self) -> list[str]:
         effects = await count_effects(self._stack.directory)
-        sent, deadline = -1, 0.0
-        while sent < effects:
-            found = _sent(await self._ask("/servicebus/stats"))
-            if found > sent:
-                sent, deadline = found, time.monotonic() + self._options.stalled_seconds
-            elif time.monotonic() > deadline:
-                return [f"the second topic has {sent} of {effects} events of the consumers"]
-            await asyncio.sleep(_WATCH_SECONDS)
-        return []
+
+        async def count() -> int:
+            return _sent(await self._ask("/servicebus/stats"))
+
+        sent = await counted_up_to(effects, count, stalled_seconds=self._options.stalled_seconds)
+        return [f"the second topic has {sent} of {effects} events of the consumers"] if sent < effects else []
 
     def _over_budget(self) -> list[str]:
         for worker in self._fleet.workers:
