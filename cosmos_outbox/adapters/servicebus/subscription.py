@@ -231,12 +231,12 @@ def message_from(received: ServiceBusReceivedMessage) -> Message:
     Return a message of the SDK without its types: text is text, whichever way it came.
     """
     return Message(
-        message_id=_text(received.message_id) or "",
+        message_id=_id(received.message_id) or "",
         session_id=_text(received.session_id),
         subject=_text(received.subject) or "",
         body=_body(received),
         content_type=_text(received.content_type),
-        correlation_id=_text(received.correlation_id),
+        correlation_id=_id(received.correlation_id),
         properties=properties_of(received),
         sequence_number=received.sequence_number or 0,
         delivery_count=received.delivery_count or 0,
@@ -266,6 +266,16 @@ def _body(received: ServiceBusReceivedMessage) -> bytes:
 def _text(value: Any) -> Any:
     # The SDK hands keys and strings of AMQP over as bytes.
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _id(value: Any) -> str | None:
+    # AMQP takes numbers, UUIDs and binary for ids; the SDK hands them over as they are.
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return None if value is None else str(value)
 
 
 async def _close(
