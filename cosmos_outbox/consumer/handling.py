@@ -37,6 +37,7 @@ from cosmos_outbox.errors import (
     MessageError,
     MessageMissed,
     MessageUnreadable,
+    OutboxError,
     ParkingError,
     PreconditionFailed,
     RequestTooLarge,
@@ -194,7 +195,7 @@ class Handling:
             settlement = await self._handle(message, key, state)
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
-        except _OUTAGES as error:
+        except OutboxError as error:  # an outage, or whatever keeps the parked store from holding a message
             state.known.clear()
             self._outages += 1
             delay = self._outage_backoff.delay(self._outages, at_least=getattr(error, "retry_after", None))

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from math import nan
+from typing import Any
 
 import pytest
 
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.held_messages import message_of
-from cosmos_outbox.records import MessageParked
+from cosmos_outbox.errors import InvalidRequest
+from cosmos_outbox.records import ConsumingDelayed, MessageParked
 from tests.unit.consumer.shop import OrderPaid, World, message
 from tests.unit.consumer.test_handling import invoicing
 
@@ -77,3 +79,21 @@ async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_rea
     assert [("m2", "TooLargeToPark", 0)] == [
         (one.message_id, reason, one.delivery_count) for one, reason, _ in world.subscription.dead_letters
     ]
+
+
+async def test_messages_that_the_parked_store_refuses_wait():
+    world = World(invoicing(attempts=1))
+
+    async def refused(*args: Any) -> Any:
+        raise InvalidRequest("The container is partitioned on /id.")
+
+    commit, world.parked.commit = world.parked.commit, refused  # type: ignore[method-assign]
+    for total in (-1, 2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
+    await world.run(lambda: len(world.of(ConsumingDelayed)) > 20)
+    assert [0, 0] == [one.delivery_count for one in world.subscription.waiting]
+    world.parked.commit = commit  # type: ignore[method-assign]
+    await world.run()
+
+    assert [] == world.subscription.dead_letters == world.documents("invoice")
+    assert 1 == len(world.of(MessageParked))
