@@ -339,6 +339,16 @@ async def test_without_sessions_messages_are_handled_side_by_side_and_their_lock
     assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
 
 
+async def test_without_sessions_the_lock_of_each_message_that_a_slot_takes_is_renewed() -> None:
+    world = World(subscription=MemorySubscription(sessions=False, lock_seconds=10))
+    world.deliver("a1", "a2")
+    world.start(work=takes(30), max_concurrent_sessions=1)
+    await world.until_empty()
+
+    assert ["a1", "a1 done", "a2", "a2 done"] == world.diary
+    await world.stop()
+
+
 async def test_a_stop_does_not_wait_for_the_back_off_of_a_message() -> None:
     world = World()
     world.deliver("a1")
