@@ -422,6 +422,7 @@ class Handling:
         try:
             await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
         except RequestTooLarge:
+            self._given_up -= 1
             return self._dead_letter(message, key, error, reason="TooLargeToPark")
         except BaseException:
             self._given_up -= 1

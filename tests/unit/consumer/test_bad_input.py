@@ -97,3 +97,14 @@ async def test_messages_that_the_parked_store_refuses_wait():
 
     assert [] == world.subscription.dead_letters == world.documents("invoice")
     assert 1 == len(world.of(MessageParked))
+
+
+async def test_messages_too_large_to_park_are_no_parked_keys_and_halt_nothing():
+    world = World(invoicing(attempts=1))
+    for key in "abcdef":
+        large = Message(message_id=f"m{key}", session_id=key, subject="OrderPaid", body=b"x" * 3_000_000)
+        world.subscription.deliver(large)
+    await world.run()
+
+    assert ["TooLargeToPark"] * 6 == [reason for _, reason, _ in world.subscription.dead_letters]
+    assert not world.handling.halted
