@@ -201,7 +201,7 @@ class HeldSession:
         """
         Renew the lock, as often as it takes while it is trusted; return whether it is.
         """
-        while (now := self._loop.time()) < self._cancel_at:
+        while (now := self._loop.time()) < self._cancel_at - _EARLY_SECONDS:
             try:
                 async with asyncio.timeout(min(_RENEWAL_SECONDS, self._cancel_at - now)):
                     await self._session.renew()
