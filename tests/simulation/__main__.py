@@ -1,9 +1,9 @@
 """
 `python -m tests.simulation --minutes N`: random scripts for as long as asked; the last line is one JSON object.
 
-Runs with an even seed are of a fleet of change feed processors, those with an odd one of relays, two processors on one
-parked store. Every run has a seed of its own, which is printed with the script of a violation; `--seed S` plays that run
-alone.
+By the seed's remainder of three, a run is of a fleet of change feed processors, of relays (two processors on one parked
+store), or of the processes of a consumer. Every run has a seed of its own, which is printed with the script of a violation;
+`--seed S` plays that run alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pprint import pformat
 
 import looptime
 
-from tests.simulation import relay
+from tests.simulation import consumers, relay
 from tests.simulation.changefeed import Simulation, Step, random_script
+from tests.simulation.consumers_script import random_consumers_script
 from tests.simulation.relay_script import random_relay_script
 
 
@@ -43,10 +44,14 @@ def run_once(seed: int) -> tuple[int, str | None]:
 
 def _drawn(seed: int) -> tuple[int, str, Coroutine[None, None, None]]:
     chance = random.Random(seed)
-    if seed % 2:
+    if seed % 3 == 1:
         script = random_relay_script(chance)
         length = len(script.pages) + len(script.owners) + len(script.operators)
         return length, pformat(script), relay.Simulation(script).play()
+    if seed % 3 == 2:
+        told = random_consumers_script(chance)
+        length = len(told.deliveries) + len(told.processes) + len(told.operators)
+        return length, pformat(told), consumers.Simulation(told).play()
     ranges, steps = random_script(chance)
     return len(steps), _listed(ranges, steps), Simulation(ranges=ranges).play(steps)
 

@@ -1,0 +1,516 @@
+"""
+Several processes of one consumer, zombies and operators on one subscription, one container and one parked store, under a
+script of crashes, lost locks, outages, repeated messages, gaps, and of handlers that fail, hang or ignore cancellation.
+
+Checked when it happens: a batch holds one effect, its event and its entry in the inbox (I1); a handler begins only when all
+messages before it are settled (I2); a completed message took effect or is in the parked store, and only the policy
+dead-letters (I3); only what failed is parked (I4). At the end: keys without a failure are through although others are stuck
+(I4); once an operator released all that is parked, each message that was not dropped or dead-lettered took effect once, in
+the order of its session (I1, I2), and nothing waits anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
+from cosmos_outbox.consumer import Consumer, Handling, Inbox, OnFailure, OnGap
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import HandlerTimeout, MessageMissed, OutboxError
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking import ParkedKeys, Parking, Released
+from cosmos_outbox.parking.documents import BY_HAND, KEY_ID
+from cosmos_outbox.parking.release import Send
+from cosmos_outbox.ports import CommitResult, Complete, DeadLetter, ParkedStore, Settlement, Write, WriteKind
+from cosmos_outbox.records import MessageDeadLettered, MessageFailed, MessageParked, Record
+from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.sessions import SessionHandler, SessionOptions, SessionProcessor
+from tests.simulation.program import Fault, Port, Program, Receiver
+from tests.unit.parking.stores import Passing
+
+NAME, SOURCE = "invoicing", "orders/invoicing"
+LOCK_SECONDS = 12.0
+KEYS_PARKED_IN_A_ROW = 5
+MENDED = "mended"
+SUBJECT = "OrderPaid"
+
+
+class Act(StrEnum):
+    """
+    What an operator does to every parked key.
+    """
+
+    RELEASE = "release"
+    TWICE = "release twice at once"
+    EDIT = "edit"
+    DROP_FIRST = "drop the first message"
+    DROP_LAST = "drop the last message"
+    PARK = "park a key by hand"
+
+
+class Habit(StrEnum):
+    """
+    What a handler does with one message, each time or the first times.
+    """
+
+    FAILS = "it raises"
+    HANGS = "it never returns"
+    SWALLOWS = "it goes on after it was cancelled"
+    LASTS = "it takes longer than the lock"
+
+
+Faults = Mapping[Port, tuple[Fault | None, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """
+    One run of the consumer: it is asked to stop, or killed, after a while, or dies earlier with a request.
+    """
+
+    starts_at: float
+    lives_for: float
+    killed: bool
+    seconds: float
+    faults: Faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """
+    A person who looks after the parked keys once, and whose program may be killed.
+    """
+
+    starts_at: float
+    lives_for: float
+    act: Act
+    seconds: float
+    faults: Faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """
+    What is delivered and when, how handlers behave, what fails, and who acts.
+
+    deliveries: repeated ones too.
+    habits: of the handler with a message, and how often; -1 for until `heals_at`, or until an operator mends the payload.
+    fails_all: from when to when every handler fails.
+    away: from when to when a port answers nothing; the broker's is that of sessions.
+    """
+
+    inbox: Inbox = Inbox.AUTO
+    on_failure: OnFailure = OnFailure.PARK
+    gaps: OnGap = OnGap.IGNORE
+    attempts: int = 2
+    deliveries: tuple[tuple[float, Message], ...]
+    habits: Mapping[str, tuple[Habit, int]] = field(default_factory=dict)
+    heals_at: float = 1e9
+    handler_seconds: float = 0.0
+    fails_all: tuple[float, float] = (0.0, 0.0)
+    lost_locks: tuple[tuple[float, str], ...] = ()
+    away: tuple[tuple[Port, float, float], ...] = ()
+    processes: tuple[Process, ...] = ()
+    operators: tuple[Operator, ...] = ()
+
+    @property
+    def expected(self) -> dict[str, list[str]]:
+        """
+        Return the ids of the messages of each key, in order.
+        """
+        ids: dict[str, dict[str, None]] = defaultdict(dict)
+        for _, message in self.deliveries:
+            ids[str(message.session_id)][message.message_id] = None
+        return {key: [*found] for key, found in ids.items()}
+
+
+class OrderPaid(BaseModel):
+    state: str = ""
+
+
+class InvoiceIssued(DomainEvent):
+    of: str
+
+
+class Invoice(Entity):
+    """
+    An effect; its id does not tell the message, so only the inbox prevents a second one.
+    """
+
+    of: str
+    key: str
+
+    @property
+    def partition_key(self) -> str:
+        return self.key
+
+
+class HandlerFailed(Exception):
+    """
+    What a handler raises as the script says.
+    """
+
+
+class Ledger(MemoryContainer):
+    """
+    The container of the effects, which notes each batch as it is applied.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(now=simulation.now)
+        self._simulation = simulation
+
+    async def commit(self, partition_key: object, writes: Sequence[Write]) -> CommitResult:
+        result = await super().commit(partition_key, writes)  # type: ignore[arg-type]
+        self._simulation.batch_is_applied([write.document for write in writes if write.document is not None])
+        return result
+
+
+class Counted(Passing):
+    """
+    The parked store, which notes for what keys are parked.
+    """
+
+    def __init__(self, simulation: Simulation, store: ParkedStore) -> None:
+        super().__init__(store)
+        self._simulation = simulation
+
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        result = await super().commit(partition_key, writes)
+        for write in writes:
+            if write.id == KEY_ID and write.kind is WriteKind.CREATE and write.document is not None:
+                self._simulation.key_is_parked(write.document)
+        return result
+
+
+class Simulation:
+    """
+    One run of a script; mutations replace single parts.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.violations: list[str] = []
+        self.effects: dict[str, list[str]] = defaultdict(list)  # of each key, in order
+        self.attempts: Counter[str] = Counter()
+        self.parked_for: list[str] = []
+        self._troubled: set[str] = set()  # keys of which a message failed, or that an operator parked
+        self.subscription = MemorySubscription(lock_seconds=LOCK_SECONDS, max_deliveries=10**6)
+        self.subscription.confirms = self._is_settled
+        self.container = Ledger(self)
+        self.parked = MemoryParked(now=self.now)
+
+    # the parts that a mutation may replace
+
+    def receives(self, program: Program) -> Receiver:
+        return program.subscription(self.subscription)
+
+    def handles(self, handling: Handling) -> SessionHandler:
+        return handling
+
+    def outbox(self, program: Program) -> Outbox:
+        return Outbox(program.store(self.container), retries=_RETRY)
+
+    def parking(self, store: ParkedStore) -> Parking:
+        return Parking(store, retry=_RETRY, references=False)
+
+    def sends(self, handling: Handling) -> Send:
+        return handling.release
+
+    # the run
+
+    async def play(self) -> None:
+        acts: list[Awaitable[None]] = [self._deliver(), self._take_locks(), self._take_broker()]
+        acts += [self._process(process) for process in self.script.processes]
+        acts += [self._operate(operator) for operator in self.script.operators]
+        async with asyncio.timeout(3600):
+            await asyncio.gather(*acts)
+            await asyncio.sleep(60)  # what is late arrives
+            self.subscription.down = False
+            await self._drain()
+            self._check_that_no_other_key_stands()
+            self.script = replace(self.script, heals_at=0.0)
+            for _ in range(len(self.script.deliveries)):  # of which each may be missing events before it
+                if self._stored("parkedKey"):
+                    await self._clear()
+                    await self._drain()
+        self._audit()
+
+    async def _deliver(self) -> None:
+        for at, message in sorted(self.script.deliveries, key=lambda delivery: delivery[0]):
+            await asyncio.sleep(at - self.now())
+            self.subscription.deliver(message)
+
+    async def _take_locks(self) -> None:
+        for at, key in sorted(self.script.lost_locks):
+            await asyncio.sleep(at - self.now())
+            with suppress(KeyError):
+                self.subscription.lose_lock(key)
+
+    async def _take_broker(self) -> None:
+        for begins, ends in [
+            (begins, ends) for port, begins, ends in self.script.away if port is Port.SESSION
+        ]:
+            await asyncio.sleep(begins - self.now())
+            self.subscription.down = True
+            await asyncio.sleep(ends - self.now())
+            self.subscription.down = False
+
+    async def _process(self, process: Process) -> None:
+        await asyncio.sleep(process.starts_at)
+        program = Program(seconds=process.seconds, faults=process.faults, away=self._is_away)
+        processor = self._processor(program)
+        if not process.killed:
+            asyncio.get_running_loop().call_later(process.lives_for, processor.stop)
+        await program.run(processor.run(), lives_for=process.lives_for if process.killed else 1000)
+
+    def _processor(self, program: Program) -> SessionProcessor:
+        return SessionProcessor(
+            self.receives(program), self.handles(self._handling(program)), _OPTIONS, hooks=[self._hear]
+        )
+
+    def _handling(self, program: Program) -> Handling:
+        script = self.script
+        consumer = Consumer(
+            NAME,
+            self.outbox(program),
+            inbox=script.inbox,
+            on_failure=script.on_failure,
+            gaps=script.gaps,
+            attempts=script.attempts,
+            backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
+            handler_timeout=timedelta(seconds=4 if self._is_quick else 30),
+        )
+
+        @consumer.on(OrderPaid, subject=SUBJECT)
+        async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+            if program.dead:
+                raise asyncio.CancelledError
+            self._check_turn(message)
+            await self._behave(event, message)
+            effect = Invoice(of=message.message_id, key=str(message.session_id))
+            effect.record(InvoiceIssued(of=message.message_id))
+            uow.repository(Invoice).create(effect)
+
+        return consumer.handling(
+            source=SOURCE,
+            parking=self.parking(program.parked(Counted(self, self.parked))),
+            notify=self._hear,
+        )
+
+    @property
+    def _is_quick(self) -> bool:
+        return not any(habit is Habit.LASTS for habit, _ in self.script.habits.values())
+
+    async def _behave(self, event: OrderPaid, message: Message) -> None:
+        await asyncio.sleep(self.script.handler_seconds)
+        begins, ends = self.script.fails_all
+        if begins <= self.now() < ends:
+            raise HandlerFailed("as all do now")
+        habit, times = self.script.habits.get(message.message_id, (None, 0))
+        self.attempts[message.message_id] += 1
+        over = self.now() >= self.script.heals_at or event.state == MENDED
+        if over or (times >= 0 and self.attempts[message.message_id] > times):
+            return
+        match habit:
+            case Habit.FAILS:
+                raise HandlerFailed(message.message_id)
+            case Habit.HANGS:
+                await asyncio.Event().wait()
+            case Habit.SWALLOWS:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                await asyncio.sleep(3)
+            case Habit.LASTS:
+                await asyncio.sleep(1.5 * LOCK_SECONDS)
+
+    async def _operate(self, operator: Operator) -> None:
+        await asyncio.sleep(operator.starts_at)
+        program = Program(seconds=operator.seconds, faults=operator.faults, away=self._is_away)
+        with suppress(OutboxError):
+            await program.run(self._act(self._keys(program), operator.act), operator.lives_for)
+
+    def _keys(self, program: Program) -> ParkedKeys:
+        handling = self._handling(program)
+        store = program.parked(Counted(self, self.parked))
+        return ParkedKeys(store, self.sends(handling), scope=handling.scope, retry=_RETRY)
+
+    async def _act(self, keys: ParkedKeys, act: Act) -> None:
+        if act is Act.PARK:
+            await keys.park("b", reason="by hand")
+        for parked in await keys.list():
+            key = parked.partition_key
+            if act is Act.RELEASE:
+                await self._release(keys, key)
+            elif act is Act.TWICE:
+                await asyncio.gather(
+                    self._release(keys, key), self._release(keys, key), return_exceptions=True
+                )
+            elif act is Act.EDIT:
+                await self._edit(keys, key)
+            elif act is not Act.PARK and (held := (await keys.show(key)).held):
+                event = held[0 if act is Act.DROP_FIRST else -1]
+                await keys.drop(key, event.event_id, reason="of no use")
+
+    async def _release(self, keys: ParkedKeys, key: str) -> Released:
+        released = await keys.release(key)
+        if released.failure is not None and released.failure.reason not in _REASONS:
+            self.violations.append(f"a release of {key} stops at {released.failure}")
+        return released
+
+    async def _edit(self, keys: ParkedKeys, key: str) -> Released:
+        first = await keys.first_held(key)
+        if first is None:
+            return await self._release(keys, key)
+        return await keys.release(key, edited={"state": MENDED}, event_id=first.event_id)
+
+    async def _drain(self) -> None:
+        """
+        Have one process handle what waits, without any fault.
+        """
+        program = Program()
+        processor = self._processor(program)
+        running = asyncio.ensure_future(program.run(processor.run(), lives_for=3600))
+        async with asyncio.timeout(600):
+            while self.subscription.waiting and not running.done():  # noqa: ASYNC110 - any fact
+                await asyncio.sleep(0.5)
+        processor.stop()
+        await running
+
+    async def _clear(self) -> None:
+        keys = self._keys(Program())
+        for parked in await keys.list():
+            released = await self._release(keys, parked.partition_key)
+            if not released.handed_back:
+                self.violations.append(f"{parked.partition_key} fails for ever: {released.failure}")
+                await self._edit(keys, parked.partition_key)
+
+    # what is noted, and checked at once
+
+    def batch_is_applied(self, documents: Collection[Document]) -> None:
+        effects = [one for one in documents if one["type"] == "invoice"]
+        events = [one for one in documents if one["type"] == "domainEvent"]
+        entries = [one for one in documents if one["type"] in ("inboxRecord", "inboxWatermark")]
+        of = (
+            [one["data"]["of"] for one in effects],
+            [one["meta"]["causationId"] for one in events],
+            [one["messageId"] for one in entries],
+        )
+        if not (len(of[0]) == 1 and of[0] == of[1] == of[2] and len(documents) == 3):
+            self.violations.append(f"a batch has effects, events and entries of {of}")
+        for effect in effects:
+            self.effects[effect["partitionKey"]].append(effect["data"]["of"])
+
+    def key_is_parked(self, document: Document) -> None:
+        self._troubled.add(document["key"])
+        if (document["failure"] or {}).get("reason") not in (*_REASONS, BY_HAND):
+            self.violations.append(f"{document['key']} is parked for {document['failure']}")
+
+    def _check_turn(self, message: Message) -> None:
+        before = [
+            waiting.message_id
+            for waiting in self.subscription.waiting
+            if waiting.session_id == message.session_id and waiting.sequence_number < message.sequence_number
+        ]
+        if before:
+            self.violations.append(f"{message.message_id} is handled before {before} are settled")
+
+    def _is_settled(self, message: Message, settlement: Settlement) -> bool:
+        if isinstance(settlement, Complete) and not self._is_kept(message):
+            self.violations.append(f"{message.message_id} is completed, and is nowhere")
+        if isinstance(settlement, DeadLetter) and self.script.on_failure is OnFailure.PARK:
+            self.violations.append(f"{message.message_id} is dead-lettered: {settlement}")
+        return True
+
+    def _is_kept(self, message: Message) -> bool:
+        known = {document["event"]["id"] for document in self._stored("parkedEvent")} | self._dead_letters
+        return message.message_id in known or message.message_id in self.effects[str(message.session_id)]
+
+    @property
+    def _dead_letters(self) -> set[str]:
+        return {message.message_id for message, _, _ in self.subscription.dead_letters}
+
+    def _hear(self, record: Record) -> None:
+        if isinstance(record, MessageFailed):
+            self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
+        if isinstance(record, MessageParked | MessageDeadLettered):
+            self._troubled.add(str(record.key))
+            self.parked_for.append(record.message_id)
+            if type(record.error).__name__ not in _REASONS:
+                self.violations.append(
+                    f"{record.message_id} has not failed, and is given up: {record.error!r}"
+                )
+
+    # what is checked at the end
+
+    def _check_that_no_other_key_stands(self) -> None:
+        for key, ids in self.script.expected.items():
+            if key not in self._troubled and self.effects[key] != ids:
+                self.violations.append(f"{key} waits behind other keys: {self.effects[key]} of {ids}")
+
+    def _audit(self) -> None:
+        assert not self.violations, "\n".join(self.violations)
+        assert () == self.subscription.waiting
+        assert [] == self._stored("parkedKey")
+        records = self._stored("parkedEvent")
+        assert [] == [document["id"] for document in records if document["status"] == "held"]
+        assert all(document["note"] for document in records if document["status"] == "dropped")
+        left_out = {document["event"]["id"] for document in records if document["status"] == "dropped"}
+        left_out |= self._dead_letters
+        took_effect = {key: [one for one in ids if one not in left_out] for key, ids in self.effects.items()}
+        expected = {
+            key: [one for one in ids if one not in left_out] for key, ids in self.script.expected.items()
+        }
+        assert {key: ids for key, ids in expected.items() if ids} == {
+            key: ids for key, ids in took_effect.items() if ids
+        }
+        assert not [one for ids in self.effects.values() for one, times in Counter(ids).items() if times > 1]
+        if self.script.on_failure is OnFailure.PARK:
+            blameless = {one for one in self.parked_for if one not in self.script.habits}
+            if self.script.gaps is not OnGap.WAIT:
+                assert len(blameless) <= KEYS_PARKED_IN_A_ROW * (len(self.script.processes) + 1)
+
+    def _stored(self, kind: str) -> list[Document]:
+        return [document for document in self.parked.documents() if document["type"] == kind]
+
+    def _is_away(self, port: Port) -> bool:
+        return any(
+            port is away and begins <= self.now() < ends
+            for away, begins, ends in self.script.away
+            if away is not Port.SESSION
+        )
+
+    @staticmethod
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+_RETRY = RetryOptions(
+    deadline_seconds=3, attempt_seconds=1.5, backoff=Backoff(initial_seconds=0.02, maximum_seconds=0.3)
+)
+_OPTIONS = SessionOptions(
+    max_concurrent_sessions=2,
+    session_idle_timeout=timedelta(seconds=4),
+    grace_period=timedelta(seconds=3),
+    max_handling=timedelta(seconds=300),
+    backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
+)
+# Why a message may be given up
+_REASONS = (HandlerFailed.__name__, HandlerTimeout.__name__, "HandlerStuck", MessageMissed.__name__)
+
+
+def body(state: str = "") -> bytes:
+    """
+    Return the body of a message.
+    """
+    return json.dumps({"state": state}).encode()

@@ -1,0 +1,147 @@
+"""
+A random script for the processes of a consumer, all of it drawn from one seed, or by Hypothesis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from cosmos_outbox.consumer import Inbox, OnFailure, OnGap
+from cosmos_outbox.messages import Message
+from tests.simulation.consumers import SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
+from tests.simulation.program import Fault, Port
+
+_FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(14))
+
+
+@dataclass(slots=True)
+class _Producer:
+    """
+    The messages of one key: of an entity of ours, with its place in its history, or of a foreign program.
+
+    reborn: whether an entity is deleted and created again. A message does not say which life of its entity it is of, so a watermark
+        takes those of one for those of another where the first of them is missing, or comes again: `test_inbox.py` shows that.
+    """
+
+    key: str
+    ours: bool
+    reborn: bool
+    count: int = 0
+    version: int = 0
+    sequence: int = 0
+    sent: list[Message] = field(default_factory=list)
+
+    def next(self, chance: Random) -> Message:
+        self.count += 1
+        place: dict[str, str | int] = {}
+        if self.ours:
+            before = (self.version, self.sequence)
+            match chance.randrange(10):
+                case 0:  # an event that never arrives
+                    before = (self.version + 1, 0)
+                    self.version, self.sequence = self.version + 2, 0
+                case 1:  # of the same commit
+                    self.version, self.sequence = max(self.version, 1), self.sequence + bool(self.version)
+                case 2 if self.reborn:  # deleted, and created again
+                    before, self.version, self.sequence = (0, 0), 1, 0
+                case _:
+                    self.version, self.sequence = self.version + 1, 0
+            place = {"entity-type": "order", "entity-id": self.key}
+            place |= {"entity-version": self.version, "sequence": self.sequence}
+            place |= {"previous-version": before[0], "previous-sequence": before[1]}
+        message = Message(
+            message_id=f"{self.key}/{self.count}",
+            session_id=self.key,
+            subject=SUBJECT,
+            body=body(),
+            properties=place,
+        )
+        self.sent.append(message)
+        return message
+
+
+def random_consumers_script(chance: Random) -> Script:
+    """
+    Return a script; in some there are many keys, so that a failure of all handlers meets them.
+    """
+    many = chance.randrange(5) == 0
+    keys = _MANY if many else _FEW
+    on_failure = chance.choice((OnFailure.PARK, OnFailure.PARK, OnFailure.PARK, OnFailure.DEAD_LETTER))
+    gaps = chance.choice((OnGap.IGNORE, OnGap.WARN, OnGap.WAIT))
+    if on_failure is OnFailure.DEAD_LETTER and gaps is OnGap.WAIT:
+        gaps = OnGap.WARN  # a gap would never close
+    inbox = chance.choice((Inbox.AUTO, Inbox.RECORDS))
+    deliveries = _deliveries(chance, keys, reborn=inbox is Inbox.RECORDS)
+    ids = list(dict.fromkeys(message.message_id for _, message in deliveries))
+    return Script(
+        inbox=inbox,
+        on_failure=on_failure,
+        gaps=gaps,
+        attempts=chance.choice((1, 2, 3)),
+        deliveries=deliveries,
+        habits={
+            message_id: (chance.choice((*Habit, *(5 * [Habit.FAILS]))), chance.choice((-1, -1, -1, 1, 2)))
+            for message_id in chance.sample(ids, min(len(ids), chance.choice((0, 1, 2, 3, 4, 4))))
+        },
+        heals_at=chance.choice((8.0, 40.0, 1e9)),
+        handler_seconds=chance.choice((0.0, 0.1, 1.0)),
+        fails_all=chance.choice(((0.0, 9.0), (2.0, 4.0))) if many else (0.0, 0.0),
+        lost_locks=tuple((_time(chance), chance.choice(keys)) for _ in range(chance.randint(0, 5))),
+        away=tuple(
+            (
+                chance.choice((*Port, Port.COMMIT, Port.COMMIT)),
+                begins := _time(chance),
+                begins + chance.choice((0.5, 5.0, 20.0)),
+            )
+            for _ in range(chance.choice((0, 1, 3)))
+        ),
+        processes=tuple(_process(chance) for _ in range(chance.randint(1, 5))),
+        operators=tuple(_operator(chance) for _ in range(chance.randint(0, 4))),
+    )
+
+
+def _deliveries(chance: Random, keys: tuple[str, ...], *, reborn: bool) -> tuple[tuple[float, Message], ...]:
+    producers = {key: _Producer(key, chance.random() < 0.7, reborn) for key in keys}
+    deliveries: list[tuple[float, Message]] = []
+    at = 0.0
+    key = keys[0]
+    for _ in range(chance.randint(4, 20) + len(keys)):
+        key = chance.choice((key, *keys))
+        producer = producers[key]
+        again = producer.sent and chance.randrange(4) == 0
+        message = chance.choice(producer.sent) if again else producer.next(chance)
+        at = round(at + chance.choice((0.0, 0.0, 0.3, 2.0, 6.0)), 1)
+        deliveries.append((at, message))
+    return tuple(deliveries)
+
+
+def _process(chance: Random) -> Process:
+    return Process(
+        starts_at=chance.choice((0.0, _time(chance))),
+        lives_for=chance.choice((1000.0, 30.0, _time(chance))),
+        killed=chance.random() < 0.7,
+        seconds=chance.choice((0.01, 0.05, 0.2)),
+        faults=_faults(chance, list(Port)),
+    )
+
+
+def _operator(chance: Random) -> Operator:
+    return Operator(
+        starts_at=_time(chance),
+        lives_for=chance.choice((1000.0, _time(chance))),
+        act=chance.choice((*Act, Act.RELEASE, Act.EDIT)),
+        seconds=chance.choice((0.01, 0.05, 0.3)),
+        faults=_faults(chance, [Port.READ, Port.COMMIT, Port.PARKED]),
+    )
+
+
+def _faults(chance: Random, ports: list[Port]) -> Faults:
+    return {
+        port: tuple(chance.choice((None, None, *Fault)) for _ in range(chance.randint(0, 6)))
+        for port in ports
+    }
+
+
+def _time(chance: Random) -> float:
+    return round(chance.uniform(0, 25), 1)

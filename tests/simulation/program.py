@@ -1,0 +1,252 @@
+"""
+One program and its ways to the ports: requests of it are lost, refused, late or answered into nothing, and it may die with any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.adapters.memory.subscription import MemorySession, MemorySubscription
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import (
+    NotFound,
+    OutboxError,
+    StoreUnavailable,
+    SubscriptionUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.messages import Message
+from cosmos_outbox.partition_key import KeyPaths
+from cosmos_outbox.ports import CommitResult, Page, ParkedStore, Query, Settlement, Write
+from tests.unit.parking.stores import Passing
+
+ResultT = TypeVar("ResultT")
+LATE_SECONDS = 4.0
+
+
+class Port(StrEnum):
+    """
+    A kind of requests, each of which takes the next fault of its list.
+    """
+
+    SESSION = "accept, receive, renew, close"
+    SETTLE = "settle"
+    READ = "read from the container"
+    COMMIT = "commit to the container"
+    PARKED = "read or write parked keys"
+
+
+class Fault(StrEnum):
+    """
+    What goes wrong with one request.
+    """
+
+    DIES_BEFORE = "the program dies, and the request never leaves"
+    DIES_AFTER = "the program dies, and the request is carried out"
+    LOST = "lost"
+    BUSY = "refused: too many requests"
+    ACK_LOST = "carried out, but the answer is lost"
+    LATE = "carried out later than its sender waits"
+    STALE = "a read of a replica that is behind"
+
+
+class Program:
+    """
+    What dies at once, wherever it is.
+
+    Args:
+        seconds: how long a request takes, there and back.
+        faults: of each port, in order; after them all goes well.
+        away: says whether a port's other side answers nothing now.
+    """
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 0.0,
+        faults: Mapping[Port, Sequence[Fault | None]] | None = None,
+        away: Callable[[Port], bool] = lambda port: False,
+    ) -> None:
+        self._seconds, self._away = seconds, away
+        self._faults = {port: list(found) for port, found in (faults or {}).items()}
+        self._running: asyncio.Future[Any] | None = None
+        self.dead = False
+
+    async def run(self, work: Awaitable[object], lives_for: float) -> None:
+        """
+        Run until the work ends or the program dies, which it does after this time at the latest.
+        """
+        self._running = asyncio.ensure_future(work)
+        await asyncio.wait({self._running}, timeout=lives_for)
+        self.die()
+        await asyncio.wait({self._running})
+        if not self._running.cancelled() and (error := self._running.exception()) is not None:
+            raise error
+
+    def die(self) -> None:
+        """
+        End at once: what the program does while it is cancelled reaches no port.
+        """
+        self.dead = True
+        if self._running is not None:
+            self._running.cancel()
+
+    async def request(
+        self, port: Port, call: Callable[[], Awaitable[ResultT]], *, changes: bool = False
+    ) -> ResultT:
+        """
+        Make a request; one that changes something is not called back by a cancellation.
+        """
+        if self.dead:
+            raise asyncio.CancelledError
+        faults = self._faults.get(port)
+        fault = faults.pop(0) if faults else None
+        if fault is Fault.DIES_BEFORE:
+            self._die_here()
+        await asyncio.sleep(self._seconds)
+        if fault is Fault.LOST or self._away(port):
+            raise _no_answer(port)
+        if fault is Fault.BUSY and port not in (Port.SESSION, Port.SETTLE):
+            raise TooManyRequests(retry_after=0.2)
+        if fault is Fault.STALE and port is Port.READ:
+            raise NotFound
+        if fault is Fault.LATE and changes:
+            _spawn(_after(LATE_SECONDS, call))
+            raise _no_answer(port)
+        result = await (asyncio.shield(_spawn(call())) if changes else call())
+        if fault is Fault.DIES_AFTER:
+            self._die_here()
+        if fault is Fault.ACK_LOST:
+            raise _no_answer(port)
+        await asyncio.sleep(self._seconds)
+        return result
+
+    def _die_here(self) -> None:
+        self.die()
+        raise asyncio.CancelledError
+
+    # The ports, as this program sees them
+
+    def store(self, container: MemoryContainer) -> Container:
+        return Container(self, container)
+
+    def parked(self, store: ParkedStore) -> ParkedStore:
+        return Parked(self, store)
+
+    def subscription(self, subscription: MemorySubscription) -> Receiver:
+        return Receiver(self, subscription)
+
+
+class Container:
+    """
+    The Store of a program.
+    """
+
+    def __init__(self, program: Program, container: MemoryContainer) -> None:
+        self._program, self._container = program, container
+
+    @property
+    def key_paths(self) -> KeyPaths:
+        return self._container.key_paths
+
+    async def read(
+        self, document_id: str, partition_key: Any, *, if_none_match: str | None = None
+    ) -> Document:
+        return await self._program.request(
+            Port.READ,
+            lambda: self._container.read(document_id, partition_key, if_none_match=if_none_match),
+        )
+
+    async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:
+        return await self._program.request(
+            Port.COMMIT, lambda: self._container.commit(partition_key, writes), changes=True
+        )
+
+    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+        raise NotImplementedError
+
+    async def query_types(
+        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
+    ) -> Page:
+        raise NotImplementedError
+
+
+class Parked(Passing):
+    """
+    The ParkedStore of a program.
+    """
+
+    def __init__(self, program: Program, store: ParkedStore) -> None:
+        super().__init__(store)
+        self._program = program
+
+    async def call(
+        self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        return await self._program.request(Port.PARKED, request, changes=operation == "commit")
+
+
+class Receiver:
+    """
+    The Subscription of a program.
+    """
+
+    def __init__(self, program: Program, subscription: MemorySubscription) -> None:
+        self._program, self._subscription = program, subscription
+
+    async def accept(self, wait_seconds: float) -> Held | None:
+        # A cancelled call keeps no lock, unless the program dies
+        session = await self._program.request(Port.SESSION, lambda: self._subscription.accept(wait_seconds))
+        return None if session is None else Held(self._program, session)
+
+
+class Held:
+    """
+    The Session of a program.
+    """
+
+    def __init__(self, program: Program, session: MemorySession) -> None:
+        self._program, self.session = program, session
+
+    @property
+    def id(self) -> str | None:
+        return self.session.id
+
+    @property
+    def trusted_until(self) -> float:
+        return self.session.trusted_until
+
+    async def receive(self, wait_seconds: float) -> Message | None:
+        return await self._program.request(Port.SESSION, lambda: self.session.receive(wait_seconds))
+
+    async def renew(self) -> None:
+        await self._program.request(Port.SESSION, self.session.renew)
+
+    async def settle(self, message: Message, settlement: Settlement) -> None:
+        await self._program.request(
+            Port.SETTLE, lambda: self.session.settle(message, settlement), changes=True
+        )
+
+    async def close(self) -> None:
+        await self._program.request(Port.SESSION, self.session.close, changes=True)
+
+
+def _no_answer(port: Port) -> OutboxError:
+    if port in (Port.SESSION, Port.SETTLE):
+        return SubscriptionUnavailable()
+    return StoreUnavailable()
+
+
+async def _after(seconds: float, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    await asyncio.sleep(seconds)
+    return await call()
+
+
+def _spawn(work: Awaitable[ResultT]) -> asyncio.Future[ResultT]:
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task

@@ -1,0 +1,26 @@
+"""
+I1 to I5 for any script of a consumer's processes, as Hypothesis draws and shrinks them.
+"""
+
+from __future__ import annotations
+
+from pprint import pformat
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from tests.simulation.consumers import Simulation
+from tests.simulation.consumers_script import random_consumers_script
+from tests.support.effort import examples
+
+pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
+
+
+@settings(max_examples=examples(40, many=600), suppress_health_check=list(HealthCheck), deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+async def test_no_script_loses_doubles_or_reorders_an_effect(chance: Random) -> None:
+    script = random_consumers_script(chance)
+    note(pformat(script))
+    await Simulation(script).play()
