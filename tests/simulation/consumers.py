@@ -441,7 +441,8 @@ class Simulation:
         return {message.message_id for message, _, _ in self.subscription.dead_letters}
 
     def _hear(self, record: Record) -> None:
-        if isinstance(record, MessageFailed):
+        # A program that dies is a cancellation that no caller asked for
+        if isinstance(record, MessageFailed) and not isinstance(record.error, asyncio.CancelledError):
             self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
         if isinstance(record, MessageParked | MessageDeadLettered):
             self._troubled.add(str(record.key))

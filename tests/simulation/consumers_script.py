@@ -20,14 +20,14 @@ class _Producer:
     """
     The messages of one key: of an entity of ours, with its place in its history, or of a foreign program.
 
-    reborn: whether an entity is deleted and created again. A message does not say which life of its entity it is of, so a watermark
-        takes those of one for those of another where the first of them is missing, or comes again: `test_inbox.py` shows that.
+    named: whether messages name the entity's life, as those of programs before that was do not.
     """
 
     key: str
     ours: bool
-    reborn: bool
+    named: bool
     count: int = 0
+    life: int = 1
     version: int = 0
     sequence: int = 0
     sent: list[Message] = field(default_factory=list)
@@ -43,13 +43,15 @@ class _Producer:
                     self.version, self.sequence = self.version + 2, 0
                 case 1:  # of the same commit
                     self.version, self.sequence = max(self.version, 1), self.sequence + bool(self.version)
-                case 2 if self.reborn:  # deleted, and created again
+                case 2:  # deleted, and created again
                     before, self.version, self.sequence = (0, 0), 1, 0
+                    self.life += 1
                 case _:
                     self.version, self.sequence = self.version + 1, 0
             place = {"entity-type": "order", "entity-id": self.key}
             place |= {"entity-version": self.version, "sequence": self.sequence}
             place |= {"previous-version": before[0], "previous-sequence": before[1]}
+            place |= {"entity-life": f"life {self.life}"} if self.named else {}
         message = Message(
             message_id=f"{self.key}/{self.count}",
             session_id=self.key,
@@ -71,8 +73,10 @@ def random_consumers_script(chance: Random) -> Script:
     gaps = chance.choice((OnGap.IGNORE, OnGap.WARN, OnGap.WAIT))
     if on_failure is OnFailure.DEAD_LETTER and gaps is OnGap.WAIT:
         gaps = OnGap.WARN  # a gap would never close
-    inbox = chance.choice((Inbox.AUTO, Inbox.RECORDS))
-    deliveries = _deliveries(chance, keys, reborn=inbox is Inbox.RECORDS)
+    inbox = chance.choice((Inbox.AUTO, Inbox.AUTO, Inbox.RECORDS))
+    if inbox is Inbox.RECORDS:
+        gaps = OnGap.IGNORE  # records show none
+    deliveries = _deliveries(chance, keys)
     ids = list(dict.fromkeys(message.message_id for _, message in deliveries))
     return Script(
         inbox=inbox,
@@ -101,8 +105,8 @@ def random_consumers_script(chance: Random) -> Script:
     )
 
 
-def _deliveries(chance: Random, keys: tuple[str, ...], *, reborn: bool) -> tuple[tuple[float, Message], ...]:
-    producers = {key: _Producer(key, chance.random() < 0.7, reborn) for key in keys}
+def _deliveries(chance: Random, keys: tuple[str, ...]) -> tuple[tuple[float, Message], ...]:
+    producers = {key: _Producer(key, chance.random() < 0.7, chance.random() < 0.8) for key in keys}
     deliveries: list[tuple[float, Message]] = []
     at = 0.0
     key = keys[0]
