@@ -1,5 +1,5 @@
 """
-A consumer with an inbox: each message takes effect once, in order, however often it is delivered and whoever dies.
+A consumer with an inbox: each message takes effect once, in order, however often it is delivered and whichever process dies.
 
 Theory of operation
 -------------------
