@@ -102,8 +102,13 @@ class OwnDocument(Entity):
 
     @property
     def partition_key(self) -> str:
-        key: str = self._key_of(_written(self._model, self._mapper, self._key_of))
-        return key
+        # Asked for many times in a commit: a dict that has its key as text stores that
+        if type(self._model) is dict and isinstance(self._mapper, JsonMapper):
+            key = self._key_of(self._model)
+            if type(key) is str:
+                return key
+        stored: str = self._key_of(_written(self._model, self._mapper, self._key_of))
+        return stored
 
     @property
     def counted_version(self) -> int | None:
