@@ -26,6 +26,7 @@ START = "start"  # where a lease without continuation begins: a timestamp, or BE
 NOTES = "notes"  # what a handler leaves for the next owner, see `ports.Notes`
 SIGNATURE = "handover.owner"  # the owner, where it is a worker of this library
 WANTED_BY = "handover.wanted-by"  # the worker that asks for the lease
+STANDSTILL = "standstill"  # why the owner makes no progress, for those who only see the leases
 
 _SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
@@ -295,9 +296,10 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
 
 def signed(properties: Mapping[str, str], owner: str) -> dict[str, str]:
     """
-    Return the properties of a lease that this owner takes: signed, and without the request that it fulfils.
+    Return the properties of a lease that this owner takes: signed, without the request that it fulfils and its predecessor's trouble.
     """
-    return {**{name: value for name, value in properties.items() if name != WANTED_BY}, SIGNATURE: owner}
+    kept = {name: value for name, value in properties.items() if name not in (WANTED_BY, STANDSTILL)}
+    return {**kept, SIGNATURE: owner}
 
 
 def with_handover_request(properties: Mapping[str, str], worker: str) -> dict[str, str]:

@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.changefeed.leases import NOTES, Lease, from_document, handover_requested_by, signed
+from cosmos_outbox.changefeed.leases import (
+    NOTES,
+    STANDSTILL,
+    Lease,
+    from_document,
+    handover_requested_by,
+    signed,
+)
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.reader import Budget
@@ -258,7 +265,8 @@ class OwnedLease:
             raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
 
     def _properties(self) -> Mapping[str, str]:
-        changed = {**self.lease.properties, **self._marks, NOTES: self.notes.text}
+        standstill = self.progress.standstill(asyncio.get_running_loop().time())
+        changed = {**self.lease.properties, **self._marks, NOTES: self.notes.text, STANDSTILL: standstill}
         return {name: text for name, text in changed.items() if text is not None}
 
     async def _read_again(self) -> None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+_LONG_SECONDS = 60.0
+_MOST_CHARACTERS = 2_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatus:
@@ -55,6 +58,20 @@ class Progress:
 
     def halt(self, error: BaseException) -> None:
         self.error, self.halted = error, True
+
+    def standstill(self, now: float) -> str | None:
+        """
+        Return why nothing moves: attempts have failed for half a minute, or a page is at hand for a whole one; else None.
+
+        With the next renewal, within a minute, the lease says it to all who only see the leases.
+        """
+        idle = now - self.moved_at - self.rest
+        if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
+            return None
+        reason = "A page is not done yet." if self.error is None else str(self.error)
+        return f"No progress for {max(idle, 0.0):.0f} s, {self.failed_attempts} attempts failed: {reason}"[
+            :_MOST_CHARACTERS
+        ]
 
     def stalled(self, now: float, limit: timedelta) -> bool:
         """

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor, LeaseStatus
+from cosmos_outbox.changefeed.leases import STANDSTILL
 from cosmos_outbox.errors import AccessDenied, InvalidRequest, StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch
 from tests.unit.changefeed.world import Faulty, World
@@ -163,3 +164,65 @@ async def test_a_lease_that_cannot_be_taken_is_stalled_unless_another_worker_has
     await asyncio.sleep(30)
     assert [] == await stalled_within(processor, 100)
     await world.stop_all()
+
+
+async def standstills(world: World) -> list[str | None]:
+    listing = await world.leases.list("")
+    return [
+        document["properties"].get(STANDSTILL) for document in listing.documents if "LeaseToken" in document
+    ]
+
+
+async def test_within_a_minute_a_lease_says_why_its_owner_makes_no_progress_and_no_longer_when_it_does():
+    world = World()
+    broken = True
+
+    async def handle(batch: ChangeBatch) -> None:
+        if broken:
+            raise RuntimeError("The topic is full. Empty it.")
+        await world.handle(batch)
+
+    await world.write("k")
+    world.start("a", handler=handle)
+    await asyncio.sleep(60)
+    (said,) = await standstills(world)
+    assert said is not None
+    assert "The topic is full. Empty it." in said
+
+    broken = False
+    await asyncio.sleep(60)
+    assert [None] == await standstills(world)
+    await world.stop_all()
+
+
+async def test_a_lease_does_not_repeat_the_trouble_of_its_former_owner():
+    world = World()
+
+    async def fail(_: ChangeBatch) -> None:
+        raise RuntimeError("no")
+
+    await world.write("k")
+    world.start("a", handler=fail)
+    await asyncio.sleep(60)
+    await world.kill("a")
+    assert [None] != await standstills(world)
+    world.start("b")
+    await world.until(world.all_handled)
+    assert [None] == await standstills(world)
+    await world.stop_all()
+
+
+async def test_a_lease_says_that_a_page_takes_longer_than_a_minute():
+    world = World()
+
+    async def hang(_: ChangeBatch) -> None:
+        await asyncio.Event().wait()
+
+    await world.write("k")
+    world.start("a", handler=hang)
+    await asyncio.sleep(50)
+    assert [None] == await standstills(world)
+    await asyncio.sleep(30)
+    (said,) = await standstills(world)
+    assert "not done" in (said or "")
+    await world.kill("a")
