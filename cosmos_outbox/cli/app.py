@@ -21,7 +21,17 @@ from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases import commands as lease_commands
 from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_named
 from cosmos_outbox.cli.output import print_errors, print_json, print_rows
-from cosmos_outbox.cli.running import FAILED, AsJson, Expiration, command, opened, seconds
+from cosmos_outbox.cli.running import (
+    FAILED,
+    UNSEEN,
+    WARNED,
+    AsJson,
+    Commands,
+    Expiration,
+    command,
+    opened,
+    seconds,
+)
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.consumer_settings import load_consumer
@@ -29,6 +39,7 @@ from cosmos_outbox.service.named_consumer import consumer_named, made
 from cosmos_outbox.write.unit_of_work import Outbox
 
 app = typer.Typer(
+    cls=Commands,
     help="Show a running outbox, repair it, and run workers and consumers. Configured by their OUTBOX_… variables.",
     no_args_is_help=True,
     add_completion=False,
@@ -40,7 +51,8 @@ app.add_typer(parked.app, name="parked")
 app.command("replay")(event_commands.replay_command)
 app.command("status")(status.status)
 
-_EXIT_CODES = {Severity.ERROR: 2, Severity.WARNING: 1, Severity.NOTE: 0}
+# The worst comes first: what is known to be wrong, then what could not be looked at.
+_EXIT_CODES = {Severity.ERROR: FAILED, Severity.UNKNOWN: UNSEEN, Severity.WARNING: WARNED, Severity.NOTE: 0}
 
 
 _PROGRAM = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -87,13 +99,13 @@ async def doctor(
     as_json: AsJson = False,
 ) -> None:
     """
-    Compare the live resources with what the outbox needs. Exit code 2: errors, 1: warnings, 0: no finding.
+    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 2: errors, 3: something could not be looked at.
 
     What a worker has to be allowed to do is tried with the identity that runs this: a document is created in the lease
     container, and in that of parked keys, and deleted again. With --api, what an application does with the data container
     is tried in the same way, and nothing else is checked. With --consumer what a consumer needs is checked: its container, its
     subscription or queue, and its parked keys; no message is taken. An account that refuses this program, or its firewall, is an error,
-    one that does not answer a warning; then nothing else can be checked.
+    one that does not answer is unknown; then nothing else can be checked.
     """
     # The SDKs log what fails while it is tried; the findings name it.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
@@ -116,7 +128,7 @@ async def doctor(
         print_json({"counts": counts, "findings": rows})
     else:
         print_rows(rows, empty="There are no findings.")
-    raise typer.Exit(max((_EXIT_CODES[finding.severity] for finding in findings), default=0))
+    raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
 
 
 async def _of_consumer(name: str) -> Resources:
@@ -145,7 +157,10 @@ async def bootstrap(
         left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
         leases = leases_in(await outbox.leases.list(f"{prefix}.."))
     rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
-    print_rows(rows, empty="The container has no ranges.", as_json=as_json)
+    if as_json:
+        print_json({"leases": rows})
+    else:
+        print_rows(rows, empty="The container has no ranges.")
     print_errors(
         (
             f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: {error} Run this "

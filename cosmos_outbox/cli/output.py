@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cosmos_outbox.cli.running import FAILED, INTERRUPTED
+from cosmos_outbox.cli.running import INTERRUPTED
+from cosmos_outbox.errors import UsageError
 
 Row = Mapping[str, Any]
 NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
@@ -31,14 +32,11 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def print_rows(rows: Sequence[Row], *, empty: str, as_json: bool = False, title: str | None = None) -> None:
+def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> None:
     """
-    Print rows as JSON, or as a table whose columns are the keys of the first; `empty` if there are none.
+    Print rows as a table whose columns are the keys of the first; `empty` if there are none.
     """
-    if as_json:
-        print_json(rows)
-    else:
-        console().print(table_of(rows, title=title) if rows else empty)
+    console().print(table_of(rows, title=title) if rows else empty)
 
 
 def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
@@ -103,8 +101,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        typer.echo(f"{question} There is no terminal to ask on: repeat with --yes.", err=True)
-        raise typer.Exit(FAILED)
+        raise UsageError(f"{question} There is no terminal to ask on: repeat with --yes.")
 
     def interrupt(*_: object) -> None:
         sys.stderr.write("\n")
@@ -113,9 +110,13 @@ def confirm(question: str, *, yes: bool) -> None:
     # The event loop has this signal otherwise, and does not run during a question.
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        typer.confirm(question, abort=True, err=True)
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # the end of the input
+        agreed = False
     finally:
         signal.signal(signal.SIGINT, before)
+    if not agreed:
+        raise UsageError("Nothing was done.")
 
 
 def _text(value: object) -> str:

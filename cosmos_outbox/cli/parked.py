@@ -32,13 +32,15 @@ _NAMES = ("id", "action")  # consumers, routes and filters identify an event by 
 @command
 async def list_(*, consumer: OfConsumer = None, as_json: AsJson = False) -> None:
     """
-    Show all parked keys, oldest first. Exit code 1 if one cannot be read; it is shown last.
+    Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last.
     """
     async with opened_holder(consumer) as holder:
         keys = await (await holder.keys()).list()
     rows = [_key_row(key, holder) for key in keys]
-    shown = rows if as_json else [_shown(row) for row in rows]
-    print_rows(shown, empty="No key is parked.", as_json=as_json)
+    if as_json:
+        print_json({"keys": rows})
+    else:
+        print_rows([_shown(row) for row in rows], empty="No key is parked.")
     if any(isinstance(key, Unreadable) for key in keys):
         raise typer.Exit(FAILED)
 
@@ -49,7 +51,7 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     """
     Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
 
-    The records of a key that was released are shown as well. Exit code 1 if an event cannot be read; it is shown last.
+    The records of a key that was released are shown as well. Exit code 2 if an event cannot be read; it is shown last.
     """
     events: Sequence[ParkedEvent | Unreadable]
     async with opened_holder(consumer) as holder:
@@ -91,7 +93,7 @@ async def release(
     as_json: AsJson = False,
 ) -> None:
     """
-    Send what a key holds, in order, and hand the key back to the workers. Exit code 1 if it stays parked.
+    Send what a key holds, in order, and hand the key back to the workers. Exit code 2 if it stays parked.
 
     With --consumer the consumer's handlers take the messages in this process, once each, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
     """

@@ -1,27 +1,40 @@
 """
-Running: an asynchronous command inside Typer; an error of the library is one sentence and an exit code.
+Running: an asynchronous command inside Typer; an error is one sentence and an exit code, and with --json an object as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import wraps
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
+from typer.core import TyperGroup
 
-from cosmos_outbox.errors import ConfigurationError, OutboxError
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    OutboxError,
+    StoreUnavailable,
+    SubscriptionUnavailable,
+    TooManyRequests,
+)
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.settings import load
 
 Parameters = ParamSpec("Parameters")
 
-FAILED, MISCONFIGURED, INTERRUPTED = 1, 2, 130
+WARNED, FAILED, UNSEEN, INTERRUPTED = 1, 2, 3, 130
+# With these a service did not answer, so nothing is known of it.
+_UNSEEN = (BrokerUnavailable, StoreUnavailable, SubscriptionUnavailable, TooManyRequests)
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 LONGEST_SECONDS = 86_400.0  # as for the worker: a clock cannot add arbitrarily large numbers
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
@@ -57,7 +70,7 @@ def seconds(value: float) -> timedelta:
 
 def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Parameters, None]:
     """
-    Make an asynchronous function a command: exit code 1 if it fails, 2 if the configuration is wrong.
+    Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer.
     """
 
     @wraps(function)
@@ -66,12 +79,15 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
         try:
             code = INTERRUPTED if asyncio.run(_until_interrupted(function(*args, **kwargs))) else None
         except OutboxError as error:
-            sys.stderr.write(f"{error}\n")
-            code = MISCONFIGURED if isinstance(error, ConfigurationError) else FAILED
+            fail(error, as_json=kwargs.get("as_json") is True)
+            code = UNSEEN if isinstance(error, _UNSEEN) else FAILED
         except OSError as error:
-            if error.filename is None:
+            if error.filename is None and error.errno not in _UNWRITABLE:
                 raise
-            sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+            if error.filename is None:
+                # What is left in the buffer would fail again when the interpreter ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
             code = FAILED
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -82,6 +98,38 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
     paragraphs = (function.__doc__ or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
+
+
+def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
+    """
+    Say on standard error what failed; for programs also as JSON, where the class of the error tells one failure from another.
+    """
+    message = message or str(error)
+    sys.stderr.write(f"{message}\n")
+    if as_json:
+        said = {"error": {"code": type(error).__name__, "message": message}}
+        sys.stdout.write(json.dumps(said, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+class Commands(TyperGroup):
+    """
+    Commands whose refusal of an argument is JSON too, if --json is among the arguments.
+    """
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> Any:
+        arguments = sys.argv[1:] if args is None else args
+        if "--json" not in arguments:
+            return super().main(args, *more, **named)
+        try:
+            code = super().main(args, *more, **{**named, "standalone_mode": False})
+        except Exception as error:
+            # Typer brings a click of its own or uses the installed one: its errors are known by what they can do.
+            if (told := getattr(error, "format_message", None)) is None:
+                raise
+            fail(error, as_json=True, message=told())
+            code = FAILED
+        sys.exit(code)
 
 
 async def _until_interrupted(work: Awaitable[None]) -> bool:

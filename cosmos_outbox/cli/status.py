@@ -34,7 +34,8 @@ class Status:
     An outbox at one moment.
 
     parked: None without a parked container.
-    errors: leases and parked keys that cannot be read, ranges that do not answer, and leases ahead of their ranges.
+    errors: leases and parked keys that cannot be read, ranges that do not answer, and leases that stand still or ahead of
+        their ranges.
     """
 
     processor: str
@@ -95,8 +96,8 @@ async def status(
     """
     Show leases, owners, and what waits. With --json, every poll is one line.
 
-    Exit code 1 if a lease or a parked key is damaged, a range does not answer, or a lease is ahead of its range; the others
-    are shown. With --watch, a poll that fails is reported, with --json on standard error, and the next one follows.
+    Exit code 2 if a lease or a parked key is damaged, a range does not answer, or a lease stands still or ahead of its range;
+    the others are shown. With --watch, a poll that fails is reported, with --json on standard error, and the next one follows.
     """
     async with opened() as outbox:
         if watch:
@@ -160,7 +161,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         row, waiting = row_of(one, listing.read_at, expiration), measured.get(one.lease.id)
         row["waiting"] = waiting.transactions if waiting and waiting.unseen is None else None
         row["oldest_age"] = waiting.oldest_age if waiting else None
-        rows.append({name: row[name] for name in (*_COLUMNS, "id", "error")})
+        rows.append({name: row[name] for name in (*_COLUMNS, "id", "standstill", "error")})
     return Status(
         processor=processor,
         leases=tuple(rows),
@@ -169,6 +170,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         parked=parked,
         errors=(
             *(one.error for one in listed if one.error),
+            *(f"Lease {row['range']}: {row['standstill']}" for row in rows if row["standstill"]),
             *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
             *lag.ahead.values(),
             *(map(str, parked.unreadable.values()) if parked else ()),

@@ -58,6 +58,13 @@ class Local:
         """
         return json.loads(self.run(*arguments, "--json", code=code, **variables).stdout)
 
+    def rows(self, *arguments: str, code: int | None = 0, **variables: str) -> Any:
+        """
+        Run a command that lists something, and return its rows.
+        """
+        (rows,) = self.json(*arguments, code=code, **variables).values()
+        return rows
+
     def steer(self, path: str, **body: object) -> Any:
         """
         Send a request to the emulators' control API.

@@ -63,7 +63,7 @@ def invoices(outbox: Local) -> list[int]:
 
 def test_what_a_consumer_parked_is_listed_with_its_error_and_shown_with_subject_and_body(outbox: Local):
     park(outbox, message(-1), message(2, number=2), message(0, number=3, body=b"no json"))
-    (key,) = outbox.json("parked", "list", *OF, **CONSUMER)
+    (key,) = outbox.rows("parked", "list", *OF, **CONSUMER)
     assert ("a", 3, "m-1", "KeyError: 'total'", 2) == tuple(
         key[name] for name in ("key", "held", "message", "error", "attempts")
     )
@@ -73,14 +73,14 @@ def test_what_a_consumer_parked_is_listed_with_its_error_and_shown_with_subject_
     assert (-1, "no json") == (shown[0]["data"]["total"], shown[2]["data"])
     assert "KeyError" in outbox.run("parked", "show", "a", *OF, **CONSUMER).stdout
     # The workers of the outbox know nothing of it.
-    assert [] == outbox.json("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
+    assert [] == outbox.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
 
 
 def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_that_fails(
     outbox: Local, tmp_path
 ):
     park(outbox, message(1), message(-2, number=2), message(3, number=3))
-    failed = outbox.run("parked", "release", "a", "--yes", *OF, code=1, **CONSUMER).stdout
+    failed = outbox.run("parked", "release", "a", "--yes", *OF, code=2, **CONSUMER).stdout
     assert (
         "1 message handled; 'a' stays parked, because message 'm-2' failed: ValueError: an order of -2"
         in failed
@@ -89,7 +89,7 @@ def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_
     edited = tmp_path / "edited.json"
     edited.write_text(json.dumps({"total": 2}))
     edit = ("parked", "release", "a", "--edited", str(edited), *OF)
-    assert "lacks `id` ('m-2') and `action`" in outbox.run(*edit, "--yes", code=1, **CONSUMER).stderr
+    assert "lacks `id` ('m-2') and `action`" in outbox.run(*edit, "--yes", code=2, **CONSUMER).stderr
     whole = {
         "id": "m-2",
         "action": "OrderPaid",
@@ -98,10 +98,10 @@ def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_
         "total": 2,
     }
     edited.write_text(json.dumps(whole))
-    assert "--yes" in outbox.run(*edit, code=1, **CONSUMER).stderr
+    assert "--yes" in outbox.run(*edit, code=2, **CONSUMER).stderr
     assert {"key": "a", "handled": 2, "failure": None} == outbox.json(*edit, "--yes", **CONSUMER)
     assert [1, 2, 3] == invoices(outbox)
-    assert [] == outbox.json("parked", "list", *OF, **CONSUMER)
+    assert [] == outbox.rows("parked", "list", *OF, **CONSUMER)
     (record,) = outbox.json("parked", "show", "a", *OF, **CONSUMER)["messages"]
     assert ("m-2", "handled", -2, 2) == (
         record["message"],
@@ -120,7 +120,7 @@ def test_a_dropped_message_takes_no_effect_and_a_key_can_be_parked_by_hand(outbo
     assert [2] == invoices(outbox)
     said = outbox.run("parked", "park", "b", "--reason", "wait", "--yes", *OF, **CONSUMER).stdout
     assert "'b' is parked; the consumers hold its messages from when they next open its session." in said
-    assert ["b"] == [key["key"] for key in outbox.json("parked", "list", *OF, **CONSUMER)]
+    assert ["b"] == [key["key"] for key in outbox.rows("parked", "list", *OF, **CONSUMER)]
 
 
 def test_a_consumer_that_cannot_be_found_or_has_no_parked_container_is_a_sentence(outbox: Local):
@@ -161,7 +161,7 @@ def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
     assert "Not allowed to receive from subscription 'all'" in denied[1]
     assert "Data Receiver" in denied[2]
     away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
-    assert "warning" == found(outbox, 1, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["no-answer"][0]
+    assert "unknown" == found(outbox, 3, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["no-answer"][0]
     assert "required" in found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING="")["subscription"][1]
 
 

@@ -57,24 +57,24 @@ def damaged(outbox: Local) -> Local:
 
 
 def test_a_damaged_lease_is_listed_with_its_mistake_beside_the_others(damaged: Local) -> None:
-    first, second = damaged.json("leases", "list", code=1)
+    first, second = damaged.rows("leases", "list", code=2)
     assert ("0", "damaged", "worker-1") == (first["range"], first["state"], first["owner"])
     assert MISTAKE in first["error"]
     assert ("1", "owned", None) == (second["range"], second["state"], second["error"])
-    text = damaged.run("leases", "list", code=1).stdout
+    text = damaged.run("leases", "list", code=2).stdout
     assert "damaged" in text
     assert MISTAKE in text
 
 
 def test_status_shows_what_can_be_read_and_what_cannot(damaged: Local) -> None:
     damaged.commit(*map(str, range(8)))
-    seen = damaged.json("status", code=1)
+    seen = damaged.json("status", code=2)
     first, second = seen["leases"]
     assert ("damaged", None) == (first["state"], first["waiting"])
     assert seen["waiting"] == second["waiting"] > 0
     assert [MISTAKE in mistake for mistake in seen["errors"]] == [True]
     assert ["worker-1"] == seen["workers"]
-    text = damaged.run("status", code=1).stdout
+    text = damaged.run("status", code=2).stdout
     assert MISTAKE in text
     assert f"waiting {second['waiting']}" in text
 
@@ -95,12 +95,12 @@ def test_doctor_claims_no_gap_where_a_damaged_lease_does_not_say_what_it_covers(
 
 def test_an_export_leaves_a_damaged_lease_out_and_says_so(damaged: Local, tmp_path: Path) -> None:
     file = tmp_path / "leases.json"
-    result = damaged.run("leases", "export", "--file", str(file), code=1)
+    result = damaged.run("leases", "export", "--file", str(file), code=2)
     assert result.stderr.startswith("Left out: Lease")
     assert MISTAKE in result.stderr
     assert ["1"] == [lease["LeaseToken"] for lease in json.loads(file.read_text())]
     assert ["1"] == [
-        lease["LeaseToken"] for lease in json.loads(damaged.run("leases", "export", code=1).stdout)
+        lease["LeaseToken"] for lease in json.loads(damaged.run("leases", "export", code=2).stdout)
     ]
 
 
@@ -111,11 +111,11 @@ def test_an_import_puts_a_backup_in_the_place_of_a_damaged_lease(outbox: Local, 
     outbox.own_leases("worker-1")
     damage(outbox)
     damage(outbox, "1", Owner=None)
-    assert "worker-1" in outbox.run("leases", "import", file, "--yes", code=1).stderr
+    assert "worker-1" in outbox.run("leases", "import", file, "--yes", code=2).stderr
     damage(outbox, Owner=None)
     done = outbox.json("leases", "import", file, "--yes")["leases"]
     assert [("0", "replaced"), ("1", "replaced")] == [(one["range"], one["done"]) for one in done]
-    assert {("free", None)} == {(one["state"], one["error"]) for one in outbox.json("leases", "list")}
+    assert {("free", None)} == {(one["state"], one["error"]) for one in outbox.rows("leases", "list")}
 
 
 @pytest.mark.parametrize(
@@ -170,25 +170,25 @@ def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) 
 def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Local) -> None:
     ids = park(outbox, "ada", "grace")
     tamper(outbox, "ada", "outbox.key", state="quarantined")
-    first, second = outbox.json("parked", "list", code=1, **PARKED)
+    first, second = outbox.rows("parked", "list", code=2, **PARKED)
     assert first.keys() == second.keys()
     assert ("grace", "parked", 2) == (first["key"], first["state"], first["held"])
     assert ("ada", "unreadable", None) == (second["key"], second["state"], second["held"])
     assert "quarantined" in second["error"]
-    assert "unreadable" in outbox.run("parked", "list", code=1, **PARKED).stdout
-    seen = outbox.json("status", code=1, **PARKED)
+    assert "unreadable" in outbox.run("parked", "list", code=2, **PARKED).stdout
+    seen = outbox.json("status", code=2, **PARKED)
     assert (2, None) == (seen["parked_keys"], seen["parked_events"])
     assert ["quarantined" in mistake for mistake in seen["errors"]] == [True]
     outbox.pass_all()
     assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["left_out"]
     tamper(outbox, "ada", f"event.{ids[1]}", status="lost")
-    assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=1, **PARKED).stderr
+    assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=2, **PARKED).stderr
 
 
 def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Local) -> None:
     ids = park(alone, "ada", "grace")
     tamper(alone, "ada", f"event.{ids[1]}", status="lost")
-    shown = alone.json("parked", "show", "ada", code=1, **PARKED)
+    shown = alone.json("parked", "show", "ada", code=2, **PARKED)
     assert ("parked", 2) == (shown["state"], shown["held"])
     whole, damaged = shown["events"]
     assert whole.keys() == damaged.keys()
@@ -196,8 +196,8 @@ def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Lo
         (whole["event"], whole["status"]), (damaged["event"], damaged["status"]),
     )  # fmt: skip
     assert "'lost'" in damaged["note"]
-    assert "'lost'" in alone.run("parked", "show", "ada", code=1, **PARKED).stdout
-    assert "'lost'" in alone.run("parked", "drop", "ada", ids[1], "--reason", "a test", "--yes", code=1, **PARKED).stderr  # fmt: skip
+    assert "'lost'" in alone.run("parked", "show", "ada", code=2, **PARKED).stdout
+    assert "'lost'" in alone.run("parked", "drop", "ada", ids[1], "--reason", "a test", "--yes", code=2, **PARKED).stderr  # fmt: skip
     assert alone.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)["dropped"]
     assert 0 == alone.accepted
     tamper(alone, "ada", f"event.{ids[1]}", status="held")
@@ -211,10 +211,10 @@ def test_a_record_of_an_earlier_time_that_cannot_be_read_holds_nothing_up(alone:
     park(alone)  # what was sent comes again, as from leases that were reset, and is refused
     tamper(alone, "ada", f"event.{ids[0]}", status="lost")
     assert ["held", "unreadable"] == [
-        event["status"] for event in alone.json("parked", "show", "ada", code=1, **PARKED)["events"]
+        event["status"] for event in alone.json("parked", "show", "ada", code=2, **PARKED)["events"]
     ]
     assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["sent"]
-    shown = alone.json("parked", "show", "ada", code=1, **PARKED)
+    shown = alone.json("parked", "show", "ada", code=2, **PARKED)
     assert ("released", ["unreadable"]) == (shown["state"], [event["status"] for event in shown["events"]])
 
 
@@ -233,8 +233,8 @@ def test_times_are_shown_to_the_second_in_utc_and_are_exact_for_programs(outbox:
     ids = park(outbox, "ada")
     outbox.run("bootstrap", "--start", "2026-11-21T08:00:00.5+02:00")
     assert "2026-11-21 06:00:00 UTC" in outbox.run("leases", "list").stdout
-    assert {"2026-11-21T06:00:00.500000Z"} == {one["start"] for one in outbox.json("leases", "list")}
-    (row,) = outbox.json("parked", "list", **PARKED)
+    assert {"2026-11-21T06:00:00.500000Z"} == {one["start"] for one in outbox.rows("leases", "list")}
+    (row,) = outbox.rows("parked", "list", **PARKED)
     shown = row["parked_at"][:19].replace("T", " ") + " UTC"
     assert shown in outbox.run("parked", "list", **PARKED).stdout
     assert 3 == outbox.run("parked", "show", "ada", **PARKED).stdout.count(shown[:13])
@@ -251,16 +251,16 @@ def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(
     outbox.run("leases", "export", "--file", file)
     outbox.commit("ada", "grace")
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
-    seen = outbox.json("status", code=1)
+    seen = outbox.json("status", code=2)
     assert any('stands at "5000"' in mistake for mistake in seen["errors"])
     findings = outbox.json("doctor", code=2)["findings"]
     (finding,) = [one for one in findings if one["check"] == "position-ahead"]
     assert ("error", True) == (finding["severity"], "leases reset --to" in finding["fix"])
     # Also where nothing was marked yet, and where nothing but the mark tells of it.
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning"})
-    assert outbox.json("status", code=1)["errors"]
+    assert outbox.json("status", code=2)["errors"]
     damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})
-    assert outbox.json("status", code=1)["errors"]
+    assert outbox.json("status", code=2)["errors"]
     if cure == "reset":
         outbox.run("leases", "reset", "--to", "beginning", "--yes")
     else:

@@ -111,10 +111,10 @@ def test_an_account_that_refuses_is_a_finding_that_names_role_and_firewall(
     assert "firewall" in finding["fix"]
 
 
-def test_an_account_that_does_not_answer_is_a_warning_with_what_to_check(outbox: Local):
+def test_an_account_that_does_not_answer_is_unknown_with_what_to_check(outbox: Local):
     nowhere = "AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
-    (finding,) = outbox.json("doctor", code=1, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)["findings"]
-    assert ("warning", "no-answer") == (finding["severity"], finding["check"])
+    (finding,) = outbox.json("doctor", code=3, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)["findings"]
+    assert ("unknown", "no-answer") == (finding["severity"], finding["check"])
     assert "check the endpoint" in finding["fix"]
 
 
@@ -190,7 +190,7 @@ def test_a_trial_whose_answer_is_lost_finds_its_own_document(outbox: Local):
         ("parked", {"create parked keys", "delete parked keys"}),
     ],
 )
-def test_a_service_that_stays_busy_is_a_warning_and_no_missing_grant(
+def test_a_service_that_stays_busy_is_unknown_and_no_missing_grant(
     outbox: Local, container: str, unknown: set[str]
 ):
     outbox.run("bootstrap")
@@ -207,7 +207,7 @@ def test_a_service_that_stays_busy_is_a_warning_and_no_missing_grant(
         ]
         outbox.steer_delete("/cosmos/faults")
         others = [one for one in findings if one["check"] != "topic"]
-        assert {("warning", "no-answer")} == {(one["severity"], one["check"]) for one in others}
+        assert {("unknown", "no-answer")} == {(one["severity"], one["check"]) for one in others}
         assert expected == {
             one["message"].removeprefix("Whether it is possible to ").split(" is not known")[0]
             for one in others
@@ -249,6 +249,35 @@ def test_a_topic_that_is_missing_is_an_error(outbox: Local):
         finding["check"] for finding in result["findings"] if finding["severity"] == "error"
     ]
     assert "send to topic 'nowhere'" in str(result)
+
+
+def test_a_service_bus_that_cannot_be_reached_is_no_missing_grant(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
+    findings = outbox.json("doctor", code=3, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["findings"]
+    (found,) = [one for one in findings if one["severity"] != "note"]
+    assert ("unknown", "no-answer") == (found["severity"], found["check"])
+    assert "send to topic 'events'" in found["message"]
+
+
+def test_a_lease_whose_owner_makes_no_progress_is_an_error_with_the_whole_reason(outbox: Local):
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    reason = "No progress for 60 s, 5 attempts failed: The parked store is full. Release keys."
+
+    async def stand_still(leases):
+        item, *_ = [one async for one in leases.read_all_items() if "LeaseToken" in one]
+        await leases.replace_item(item["id"], item | {"properties": {"standstill": reason}})
+
+    outbox.on_leases(stand_still)
+    (found,) = [one for one in outbox.json("doctor", code=2)["findings"] if one["severity"] == "error"]
+    assert "standstill" == found["check"]
+    assert reason in found["message"]
+    assert [reason] == [
+        one["standstill"] for one in outbox.rows("leases", "list", code=2) if one["standstill"]
+    ]
+    assert any(reason in error for error in outbox.json("status", code=2)["errors"])
 
 
 def test_a_topic_that_only_a_route_names_is_looked_at_too(outbox: Local):

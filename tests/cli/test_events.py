@@ -61,7 +61,7 @@ def test_replay_leaves_out_what_was_written_before_its_start(alone: Local):
 
 def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local):
     outbox.run("bootstrap")
-    assert "'now'" in outbox.run("replay", "--since", "now", "--yes", code=1).stderr
+    assert "'now'" in outbox.run("replay", "--since", "now", "--yes", code=2).stderr
 
 
 def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Local):
@@ -74,12 +74,12 @@ def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Lo
     alone.on_database(write)
     alone.commit("ada-after", "grace")
     alone.pass_all()
-    result = alone.json("replay", "--since", "beginning", "--yes", code=1)
+    result = alone.json("replay", "--since", "beginning", "--yes", code=2)
     assert (6, [("ada", "big")]) == (
         result["events"], [(one["key"], one["event"]) for one in result["refused"]],
     )  # fmt: skip
     assert 6 == alone.accepted
-    assert "'big'" in alone.run("replay", "--since", "beginning", "--yes", code=1).stdout
+    assert "'big'" in alone.run("replay", "--since", "beginning", "--yes", code=2).stdout
 
 
 def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):
@@ -98,11 +98,11 @@ def test_a_processor_without_leases_is_not_taken_for_one_with_nothing_to_send(ou
     outbox.commit("ada")
     outbox.pass_all()
     replay = ("replay", "--since", "beginning", "--dry-run")
-    said = outbox.run(*replay, code=1, OUTBOX_PROCESSOR_NAME="outbocks").stderr
+    said = outbox.run(*replay, code=2, OUTBOX_PROCESSOR_NAME="outbocks").stderr
     assert "'outbocks' has no leases" in said
     assert 2 == outbox.json(*replay)["events"]
 
 
 def test_replay_asks_first(outbox: Local):
     outbox.run("bootstrap")
-    assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=1).stderr
+    assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=2).stderr

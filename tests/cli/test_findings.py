@@ -23,6 +23,7 @@ from cosmos_outbox.cli.doctor.rules import (
     unopened,
 )
 from cosmos_outbox.errors import AccessDenied
+from cosmos_outbox.service.vitals import ParkedSeen
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,32 @@ PLANTED = {
     "a range without lease": ({"uncovered_ranges": ("05-07",)}, "leases", "error"),
     "a lease without worker": ({"leases": (lease("0"), lease("1", worked_on=False))}, "owners", "warning"),
     "events without worker": ({"leases": (lease("1", worked_on=False, transactions=3),)}, "owners", "error"),
-    "an account that is busy": ({"unanswered": (("create leases", "Busy."),)}, "no-answer", "warning"),
+    "an account that is busy": ({"unanswered": (("create leases", "Busy."),)}, "no-answer", "unknown"),
+    "a lease that stands still": (
+        {
+            "leases": (
+                replace(lease("0", transactions=3), standstill="No progress for 60 s: The topic is full."),
+            )
+        },
+        "standstill",
+        "error",
+    ),
+    "a change that waits for long": (
+        {"leases": (replace(lease("0"), oldest_age=timedelta(minutes=6)),), "event_ttl": timedelta(days=10)},
+        "age",
+        "warning",
+    ),
+    "a change that is soon deleted unsent": (
+        {"leases": (replace(lease("0"), oldest_age=timedelta(days=5)),), "event_ttl": timedelta(days=10)},
+        "age",
+        "error",
+    ),
+    "a parked key": ({"parked_keys": ParkedSeen(count=1), "most_parked_keys": 2}, "parked-keys", "warning"),
+    "as many parked keys as a lease may have": (
+        {"parked_keys": ParkedSeen(count=2), "most_parked_keys": 2},
+        "parked-keys",
+        "error",
+    ),
     "no right to hold events": ({"denied": (("create parked keys", "403"),)}, "permissions", "error"),
     "a grave miss of a topic": ({"topics": Inspection(misses=(GRAVE,))}, "sessions", "error"),
     "another miss": ({"topics": Inspection(misses=(replace(GRAVE, grave=False),))}, "sessions", "warning"),

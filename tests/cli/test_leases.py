@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::R
 
 
 def test_bootstrap_creates_a_lease_for_every_range_once(outbox: Local):
-    assert [{"range": "0", "created": True}, {"range": "1", "created": True}] == outbox.json("bootstrap")
-    assert [False, False] == [lease["created"] for lease in outbox.json("bootstrap")]
+    assert [{"range": "0", "created": True}, {"range": "1", "created": True}] == outbox.rows("bootstrap")
+    assert [False, False] == [lease["created"] for lease in outbox.rows("bootstrap")]
 
 
 def test_yes_and_no_are_words_for_people_and_values_for_programs(outbox: Local):
     assert "yes" in outbox.run("bootstrap").stdout
-    assert [False, False] == [row["created"] for row in outbox.json("bootstrap")]
+    assert [False, False] == [row["created"] for row in outbox.rows("bootstrap")]
 
 
 def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
@@ -97,7 +97,7 @@ def done(outbox: Local, file) -> list[tuple[str, str]]:
 
 
 def ranges(outbox: Local) -> list[str]:
-    return [lease["range"] for lease in outbox.json("leases", "list")]
+    return [lease["range"] for lease in outbox.rows("leases", "list")]
 
 
 def test_a_range_that_split_since_is_put_back_as_a_whole_and_its_parts_as_parts(outbox: Local, tmp_path):
@@ -108,12 +108,12 @@ def test_a_range_that_split_since_is_put_back_as_a_whole_and_its_parts_as_parts(
     outbox.run("leases", "export", "--file", str(after))
     assert ["1", "2", "3"] == ranges(outbox)
     outbox.steer("/cosmos/faults", operation="delete", container="leases", status=403)
-    outbox.run("leases", "import", str(before), "--yes", code=1)
+    outbox.run("leases", "import", str(before), "--yes", code=2)
     assert ["1", "2", "3"] == ranges(outbox), "the whole must not stand beside its parts"
     outbox.steer_delete("/cosmos/faults")
     assert [("2", "deleted"), ("3", "deleted"), ("0", "created"), ("1", "replaced")] == done(outbox, before)
     exported = {lease["LeaseToken"]: lease["ContinuationToken"] for lease in json.loads(before.read_text())}
-    assert exported == {lease["range"]: lease["continuation"] for lease in outbox.json("leases", "list")}
+    assert exported == {lease["range"]: lease["continuation"] for lease in outbox.rows("leases", "list")}
     part.write_text(
         json.dumps([lease for lease in json.loads(after.read_text()) if lease["LeaseToken"] != "3"])
     )
@@ -148,11 +148,11 @@ def test_the_lease_of_another_range_is_left_as_it_is(outbox: Local, tmp_path):
 def test_a_file_that_cannot_be_written_is_named(outbox: Local, tmp_path):
     outbox.run("bootstrap")
     file = str(tmp_path / "missing" / "leases.json")
-    assert file in outbox.run("leases", "export", "--file", file, code=1).stderr
+    assert file in outbox.run("leases", "export", "--file", file, code=2).stderr
 
 
 def starts(outbox: Local) -> set[tuple[object, object]]:
-    return {(lease["start"], lease["continuation"]) for lease in outbox.json("leases", "list")}
+    return {(lease["start"], lease["continuation"]) for lease in outbox.rows("leases", "list")}
 
 
 def test_reset_sets_all_leases_to_a_start_and_forgets_their_position(outbox: Local):
@@ -174,7 +174,7 @@ def test_a_dry_run_of_reset_changes_nothing(outbox: Local):
 
 
 def test_a_start_that_is_none_is_refused(outbox: Local):
-    assert "'yesterday'" in outbox.run("leases", "reset", "--to", "yesterday", "--yes", code=1).stderr
+    assert "'yesterday'" in outbox.run("leases", "reset", "--to", "yesterday", "--yes", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_a_start_that_is_still_to_come_or_older_than_the_service_is_refused(outb
         outbox.run("bootstrap")
     before = starts(outbox)
     for moment in ("2099-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"):
-        assert f"{moment[:10]}T" in outbox.run(*arguments, moment, code=1).stderr
-    said = outbox.run(*arguments, "0001-01-01T00:00:00+14:00", code=1).stderr
+        assert f"{moment[:10]}T" in outbox.run(*arguments, moment, code=2).stderr
+    said = outbox.run(*arguments, "0001-01-01T00:00:00+14:00", code=2).stderr
     assert "say 'beginning'" in said
     assert before == starts(outbox)
 
@@ -202,7 +202,7 @@ def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alon
     soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
     if "bootstrap" not in arguments:
         alone.run("bootstrap")
-    alone.run(*arguments, soon, code=1)
+    alone.run(*arguments, soon, code=2)
     alone.steer("/cosmos/clock", advance_s=120)
     alone.run(*arguments, soon)
     assert {(soon[:19], None)} == {(str(start)[:19], position) for start, position in starts(alone)}
@@ -217,8 +217,8 @@ def test_leases_that_workers_own_are_left_alone(outbox: Local, tmp_path, argumen
     outbox.run("leases", "export", "--file", str(file))
     outbox.own_leases("worker-7")
     command = [argument.format(file=file) for argument in arguments]
-    assert "worker-7" in outbox.run(*command, "--yes", code=1).stderr
-    assert {"worker-7"} == {lease["owner"] for lease in outbox.json("leases", "list")}
+    assert "worker-7" in outbox.run(*command, "--yes", code=2).stderr
+    assert {"worker-7"} == {lease["owner"] for lease in outbox.rows("leases", "list")}
 
 
 def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
@@ -226,13 +226,13 @@ def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
     alone.own_leases("worker-7")
     alone.steer("/cosmos/clock", advance_s=61)
     alone.run("leases", "reset", "--to", "beginning", "--yes")
-    assert {None} == {lease["owner"] for lease in alone.json("leases", "list")}
+    assert {None} == {lease["owner"] for lease in alone.rows("leases", "list")}
 
 
 def test_without_an_answer_nothing_is_done(outbox: Local):
     outbox.run("bootstrap")
     before = starts(outbox)
-    assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=1).stderr
+    assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=2).stderr
     assert before == starts(outbox)
 
 

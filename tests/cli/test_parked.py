@@ -52,16 +52,16 @@ def park(
 
 
 def test_nothing_is_parked_at_first(outbox: Local):
-    assert [] == outbox.json("parked", "list", **PARKED)
+    assert [] == outbox.rows("parked", "list", **PARKED)
     assert "No key is parked." in outbox.run("parked", "list", **PARKED).stdout
     assert "'nowhere'" in outbox.run("parked", "list", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
     assert "OUTBOX_PARKED_CONTAINER" in outbox.run("parked", "list", code=2).stderr
-    assert "ada" in outbox.run("parked", "show", "ada", code=1, **PARKED).stderr
+    assert "ada" in outbox.run("parked", "show", "ada", code=2, **PARKED).stderr
 
 
 def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox: Local):
     ids = park(outbox, "ada", "grace")
-    listed = {row["key"]: row for row in outbox.json("parked", "list", **PARKED)}
+    listed = {row["key"]: row for row in outbox.rows("parked", "list", **PARKED)}
     assert ({"ada", "grace"}, 2, ids[0]) == (set(listed), listed["ada"]["held"], listed["ada"]["event"])
     assert listed["ada"]["error"]
     shown = outbox.json("parked", "show", "ada", **PARKED)
@@ -72,19 +72,50 @@ def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox:
     assert seen["parked_keys"] != outbox.json("status")["parked_keys"]
 
 
+def test_doctor_warns_of_parked_keys_and_says_what_to_do(outbox: Local):
+    park(outbox, "ada")
+    findings = outbox.json("doctor", code=1, **PARKED)["findings"]
+    (found,) = [one for one in findings if one["check"] == "parked-keys"]
+    assert "warning" == found["severity"]
+    assert "parked release" in found["fix"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["parked", "release", "nowhere", "--yes"], "KeyNotParked"),
+        (["parked", "release", "ada", "--yes", "--edited", "/nowhere.json"], "BadParameter"),
+        (["leases", "reset", "--to", "beginning"], "UsageError"),
+        (["leases", "reset"], "MissingParameter"),
+    ],
+)
+def test_a_command_that_fails_says_so_as_json_with_a_code_a_program_can_tell_apart(
+    outbox: Local, arguments: list[str], error: str
+):
+    said = outbox.json(*arguments, code=2, **PARKED)["error"]
+    assert error == said["code"]
+    assert said["message"]
+
+
+def test_a_command_that_finds_no_service_ends_with_a_code_of_its_own(outbox: Local):
+    nowhere = "AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
+    said = outbox.json("status", code=3, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)
+    assert "StoreUnavailable" == said["error"]["code"]
+
+
 def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_path):
     *_, first, _ = park(alone, "ada", "grace")
-    assert "--yes" in alone.run("parked", "release", "ada", code=1, **PARKED).stderr
+    assert "--yes" in alone.run("parked", "release", "ada", code=2, **PARKED).stderr
     assert {"key": "ada", "sent": 2, "failure": None} == alone.json(
         "parked", "release", "ada", "--yes", **PARKED
     )
     assert 2 == alone.accepted
-    assert ["grace"] == [row["key"] for row in alone.json("parked", "list", **PARKED)]
+    assert ["grace"] == [row["key"] for row in alone.rows("parked", "list", **PARKED)]
     edited = tmp_path / "data.json"
     edited.write_text(json.dumps({"id": first, "action": "Mended"}))
     alone.run("parked", "release", "grace", "--edited", str(edited), "--yes", **PARKED)
     assert 4 == alone.accepted
-    assert [] == alone.json("parked", "list", **PARKED)
+    assert [] == alone.rows("parked", "list", **PARKED)
 
 
 def test_replay_sends_of_a_parked_key_what_was_sent_before_and_leaves_what_is_held_to_its_release(
@@ -137,10 +168,10 @@ def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: 
         assert (
             str(edited)
             in outbox.run(
-                "parked", "release", "ada", "--edited", str(edited), "--yes", code=1, **PARKED
+                "parked", "release", "ada", "--edited", str(edited), "--yes", code=2, **PARKED
             ).stderr
         )
-    assert 2 == outbox.json("parked", "list", **PARKED)[0]["held"]
+    assert 2 == outbox.rows("parked", "list", **PARKED)[0]["held"]
 
 
 def test_a_payload_without_the_names_of_the_event_is_refused_before_the_question(
@@ -155,10 +186,10 @@ def test_a_payload_without_the_names_of_the_event_is_refused_before_the_question
         "`id` (": {"n": 1},
     }.items():
         edited.write_text(json.dumps(payload))
-        said = outbox.run(*release, code=1, **PARKED).stderr
+        said = outbox.run(*release, code=2, **PARKED).stderr
         assert lacking in said
         assert "--yes" not in said, "nobody has to answer for what is refused anyway"
-    assert "parked" == outbox.json("parked", "list", **PARKED)[0]["state"]
+    assert "parked" == outbox.rows("parked", "list", **PARKED)[0]["state"]
 
 
 def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_path: Path):
@@ -177,7 +208,7 @@ def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_pa
 def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
     ids = park(outbox, "ada")
     assert (
-        "--yes" in outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", code=1, **PARKED).stderr
+        "--yes" in outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", code=2, **PARKED).stderr
     )
     assert outbox.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)["dropped"]
     events = {event["event"]: event for event in outbox.json("parked", "show", "ada", **PARKED)["events"]}
@@ -187,7 +218,7 @@ def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
     assert (
         "nothing-like-it"
         in outbox.run(
-            "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=1, **PARKED
+            "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=2, **PARKED
         ).stderr
     )
 
@@ -213,27 +244,27 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
     text = alone.run("parked", "show", "ada", **PARKED).stdout
     assert {True} == {word in text for word in ("released", "dropped", "a test", "Mended")}
     assert {True} == {record["closed_at"][:16].replace("T", " ") in text for record in (dropped, sent)}
-    assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=1, **PARKED).stderr
+    assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=2, **PARKED).stderr
 
 
 def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
     park_ada = ("parked", "park", "ada", "--reason", "its consumer is broken")
-    assert "--yes" in outbox.run(*park_ada, code=1, **PARKED).stderr
+    assert "--yes" in outbox.run(*park_ada, code=2, **PARKED).stderr
     assert "'ada' is parked" in outbox.run(*park_ada, "--yes", **PARKED).stdout
-    (row,) = outbox.json("parked", "list", **PARKED)
+    (row,) = outbox.rows("parked", "list", **PARKED)
     assert ("ada", 0, "its consumer is broken") == (row["key"], row["held"], row["error"])
     park(outbox, "ada", rejects=lambda message: False)
-    assert 2 == outbox.json("parked", "list", **PARKED)[0]["held"]
+    assert 2 == outbox.rows("parked", "list", **PARKED)[0]["held"]
     assert outbox.json(*park_ada, "--yes", **PARKED)["held"] == 2
 
 
 def test_keys_of_another_processor_are_not_seen(outbox: Local):
     park(outbox, "ada")
-    assert [] == outbox.json("parked", "list", OUTBOX_PROCESSOR_NAME="audit", **PARKED)
+    assert [] == outbox.rows("parked", "list", OUTBOX_PROCESSOR_NAME="audit", **PARKED)
     assert "not parked" in outbox.run(
-        "parked", "release", "ada", "--yes", code=1, OUTBOX_PROCESSOR_NAME="audit", **PARKED
+        "parked", "release", "ada", "--yes", code=2, OUTBOX_PROCESSOR_NAME="audit", **PARKED
     ).stderr  # fmt: skip
-    assert 1 == len(outbox.json("parked", "list", **PARKED))
+    assert 1 == len(outbox.rows("parked", "list", **PARKED))
     outbox.run("bootstrap")
     for processor, told in (("outbox", []), ("audit", ["strange-parked-keys"])):
         doctor = {"OUTBOX_TOPIC": "", "OUTBOX_PROCESSOR_NAME": processor, **PARKED}

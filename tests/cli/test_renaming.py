@@ -211,14 +211,14 @@ def test_the_command_asks_and_renames_and_all_commands_find_the_leases_before_an
             await leases.delete_item(item["id"], item["id"])
 
     outbox.on_leases(name_as_before)
-    before = outbox.json("leases", "list")
+    before = outbox.rows("leases", "list")
     assert ["0", "1"] == [lease["range"] for lease in before]
     assert {True} == {"127.0.0.1" in lease["id"] for lease in before}
     assert {"moved"} == {one["done"] for one in outbox.json("leases", "rename-host", "--dry-run")["leases"]}
-    assert [one["id"] for one in before] == [one["id"] for one in outbox.json("leases", "list")]
-    outbox.run("leases", "rename-host", code=1)
+    assert [one["id"] for one in before] == [one["id"] for one in outbox.rows("leases", "list")]
+    outbox.run("leases", "rename-host", code=2)
     outbox.run("leases", "rename-host", "--yes")
-    after = outbox.json("leases", "list")
+    after = outbox.rows("leases", "list")
     assert [(one["range"], True) for one in before] == [
         (one["range"], "localhost" in one["id"]) for one in after
     ]

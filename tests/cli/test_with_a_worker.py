@@ -61,11 +61,11 @@ def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
         until(lambda: all(lease["owner"] == "worker-1" and not lease["waiting"] for lease in outbox.json("status")["leases"])
               and bool(outbox.json("status")["leases"]))  # fmt: skip
         findings = outbox.json("doctor", OUTBOX_PARKED_CONTAINER="parked")
-        assert {"error": 0, "warning": 0, "note": 1} == findings["counts"]
-        assert "worker-1" in outbox.run("leases", "reset", "--to", "beginning", "--yes", code=1).stderr
+        assert {"error": 0, "unknown": 0, "warning": 0, "note": 1} == findings["counts"]
+        assert "worker-1" in outbox.run("leases", "reset", "--to", "beginning", "--yes", code=2).stderr
         process.terminate()
         assert 0 == process.wait()
-    assert {"free"} == {lease["state"] for lease in outbox.json("leases", "list")}
+    assert {"free"} == {lease["state"] for lease in outbox.rows("leases", "list")}
 
 
 def test_an_import_has_all_sent_again_that_was_sent_since_the_export_whatever_split(alone: Local, tmp_path):
@@ -77,7 +77,7 @@ def test_an_import_has_all_sent_again_that_was_sent_since_the_export_whatever_sp
     alone.run("leases", "reset", "--to", "now", "--yes")
     alone.steer("/cosmos/split", database=alone.database, container="data", range="0")
     with worker(alone):
-        until(lambda: ["1", "2", "3"] == [lease["range"] for lease in alone.json("leases", "list")])
+        until(lambda: ["1", "2", "3"] == [lease["range"] for lease in alone.rows("leases", "list")])
     assert 0 == alone.accepted
     alone.run("leases", "import", file, "--yes")
     with worker(alone):

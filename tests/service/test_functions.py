@@ -145,6 +145,6 @@ def test_the_commands_show_what_the_relay_parks_under_the_name_of_its_processor(
     page: ModuleType, local: Local
 ):
     asyncio.run(commit_what_is_too_large(page, local))
-    shown = local.json("parked", "list", OUTBOX_PARKED_CONTAINER="parked", OUTBOX_PROCESSOR_NAME="functions")
+    shown = local.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked", OUTBOX_PROCESSOR_NAME="functions")
 
     assert ["grace"] == [key["key"] for key in shown]

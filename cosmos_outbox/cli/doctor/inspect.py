@@ -14,15 +14,17 @@ from typing import Any
 from azure.core.exceptions import AzureError
 from azure.cosmos.aio import ContainerProxy
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import ServiceBusServerBusyError
+from azure.servicebus.exceptions import ServiceBusError
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
 from cosmos_outbox.adapters.servicebus.source_preflight import receiving_miss
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.coverage import located
+from cosmos_outbox.changefeed.leases import STANDSTILL
 from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
 from cosmos_outbox.cli.doctor.coverage import gaps, overlaps
 from cosmos_outbox.cli.doctor.permissions import (
@@ -36,6 +38,7 @@ from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescriptio
 from cosmos_outbox.cli.leases.actions import listed_in
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import (
+    BrokerUnavailable,
     ConfigurationError,
     OutboxError,
     RangeGone,
@@ -67,7 +70,8 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
     """
     found = await _begun(outbox)
     data, deletes = found.data, outbox.settings.delete_after_publish is not None
-    found.deletes = deletes
+    found.deletes, found.most_parked_keys = deletes, outbox.settings.parked_max_keys
+    found.event_ttl = timedelta(seconds=outbox.settings.event_ttl_seconds)
     container = await _container(outbox.lease_container, found)
     found.lease_container = container
     if data.key_paths is not None and container.known:
@@ -230,13 +234,15 @@ async def _leases(outbox: Connection, expiration: timedelta, found: Resources) -
         lag = await retry_reads(
             lambda: estimate_lag(processor, feed=outbox.feed, leases=outbox.leases), _SEVERAL
         )
-        waiting = {lease.lease: lease.transactions for lease in lag.leases}
+        waiting = {lease.lease: lease for lease in lag.leases}
         whole = [one.lease for one in listed if not one.error]
         found.leases = tuple(
             LeaseDescription(
                 token=lease.token,
                 worked_on=not lease.expired(now, expiration),
-                transactions=waiting.get(lease.id, 0),
+                transactions=waiting[lease.id].transactions if lease.id in waiting else 0,
+                oldest_age=waiting[lease.id].oldest_age if lease.id in waiting else None,
+                standstill=lease.properties.get(STANDSTILL),
             )
             for lease in whole
         )
@@ -263,7 +269,7 @@ async def _keys_of(
     store: Callable[[], Awaitable[ParkedStore]], container: ContainerProxy, scope: Scope, found: Resources
 ) -> None:
     parked = await parked_in(ParkedKeys(await store(), scope=scope))
-    found.damaged_keys = tuple(map(str, parked.unreadable.values()))
+    found.damaged_keys, found.parked_keys = tuple(map(str, parked.unreadable.values())), parked
     scopes = await retry_reads(CosmosParked(container).scopes, RetryOptions())
     found.strange_keys = {
         _owner(processor, of, scope): keys
@@ -311,7 +317,9 @@ async def _open_link(bus: ServiceBusClient, topic: str) -> None:
         async with asyncio.timeout(_SECONDS):
             await sender.create_message_batch()
     except TimeoutError:
-        raise StoreUnavailable(f"no answer in {_SECONDS:g} s") from None
+        raise BrokerUnavailable(f"no answer in {_SECONDS:g} s") from None
+    except ServiceBusError as error:
+        raise publish_error(error, topic=topic) from None
     finally:
         await sender.close()
 
@@ -326,8 +334,8 @@ async def _tried(operation: str, attempt: Callable[[], Awaitable[None]], found: 
 
 
 def _note(found: Resources, operation: str, error: Exception) -> None:
-    reason = (operation, str(error).splitlines()[0])
-    if isinstance(error, (*UNANSWERED, ServiceBusServerBusyError)):
+    reason = (operation, " ".join(str(error).split()))
+    if isinstance(error, (*UNANSWERED, BrokerUnavailable)):
         found.unanswered += (reason,)
     else:
         found.denied += (reason,)

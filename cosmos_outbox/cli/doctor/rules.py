@@ -13,7 +13,9 @@ from cosmos_outbox.adapters.servicebus.preflight import Inspection
 from cosmos_outbox.cli.doctor.coverage import Overlap
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
+from cosmos_outbox.service.vitals import ParkedSeen
 
+_LATE = timedelta(minutes=5)
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 _SWITCH_TTL_ON = "Set the container's default time to live to -1 (on, no default)."
 
@@ -24,8 +26,9 @@ class Severity(StrEnum):
     """
 
     ERROR = "error"  # events are lost, disordered or not sent
+    UNKNOWN = "unknown"  # a service did not answer, so this could not be looked at
     WARNING = "warning"  # it works, with less safety than it could
-    NOTE = "note"  # could not be checked, or is good to know
+    NOTE = "note"  # needs other rights to be checked, or is good to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +77,14 @@ class ContainerDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseDescription:
     """
-    A lease: whether a worker owns it, and how many transactions wait in its range.
+    A lease: whether a worker owns it, how many transactions wait in its range and since when, and why its owner does not move.
     """
 
     token: str
     worked_on: bool
     transactions: int
+    oldest_age: timedelta | None = None
+    standstill: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +94,8 @@ class Resources:
 
     leases: None if they could not be read.
     denied, unanswered: each operation that was refused, or got no answer, with the error.
+    parked_keys, most_parked_keys: what is parked, and how many keys of one lease may be.
+    event_ttl: how long events live.
     strange_keys: parked keys of other processors and containers, by the name of their owner.
     clock_skew: this machine's clock less the service's.
     deletes: sent events are to be deleted.
@@ -101,6 +108,9 @@ class Resources:
     damaged_leases: tuple[str, ...] = ()
     leases_ahead: tuple[str, ...] = ()
     damaged_keys: tuple[str, ...] = ()
+    parked_keys: ParkedSeen | None = None
+    most_parked_keys: int = 0
+    event_ttl: timedelta | None = None
     strange_keys: Mapping[str, int] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     uncovered_ranges: tuple[str, ...] = ()
@@ -120,7 +130,7 @@ def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
     Return the finding of an account that cannot be opened, so that nothing else can be checked.
     """
     if isinstance(error, StoreUnavailable):
-        return _warning("no-answer", f"The account does not answer: {error}", _REACH)
+        return _unknown("no-answer", f"The account does not answer: {error}", _REACH)
     fix = _ADMISSIONS.get(error.refused_by or "", " Or: ".join(_ADMISSIONS.values()))
     return _error("account", f"The account refuses this program: {error}", fix)
 
@@ -209,7 +219,7 @@ def _permissions(resources: Resources) -> Iterator[Finding]:
 
 def _silence(resources: Resources) -> Iterator[Finding]:
     for operation, error in resources.unanswered:
-        yield _warning(
+        yield _unknown(
             "no-answer",
             f"Whether it is possible to {operation} is not known: {error}",
             _REACH,
@@ -259,6 +269,43 @@ def _coverage(resources: Resources) -> Iterator[Finding]:
             f"No worker owns the ranges {', '.join(lease.token for lease in idle)}, where {waiting} changes wait.",
             "Start workers, or find out why those that run do not take the leases.",
         )
+
+
+def _movement(resources: Resources) -> Iterator[Finding]:
+    leases = resources.leases or ()
+    for lease in leases:
+        if lease.worked_on and lease.standstill:
+            message = (
+                f"Range {lease.token} stands still, and {lease.transactions} changes wait: {lease.standstill}"
+            )
+            yield _error("standstill", message, "Remove the cause; the worker tries again by itself.")
+    ages = {lease.token: lease.oldest_age for lease in leases if lease.oldest_age is not None}
+    late = {token: age for token, age in ages.items() if age >= _LATE}
+    if late:
+        oldest, ttl = max(late.values()), resources.event_ttl
+        grave = ttl is not None and oldest >= ttl / 2
+        yield (_error if grave else _warning)(
+            "age",
+            f"The oldest unsent change waits for {oldest.total_seconds():.0f} s, in the ranges {', '.join(late)}."
+            + (f" Events are deleted after {ttl.total_seconds():.0f} s." if ttl is not None else ""),
+            "See the findings beside this one, and the log of the workers. If they move and are too slow, start more.",
+        )
+
+
+def _parked(resources: Resources) -> Iterator[Finding]:
+    parked, most = resources.parked_keys, resources.most_parked_keys
+    if parked is None or not parked.count:
+        return
+    full = bool(most) and parked.count >= most
+    since = (
+        ""
+        if parked.oldest_at is None
+        else f" The oldest is parked since {parked.oldest_at:%Y-%m-%d %H:%M:%S} UTC."
+    )
+    limit = f" A lease that parks {most} halts at the next rejection." if full else ""
+    message = f"Parked keys: {parked.count}. What they hold waits for an operator.{since}{limit}"
+    fix = "Remove the cause, then `cosmos-outbox parked list` and `parked release`, or drop what is given up."
+    yield (_error if full else _warning)("parked-keys", message, fix)
 
 
 def _damage(resources: Resources) -> Iterator[Finding]:
@@ -362,6 +409,8 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
     _permissions,
     _silence,
     _damage,
+    _movement,
+    _parked,
     _coverage,
     _names,
     _regions,
@@ -372,6 +421,10 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
 
 def _error(check: str, message: str, fix: str) -> Finding:
     return Finding(severity=Severity.ERROR, check=check, message=message, fix=fix)
+
+
+def _unknown(check: str, message: str, fix: str) -> Finding:
+    return Finding(severity=Severity.UNKNOWN, check=check, message=message, fix=fix)
 
 
 def _warning(check: str, message: str, fix: str) -> Finding:

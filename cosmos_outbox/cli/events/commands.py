@@ -87,7 +87,7 @@ async def replay_command(
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive after newer
     events of their key: consumers have to accept that. Events that the workers have not sent yet are left to them. If
     OUTBOX_PARKED_CONTAINER is set, events that were dropped or are held are left out, and one that was released with an
-    edited payload is sent with that. Exit code 1 if the topic refuses events; the others are sent.
+    edited payload is sent with that. Exit code 2 if the topic refuses events; the others are sent.
     """
     start = start_named(since)
     async with AsyncExitStack() as stack:

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.changefeed.leases import START, Lease, from_document, range_of, start_property, token_of
+from cosmos_outbox.changefeed.leases import (
+    STANDSTILL,
+    START,
+    Lease,
+    from_document,
+    range_of,
+    start_property,
+    token_of,
+)
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.cli.output import NO_LEASES, clock_time, readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
@@ -94,6 +102,7 @@ def row_of(listed: ListedLease, now: datetime, expiration: timedelta) -> dict[st
         "start": lease.properties.get(START),
         "written_ago": max(timedelta(0), now - lease.written_at()),
         "id": lease.id,
+        "standstill": lease.properties.get(STANDSTILL),
         "error": listed.error,
     }
 

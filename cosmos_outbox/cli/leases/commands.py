@@ -38,21 +38,22 @@ app = typer.Typer(
 @command
 async def list_(*, expiration: Expiration = 60, as_json: AsJson = False) -> None:
     """
-    Show all leases. Exit code 1 if one is damaged; the others are shown.
+    Show all leases. Exit code 2 if one is damaged, or its owner makes no progress; the others are shown.
     """
     async with opened() as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     rows = [row_of(listed, listing.read_at, seconds(expiration)) for listed in listed_in(listing)]
     errors = [row["error"] for row in rows if row["error"]]
+    standing = [f"Lease {row['range']}: {row['standstill']}" for row in rows if row["standstill"]]
     if as_json:
-        print_json(rows)
+        print_json({"leases": rows})
     else:
         for row in rows:
-            del row["id"], row["error"]
+            del row["id"], row["standstill"], row["error"]
             row["start"] = readable_time(row["start"])
         print_rows(rows, empty=NO_LEASES)
-        print_errors(errors)
-    if errors:
+        print_errors([*errors, *standing])
+    if errors or standing:
         raise typer.Exit(FAILED)
 
 
@@ -68,7 +69,7 @@ async def export(
     """
     Write all leases as a JSON array: a backup that `import` restores.
 
-    A damaged lease is left out, for its backup would restore the damage: standard error names it, and the exit code is 1.
+    A damaged lease is left out, for its backup would restore the damage: standard error names it, and the exit code is 2.
     """
     async with opened() as outbox:
         listed = listed_in(await outbox.leases.list(f"{await outbox.prefix()}.."))
