@@ -5,12 +5,16 @@ Holders: whose parked keys a command works on, those of an outbox's events or of
 from __future__ import annotations
 
 import base64
+import getpass
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from azure.core.credentials_async import AsyncTokenCredential
 
 from cosmos_outbox.cli.running import opened
 from cosmos_outbox.consumer import Handling
@@ -23,6 +27,7 @@ from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.consumer_settings import load_consumer
 from cosmos_outbox.service.named_consumer import bound, consumer_named, handling_of
 
+_COSMOS_SCOPE = "https://cosmos.azure.com/.default"
 OfConsumer = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +88,12 @@ class OutboxHolder:
         async with self.outbox.service_bus() as bus, self.outbox.publisher(bus, lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
 
+    async def operator(self) -> str:
+        """
+        Return who runs this, as the records name it.
+        """
+        return await operator_of(self.outbox.credential)
+
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
         """
@@ -106,6 +117,7 @@ class ConsumerHolder:
 
     store: ParkedStore
     handling: Handling
+    credential: AsyncTokenCredential | None
     words = Words(
         noun="message",
         does="handle",
@@ -124,6 +136,9 @@ class ConsumerHolder:
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
         yield await self.keys()
+
+    async def operator(self) -> str:
+        return await operator_of(self.credential)
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
@@ -147,6 +162,21 @@ class ConsumerHolder:
 Holder = OutboxHolder | ConsumerHolder
 
 
+async def operator_of(credential: AsyncTokenCredential | None) -> str:
+    """
+    Return the name, the application or the object id in the credential's token; without one, the user of this machine.
+    """
+    if credential is None:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    token = (await credential.get_token(_COSMOS_SCOPE)).token
+    payload = token.split(".")[1]
+    # The service has checked the signature; here the token only names who this is.
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return str(
+        next((claims[name] for name in ("upn", "unique_name", "appid", "oid") if name in claims), "unknown")
+    )
+
+
 @asynccontextmanager
 async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
     """
@@ -163,4 +193,4 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
     async with connected(settings) as connection:
         store = await retry_reads(connection.parked_store, RetryOptions())
         handling = handling_of(await bound(source, connection), settings, store, notify=ignore)
-        yield ConsumerHolder(store, handling)
+        yield ConsumerHolder(store, handling, connection.credential)

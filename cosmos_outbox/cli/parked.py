@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from cosmos_outbox.cli.holders import Holder, OfConsumer, opened_holder
-from cosmos_outbox.cli.output import confirm, counted, print_json, print_rows, readable_time
-from cosmos_outbox.cli.running import FAILED, AsJson, Yes, command
+from cosmos_outbox.cli.many_keys import Choice, Results, StillParked, by_cause, for_each
+from cosmos_outbox.cli.output import confirm, counted, print_errors, print_json, print_rows, readable_time
+from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Yes, command
 from cosmos_outbox.errors import KeyNotParked, UsageError
 from cosmos_outbox.parking.documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
 
@@ -24,24 +25,49 @@ app = typer.Typer(
 )
 
 Key = Annotated[str, typer.Argument(help="The partition key, as the list shows it.")]
+OneKey = Annotated[
+    str | None, typer.Argument(metavar="[KEY]", help="The partition key, as the list shows it.")
+]
+Every = Annotated[bool, typer.Option("--all", help="All parked keys.")]
+OfError = Annotated[
+    str | None,
+    typer.Option("--error", help="The keys whose failure says this; `parked list --by-error` counts."),
+]
+OfFile = Annotated[
+    Path | None, typer.Option("--file", exists=True, dir_okay=False, help="The keys of a file, one a line.")
+]
+Rate = Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Most keys a second.")]
+Operator = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="Your name in the records. Defaults to the identity of the credential, or this machine's user.",
+    ),
+]
 _SHOWN_CHARACTERS = 500
 _NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
 
 
 @app.command("list")
 @command
-async def list_(*, consumer: OfConsumer = None, as_json: AsJson = False) -> None:
+async def list_(
+    *,
+    by_error: Annotated[bool, typer.Option("--by-error", help="Count the keys of each cause.")] = False,
+    consumer: OfConsumer = None,
+    as_json: AsJson = False,
+) -> None:
     """
     Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last.
     """
     async with opened_holder(consumer) as holder:
         keys = await (await holder.keys()).list()
-    rows = [_key_row(key, holder) for key in keys]
+    readable = [key for key in keys if isinstance(key, ParkedKey)]
+    rows = by_cause(readable) if by_error else [_key_row(key, holder) for key in keys]
     if as_json:
-        print_json({"keys": rows})
+        print_json({"errors" if by_error else "keys": rows})
     else:
         print_rows([_shown(row) for row in rows], empty="No key is parked.")
-    if any(isinstance(key, Unreadable) for key in keys):
+    if len(readable) < len(keys):
         raise typer.Exit(FAILED)
 
 
@@ -78,8 +104,11 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
 @app.command()
 @command
 async def release(
-    key: Key,
+    key: OneKey = None,
     *,
+    every: Every = False,
+    error: OfError = None,
+    file: OfFile = None,
     edited: Annotated[
         Path | None,
         typer.Option(
@@ -88,6 +117,9 @@ async def release(
             help="File with the JSON object to take as the data of the first held event, or the body of the first message.",
         ),
     ] = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    operator: Operator = None,
     consumer: OfConsumer = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -96,10 +128,19 @@ async def release(
     Send what a key holds, in order, and hand the key back to the workers. Exit code 2 if it stays parked.
 
     With --consumer the consumer's handlers take the messages in this process, once each, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
+
+    Of many keys, one that stays parked does not stop the others. An interrupted command is run again: what it released is not
+    parked any more.
     """
+    choice = Choice(key=key, all=every, error=error, file=file)
     data = None if edited is None else _object(edited)
+    if data is not None and choice.key is None:
+        raise UsageError("An edited payload is for one event: name its key.")
     async with opened_holder(consumer) as holder:
-        key, keys = await holder.key_named(key), await holder.keys()
+        if choice.key is None or dry_run:
+            await _release_many(choice, holder, rate, dry_run=dry_run, yes=yes, as_json=as_json)
+            return
+        key, keys = await holder.key_named(choice.key), await holder.keys()
         words = holder.words
         parked = await keys.find(key)
         first = None if data is None else await keys.first_held(key)
@@ -107,8 +148,11 @@ async def release(
             _require_named(data, first, words.noun)
         held = counted(parked.held, f"held {words.noun}")
         confirm(f"{words.does.capitalize()} the {held} of {key!r}?", yes=yes)
+        by = operator or await holder.operator()
         async with holder.releasing() as releasing:
-            released = await releasing.release(key, edited=data, event_id=first.event_id if first else "")
+            released = await releasing.release(
+                key, edited=data, event_id=first.event_id if first else "", by=by
+            )
     failure = released.failure
     if as_json:
         print_json({"key": key, words.done: released.sent, "failure": asdict(failure) if failure else None})
@@ -123,6 +167,54 @@ async def release(
         f"{done}; {key!r} stays parked, because {words.noun} {failure.event_id!r} {words.failed}: {holder.error(failure)}"
     )
     raise typer.Exit(FAILED)
+
+
+async def _release_many(
+    choice: Choice, holder: Holder, rate: float | None, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    words = holder.words
+    chosen = await _chosen(choice, holder)
+    if dry_run:
+        _print_chosen(chosen, f"{words.does}", as_json=as_json)
+        return
+    confirm(f"Release {counted(len(chosen), 'parked key')}?", yes=yes)
+    async with holder.releasing() as releasing:
+
+        async def release_one(key: str) -> int:
+            released = await releasing.release(key)
+            if released.failure is not None:
+                raise StillParked(holder.error(released.failure))
+            return released.sent
+
+        results = await for_each(chosen, release_one, per_second=rate)
+    _print_results(results, "released", f"{words.noun}s_{words.done}", as_json=as_json)
+
+
+async def _chosen(choice: Choice, holder: Holder) -> list[str]:
+    listed = await (await holder.keys()).list()
+    named = choice.of([key for key in listed if isinstance(key, ParkedKey)])
+    return [await holder.key_named(key) for key in named]
+
+
+def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, "keys": list(chosen)})
+    else:
+        print_rows(
+            [{"key": key} for key in chosen], empty=f"There is no such key to {what}.", title="Would be done"
+        )
+
+
+def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -> None:
+    left = [{"key": key, "error": error} for key, error in results.left.items()]
+    numbers = {done: len(results.amounts), amount: sum(results.amounts.values()), "gone": len(results.gone)}
+    if as_json:
+        print_json({**numbers, "left": left})
+    else:
+        print_rows([{**numbers, "left": len(left)}], empty="")
+        print_errors(f"{row['key']!r} stays parked: {row['error']}" for row in left)
+    if left:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -157,27 +249,100 @@ async def park(
 @app.command()
 @command
 async def drop(
-    key: Key,
-    event: Annotated[str, typer.Argument(help="The id of a held event or message.")],
+    key: OneKey = None,
+    event: Annotated[str | None, typer.Argument(help="The id of a held event or message.")] = None,
     *,
+    every: Every = False,
+    error: OfError = None,
+    file: OfFile = None,
     reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.")],
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    operator: Operator = None,
     consumer: OfConsumer = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """
     Give one held event, or message, up for good; it stays in the parked store as a record. The key stays parked.
+
+    Of many keys, the one that each failed on is dropped; what is held behind it waits for a release.
+    """
+    choice = Choice(key=key, all=every, error=error, file=file)
+    if (choice.key is None) != (event is None):
+        raise UsageError(
+            "Name the key and the event; of many keys, the event that each failed on is dropped."
+        )
+    async with opened_holder(consumer) as holder:
+        words = holder.words
+        keys = await holder.keys()
+        chosen = (
+            [await holder.key_named(choice.key)] if choice.key is not None else await _chosen(choice, holder)
+        )
+        if dry_run:
+            _print_chosen(chosen, "drop from", as_json=as_json)
+            return
+        what = (
+            f"{words.noun} {event!r} of {chosen[0]!r}"
+            if event
+            else f"the failed {words.noun} of {len(chosen)} keys"
+        )
+        confirm(f"Never {words.does} {what}?", yes=yes)
+        by = operator or await holder.operator()
+
+        async def drop_failed(key: str) -> int:
+            failure = (await keys.find(key)).failure
+            if failure is None or not failure.event_id:
+                raise StillParked(f"It failed on no {words.noun}.")
+            await keys.drop(key, failure.event_id, reason=reason, by=by)
+            return 1
+
+        if event is None:
+            results = await for_each(chosen, drop_failed, per_second=rate)
+            _print_results(results, "keys", f"{words.noun}s_dropped", as_json=as_json)
+            return
+        await keys.drop(chosen[0], event, reason=reason, by=by)
+    if as_json:
+        print_json({"key": chosen[0], words.noun: event, "dropped": True})
+    else:
+        named = words.noun.capitalize()
+        typer.echo(
+            f"{named} {event!r} is dropped. Release {chosen[0]!r} to {words.does} what it still holds."
+        )
+
+
+@app.command()
+@command
+async def purge(
+    key: Key,
+    event: Annotated[
+        str | None, typer.Argument(help="The id of a record. Defaults to all records of the key.")
+    ] = None,
+    *,
+    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.")],
+    operator: Operator = None,
+    consumer: OfConsumer = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Erase the payloads and errors in the records of what was dropped or sent edited; their ids stay, so that a replay sends none.
+
+    The key stays as the name of the partition. The event's own container keeps the event until its time to live ends.
     """
     async with opened_holder(consumer) as holder:
         words = holder.words
         key, keys = await holder.key_named(key), await holder.keys()
-        confirm(f"Never {words.does} {words.noun} {event!r} of {key!r}?", yes=yes)
-        await keys.drop(key, event, reason=reason)
+        records = [one for one in await keys.records(key) if isinstance(one, ParkedEvent)]
+        ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
+        confirm(f"Erase {counted(len(ids), 'record')} of {key!r} for good?", yes=yes)
+        by = operator or await holder.operator()
+        for one in ids:
+            await keys.purge(key, one, reason=reason, by=by)
     if as_json:
-        print_json({"key": key, words.noun: event, "dropped": True})
+        print_json({"key": key, "purged": ids})
     else:
-        named = words.noun.capitalize()
-        typer.echo(f"{named} {event!r} is dropped. Release {key!r} to {words.does} what it still holds.")
+        typer.echo(f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {words.noun}s stay.")
 
 
 def _key_columns(holder: Holder) -> dict[str, Any]:
@@ -203,7 +368,7 @@ def _key_row(key: ParkedKey | Unreadable, holder: Holder) -> dict[str, Any]:
 def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any]:
     noun = holder.words.noun
     about = "action" if noun == "event" else "subject"
-    names = (noun, about, "status", "parked_at", "closed_at", "note", "data", "original")
+    names = (noun, about, "status", "parked_at", "closed_at", "note", "data", "original", "decisions")
     row = dict.fromkeys(names)
     if isinstance(event, Unreadable):
         return row | {
@@ -221,6 +386,7 @@ def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any
         "note": event.note,
         "data": data,
         "original": event.original,
+        "decisions": [asdict(one) for one in event.decisions],
     }
 
 
@@ -229,8 +395,17 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {name: value for name, value in row.items() if name != "original"}
-    return {**_shown(columns), "closed_at": readable_time(row["closed_at"]), "data": _shortened(row["data"])}
+    columns = {name: value for name, value in row.items() if name not in ("original", "decisions")}
+    said = [
+        f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}"
+        for one in row["decisions"] or ()
+    ]
+    shown = {
+        "closed_at": readable_time(row["closed_at"]),
+        "data": _shortened(row["data"]),
+        "note": "; ".join(said),
+    }
+    return {**_shown(columns), **shown, "note": shown["note"] or row["note"]}
 
 
 def _shortened(data: object) -> str:

@@ -66,6 +66,7 @@ class EventStatus(StrEnum):
     HELD = "held"
     DROPPED = "dropped"  # kept as the record of the operator's decision
     SENT = "sent"  # kept only where another payload was sent than was committed
+    PURGED = "purged"  # all that was said in it is erased; the document stays, so that no replay sends the event again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """
+    What an operator did with an event: when, who, what, and why.
+
+    by: the name that the operator's program gave. None if it gave none.
+    """
+
+    at: str
+    by: str | None
+    did: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedKey:
     """
     A parked partition key and its queue: the events at positions `first` to `next - 1`, dropped ones among them.
@@ -148,6 +163,7 @@ class ParkedEvent:
         own container, while it is there.
     original: the payload before it was edited.
     note: why it was dropped.
+    decisions: of operators, oldest first.
     """
 
     event: Document
@@ -161,6 +177,7 @@ class ParkedEvent:
     original: Mapping[str, Any] | None = None
     closed_at: str | None = None
     note: str | None = None
+    decisions: tuple[Decision, ...] = ()
     etag: str | None = None
 
     @property
@@ -200,12 +217,33 @@ class ParkedEvent:
         """
         return Write(kind=WriteKind.DELETE, id=held_id(self.event_id))
 
-    def edited(self, data: Mapping[str, Any]) -> ParkedEvent:
+    def edited(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
         """
         Return the event with another payload; what was committed is kept as `original`.
         """
         original = self.original if self.original is not None else dict(self.data)
-        return replace(self, event={**self.event, "data": dict(data)}, referenced=False, original=original)
+        event = {**self.event, "data": dict(data)}
+        return replace(self, event=event, referenced=False, original=original).decided(decision)
+
+    def decided(self, decision: Decision) -> ParkedEvent:
+        """
+        Return the event with one more decision.
+        """
+        return replace(self, decisions=(*self.decisions, decision))
+
+    def purged(self, decision: Decision) -> ParkedEvent:
+        """
+        Return what stays when all that was said in the event is erased.
+        """
+        left = replace(
+            self,
+            event={"id": self.event_id},
+            status=EventStatus.PURGED,
+            failure=None,
+            original=None,
+            note=None,
+        )
+        return replace(left, referenced=False, decisions=()).decided(decision)
 
 
 def held_id(event_id: str) -> str:
@@ -265,8 +303,10 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
         ParkingError: it cannot be read.
     """
     with _reading(document):
-        # Documents written before events could be parked as references lack the field
-        return ParkedEvent(**_values({"referenced": False, **document}, _EVENT), etag=document["_etag"])
+        # Documents of older versions lack these fields
+        values = _values({"referenced": False, "decisions": [], **document}, _EVENT)
+        decisions = tuple(Decision(**_values(one, _DECISION)) for one in values.pop("decisions"))
+        return ParkedEvent(**values, decisions=decisions, etag=document["_etag"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +348,7 @@ def _readable(
 
 # What each field of a document is read as; a field's name in the document is its name here in camelCase.
 _FAILURE = {"event_id": str, "reason": str, "error": str, "attempts": int}
+_DECISION = {"at": str, "by": str | None, "did": str, "reason": str | None}
 _KEY = {
     "partition": str,
     "epoch": str,
@@ -331,6 +372,7 @@ _EVENT = {
     "note": str | None,
     "failure": Failure,
     "original": dict | None,
+    "decisions": list,
 }
 
 
@@ -347,7 +389,7 @@ def _event_document(event: ParkedEvent) -> Document:
         if not name.startswith("_") or name in _KEPT_SYSTEM_FIELDS or (event.referenced and name == "_etag")
     }
     document = {"id": held_id(event.event_id), "type": "parkedEvent", **_fields(event, _EVENT)}
-    return {**document, "event": kept}
+    return {**document, "event": kept, "decisions": [_fields(one, _DECISION) for one in event.decisions]}
 
 
 def _fields(value: object, kinds: Mapping[str, Any]) -> Document:

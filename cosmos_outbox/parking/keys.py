@@ -13,6 +13,7 @@ from typing import Any
 from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
 from cosmos_outbox.parking.documents import (
     BY_HAND,
+    Decision,
     EventStatus,
     Failure,
     KeyState,
@@ -185,7 +186,12 @@ class ParkedKeys:
         return await retry_on_conflict(step, self._retry)
 
     async def release(
-        self, partition_key: str, *, edited: Mapping[str, Any] | None = None, event_id: str | None = None
+        self,
+        partition_key: str,
+        *,
+        edited: Mapping[str, Any] | None = None,
+        event_id: str | None = None,
+        by: str | None = None,
     ) -> Released:
         """
         Send the held events of a key in order, and those that arrive meanwhile; then hand the key back to the relays.
@@ -197,6 +203,7 @@ class ParkedKeys:
             edited: the payload (`data`) to send in place of that of the first held event. The event keeps its id; what
                 was committed stays in the parked store beside it.
             event_id: the event that `edited` is for. Another release may have sent it since the caller looked.
+            by: the operator, for the record of an edited event.
 
         Returns:
             What was sent. If the key's next event is refused too, the key stays parked, with the new failure.
@@ -219,11 +226,15 @@ class ParkedKeys:
         release = Release(
             self._store, self._scope, partition_key, self._send, retry=self._retry, utcnow=self._utcnow
         )
-        return await release.run(edited, event_id)
+        return await release.run(edited, event_id, by)
 
-    async def drop(self, partition_key: str, event_id: str, *, reason: str) -> ParkedEvent:
+    async def drop(
+        self, partition_key: str, event_id: str, *, reason: str, by: str | None = None
+    ) -> ParkedEvent:
         """
-        Give up one held event for good; return its record, which stays in the parked store.
+        Give up one held event for good; return its record, which stays in the parked store with the operator and the reason.
+
+        Another drop of the same event adds its own.
 
         The key stays parked until it is released; a release that is under way ends. Two things cannot be undone. A worker
         that read the event before it was parked, or a release that was about to send it, may still send it, if the broker
@@ -235,19 +246,21 @@ class ParkedKeys:
             ParkingError: the document of the key or of the event cannot be read.
         """
 
+        decision = Decision(at=self._utcnow().isoformat(), by=by, did="dropped", reason=reason)
+
         async def step(deadline: Deadline) -> ParkedEvent:
             key = await self._key(partition_key, deadline)
-            event: ParkedEvent | None = None
-            with suppress(NotFound):
-                event = event_of(await deadline.attempt(self._store.read, held_id(event_id), key.partition))
-            if (
-                event is not None and event.status is EventStatus.DROPPED
-            ):  # the answer to the first attempt was lost
+            event = await self._record(event_id, key.partition, deadline)
+            if event is not None and decision in event.decisions:  # the answer to the first attempt was lost
                 return event
+            if event is not None and event.status is EventStatus.DROPPED:
+                again = event.decided(decision)
+                await self._commit(key, deadline, again.write())
+                return again
             if event is None or event.status is not EventStatus.HELD:
                 raise KeyNotParked(f"Event {event_id!r} of partition key {partition_key!r} is not held.")
-            dropped = replace(
-                event, status=EventStatus.DROPPED, note=reason, closed_at=self._utcnow().isoformat()
+            dropped = replace(event, status=EventStatus.DROPPED, note=reason, closed_at=decision.at).decided(
+                decision
             )
             failed = key.failure is not None and key.failure.event_id == event_id
             changed = replace(
@@ -261,6 +274,46 @@ class ParkedKeys:
             return dropped
 
         return await retry_on_conflict(step, self._retry)
+
+    async def purge(
+        self, partition_key: str, event_id: str, *, reason: str, by: str | None = None
+    ) -> ParkedEvent:
+        """
+        Erase what the record of an event says, payloads and errors; what is left keeps a replay from sending the event again.
+
+        The id of the event and the partition key stay, and so do the event itself in its own container, until its time to live
+        ends, and the copies that consumers have.
+
+        Raises:
+            KeyNotParked: there is no record of the event.
+            UsageError: the event is held; drop it first.
+        """
+        decision = Decision(at=self._utcnow().isoformat(), by=by, did="purged", reason=reason)
+
+        async def step(deadline: Deadline) -> ParkedEvent:
+            for partition in self._partitions(partition_key):
+                event = await self._record(event_id, partition, deadline)
+                if event is None:
+                    continue
+                if event.status is EventStatus.HELD:
+                    raise UsageError(
+                        f"Event {event_id!r} of {partition_key!r} is held: drop it, then purge it."
+                    )
+                if event.status is EventStatus.PURGED:
+                    return event
+                purged = event.purged(decision)
+                await deadline.attempt(self._store.commit, partition, [purged.write()])
+                return purged
+            raise KeyNotParked(
+                f"There is no record of event {event_id!r} of partition key {partition_key!r}."
+            )
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def _record(self, event_id: str, partition: str, deadline: Deadline) -> ParkedEvent | None:
+        with suppress(NotFound):
+            return event_of(await deadline.attempt(self._store.read, held_id(event_id), partition))
+        return None
 
     async def _key(self, partition_key: str, deadline: Deadline) -> ParkedKey:
         return await parked_key(self._store, self._scope, partition_key, deadline)

@@ -14,6 +14,7 @@ from typing import Any
 
 from cosmos_outbox.errors import KeyNotParked, OutboxError, ReleaseTakenOver, UsageError
 from cosmos_outbox.parking.documents import (
+    Decision,
     EventStatus,
     Failure,
     KeyState,
@@ -83,7 +84,7 @@ class Release:
         self._retry, self._utcnow = retry, utcnow
         self._claim_id = uuid.uuid4().hex
 
-    async def run(self, edited: Mapping[str, Any] | None, event_id: str | None) -> Released:
+    async def run(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> Released:
         """
         Claim the key, empty its queue and hand it back; give the claim up after an error or a cancellation.
 
@@ -91,7 +92,7 @@ class Release:
             OutboxError: as `ParkedKeys.release`.
         """
         try:
-            await self._claim(edited, event_id)
+            await self._claim(edited, event_id, by)
             return await self._empty()
         except BaseException:
             # The error that ended the release matters more; after a crash the next release replaces the claim.
@@ -126,7 +127,7 @@ class Release:
 
         await retry_on_conflict(step, self._retry)
 
-    async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None) -> None:
+    async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
         Write the release's id, and the payload to send first, before anything is sent: later releases send the same one.
         """
@@ -145,7 +146,8 @@ class Release:
                         f"The first held event of {self._partition_key!r} is {first.event_id!r} now, not {event_id!r}: "
                         "look at the key again, then edit."
                     )
-                writes.append(first.edited(edited).write())
+                decision = Decision(at=self._utcnow().isoformat(), by=by, did="edited", reason=None)
+                writes.append(first.edited(edited, decision).write())
             await self._commit(key, deadline, *writes)
 
         await retry_on_conflict(step, self._retry)

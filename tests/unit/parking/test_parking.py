@@ -23,7 +23,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import NO_ETAG, EventStatus, KeyState, held_id
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
 from cosmos_outbox.records import (
@@ -320,12 +320,34 @@ async def test_a_dropped_event_leaves_a_record_and_the_rest_is_released_without_
     assert ("dropped", "malformed since 2.3") == (record["status"], record["note"])
 
 
-async def test_dropping_twice_is_dropping_once() -> None:
+async def test_dropping_twice_is_dropping_once_with_both_reasons_and_operators() -> None:
     world = await parked()
-    first = await world.operator.drop("b", "b/2", reason="one")
-    again = await world.operator.drop("b", "b/2", reason="two")
+    first = await world.operator.drop("b", "b/2", reason="one", by="Ada")
+    again = await world.operator.drop("b", "b/2", reason="two", by="Grace")
     assert (first.note, first.closed_at) == (again.note, again.closed_at)
     assert 2 == (await world.operator.list())[0].held
+    assert [("Ada", "one"), ("Grace", "two")] == [(one.by, one.reason) for one in again.decisions]
+    shown = await world.operator.show("b")
+    assert again.decisions == next(one for one in shown.records if one.event_id == "b/2").decisions
+
+
+async def test_an_edit_says_who_edited() -> None:
+    world = await parked()
+    await world.operator.release("b", edited={"state": "mended"}, event_id="b/2", by="Ada")
+    (record,) = await world.operator.records("b")
+    assert isinstance(record, ParkedEvent)
+    assert [("Ada", "edited")] == [(one.by, one.did) for one in record.decisions]
+
+
+async def test_a_purged_event_is_not_parked_again_when_its_page_comes_again() -> None:
+    world = await parked()
+    await world.operator.drop("b", "b/2", reason="her name")
+    await world.operator.purge("b", "b/2", reason="erasure", by="Ada")
+    await world.operator.release("b")
+    assert "her name" not in str(world.store.documents())
+    before = world.ids
+    await world.worker()(world.page(*(event("b", number) for number in range(1, 6))))
+    assert [*before, "b/5"] == world.ids
 
 
 @pytest.mark.parametrize("resolution", ["dropped", "edited"])

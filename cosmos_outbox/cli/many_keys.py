@@ -1,0 +1,136 @@
+"""
+Many keys: parked keys grouped by what failed, the choice of some of them, and an action on one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
+from cosmos_outbox.parking import Failure, ParkedKey
+
+# What differs between two failures of one cause: quoted names, ids and numbers.
+_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """
+    Which parked keys a command works on; one of these is given.
+    """
+
+    key: str | None
+    all: bool
+    error: str | None
+    file: Path | None
+
+    def __post_init__(self) -> None:
+        if sum((self.key is not None, self.all, self.error is not None, self.file is not None)) != 1:
+            raise UsageError("Name one of these: a key, --all, --error or --file.")
+
+    def of(self, keys: Sequence[ParkedKey]) -> list[str]:
+        """
+        Return the partition keys that are meant; those of a file also where they are not parked any more.
+        """
+        if self.key is not None:
+            return [self.key]
+        if self.file is not None:
+            return [line for line in self.file.read_text().splitlines() if line.strip()]
+        return [key.partition_key for key in keys if self.all or self._means(key.failure)]
+
+    def _means(self, failure: Failure | None) -> bool:
+        wanted = self.error or ""
+        return failure is not None and (wanted in _said(failure) or wanted in cause_of(failure))
+
+
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """
+    What became of many keys.
+
+    amounts: by key, what the action returned.
+    gone: keys that were not parked any more; an earlier run did them, or a worker.
+    left: by key, why it is still parked.
+    """
+
+    amounts: dict[str, int] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+class StillParked(Exception):
+    """
+    A key stays parked; says why.
+    """
+
+
+def cause_of(failure: Failure) -> str:
+    """
+    Return what a failure has in common with others of its cause.
+    """
+    return _PARTICULARS.sub("…", _said(failure))
+
+
+def by_cause(keys: Iterable[ParkedKey]) -> list[dict[str, Any]]:
+    """
+    Return a row for each cause, the one with the most keys first.
+    """
+    groups: dict[str, list[ParkedKey]] = defaultdict(list)
+    for key in keys:
+        groups["" if key.failure is None else cause_of(key.failure)].append(key)
+    rows = [
+        {
+            "keys": len(group),
+            "held": sum(key.held for key in group),
+            "parked_at": min(key.parked_at for key in group),
+            "example": group[0].partition_key,
+            "error": cause,
+        }
+        for cause, group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -int(str(row["keys"])))
+
+
+async def for_each(
+    keys: Sequence[str], act: Callable[[str], Awaitable[int]], *, per_second: float | None
+) -> Results:
+    """
+    Act on one key after another, with progress on standard error; go on behind a key that stays parked.
+
+    A command that was interrupted, or ended by an outage, is run again: what it did is done, and those keys are gone.
+
+    Args:
+        keys: the partition keys.
+        act: does it, and returns an amount.
+        per_second: the most keys a second. Defaults to None: no limit.
+
+    Raises:
+        OutboxError: a service does not answer.
+    """
+    results, loop = Results(), asyncio.get_running_loop()
+    columns = TextColumn("keys"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        for key in bar.track(keys):
+            began = loop.time()
+            try:
+                results.amounts[key] = await act(key)
+            except KeyNotParked:
+                results.gone.append(key)
+            except (StillParked, ParkingError) as error:
+                results.left[key] = str(error)
+            if per_second is not None:
+                await asyncio.sleep(max(0.0, began + 1 / per_second - loop.time()))
+    return results
+
+
+def _said(failure: Failure) -> str:
+    return f"{failure.reason}: {failure.error}"
