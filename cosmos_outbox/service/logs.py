@@ -1,5 +1,5 @@
 """
-Logs: one JSON object a line, or plain text; the Azure SDKs log from WARNING on.
+Logs: one JSON object a line, or plain text; of the Azure SDKs what the program does not report itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,15 @@ import sys
 from datetime import UTC, datetime
 
 from opentelemetry import trace
+
+# At INFO the SDKs log every request, some 2 KB each. In an outage that of Cosmos DB warns of each retry, and the part that reads
+# the ranges calls each an error; the program itself reports the outage.
+_OF_SDKS = {
+    "azure": logging.WARNING,
+    "uamqp": logging.WARNING,
+    "azure.cosmos": logging.ERROR,
+    "azure.cosmos._routing": logging.CRITICAL,
+}
 
 
 class JsonFormatter(logging.Formatter):
@@ -45,9 +54,16 @@ def configure(level: str, form: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else plain)
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # At INFO the SDKs log every request, some 2 KB each.
-    for chatty in ("azure", "uamqp"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for name, least in _OF_SDKS.items():
+        logging.getLogger(name).setLevel(least)
+
+
+def for_people() -> bool:
+    """
+    Return whether what is said on standard error is read as it is, and not by a program, line by line.
+    """
+    json_lines = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+    return not json_lines or sys.stderr.isatty()
 
 
 def _plain(value: object) -> object:

@@ -75,7 +75,8 @@ def _ended(
     try:
         settings = load_settings()
     except ConfigurationError as error:
-        sys.stderr.write(f"The {name} cannot start; these settings are wrong:\n{_indented(error)}\n")
+        logs.configure("INFO", os.environ.get(f"{PREFIX}LOG_FORMAT", "json"))
+        _report(name, f"The {name} cannot start; these settings are wrong:", error)
         return 2
     logs.configure(settings.log_level, settings.log_format)
     for sentence in unknown_variables(os.environ, ConsumerSettings):
@@ -109,13 +110,11 @@ def _ended_by(error: Exception, name: str) -> int:
     while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
     if isinstance(cause, ConfigurationError):
-        sys.stderr.write(f"The {name} cannot run:\n{_indented(cause)}\n")
+        _report(name, f"The {name} cannot run:", cause)
         return 2
     if isinstance(cause, AccessDenied):
-        sys.stderr.write(
-            f"The {name} cannot run: the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it.\n"
-            f"{_indented(cause)}\n"
-        )
+        account = "the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it."
+        _report(name, f"The {name} cannot run: {account}", cause)
         return 2
     # An error of the library says what to do; any other needs its traceback.
     trace = None if isinstance(cause, OutboxError) else error
@@ -138,5 +137,12 @@ def _usage(program: str, settings: Mapping[str, FieldInfo]) -> str:
     return "\n".join([*lines, "", *_TELEMETRY, "", EXIT_CODES, ""])
 
 
-def _indented(error: Exception) -> str:
-    return "\n".join(f"  {line}" for line in str(error).splitlines())
+def _report(name: str, sentence: str, error: Exception) -> None:
+    """
+    Say why a program ends with 2: to a person line by line, to a log as one record.
+    """
+    causes = str(error).splitlines()
+    if logs.for_people():
+        sys.stderr.write("\n".join([sentence, *(f"  {cause}" for cause in causes), ""]))
+    else:
+        logging.getLogger(name).error("%s.refused %s %s", name, sentence, " ".join(causes))

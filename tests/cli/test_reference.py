@@ -82,6 +82,7 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
         "cosmos-outbox parked park",
         "cosmos-outbox parked release",
         "cosmos-outbox parked drop",
+        "cosmos-outbox parked purge",
         "cosmos-outbox replay",
     } == asking
 

@@ -154,7 +154,9 @@ async def test_what_cannot_be_used_ends_the_process_with_2_and_a_sentence():
     async with opened_site() as site:
         consumer = await site.start_consumer("idle")
         assert 2 == await consumer.exit_code()
-        assert "The consumer cannot run:\n  The consumer 'idle' has no handler.\n" in consumer.output
+        assert (
+            "consumer.refused The consumer cannot run: The consumer 'idle' has no handler." in consumer.output
+        )
         assert "Traceback" not in consumer.output
 
 

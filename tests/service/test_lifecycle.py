@@ -5,6 +5,7 @@ The first signal drains, the second aborts; exit codes tell which, and why a wor
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -171,7 +172,10 @@ def run_worker(*arguments: str, program: tuple[str, ...] = ("worker",), **variab
 def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
     ended = run_worker(OUTBOX_LANES="0")
     assert 2 == ended.returncode
-    assert ended.stderr.startswith("The worker cannot start; these settings are wrong:")
+    (line,) = ended.stderr.splitlines()
+    record = json.loads(line)
+    assert ("ERROR", "worker") == (record["level"], record["logger"])
+    assert record["message"].startswith("worker.refused The worker cannot start; these settings are wrong:")
     for name in ("OUTBOX_TOPIC", "OUTBOX_LANES", "OUTBOX_COSMOS_DATABASE"):
         assert name in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -195,5 +199,13 @@ def test_the_command_line_runs_the_same_worker():
     assert (0, run_worker("--help").stdout.replace("python -m worker", "cosmos-outbox worker")) == (
         asked.returncode, asked.stdout,
     )  # fmt: skip
-    assert (2, run_worker(OUTBOX_LANES="0").stderr) == (wrong.returncode, wrong.stderr)
+    messages = [json.loads(one.stderr)["message"] for one in (run_worker(OUTBOX_LANES="0"), wrong)]
+    assert (2, messages[0]) == (wrong.returncode, messages[1])
+
     assert 2 == run_worker("--port", "1", program=command).returncode
+
+
+def test_a_person_reads_wrong_settings_line_by_line():
+    lines = run_worker(OUTBOX_LANES="0", OUTBOX_LOG_FORMAT="text").stderr.splitlines()
+    assert "The worker cannot start; these settings are wrong:" == lines[0]
+    assert {"  OUTBOX_TOPIC"} == {line.partition(":")[0] for line in lines if "TOPIC" in line}

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
@@ -17,7 +18,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
-from cosmos_outbox.service.logs import JsonFormatter
+from cosmos_outbox.service.logs import JsonFormatter, configure
 from tests.unit.relay.factories import batch, event
 
 
@@ -119,3 +120,28 @@ async def test_a_line_about_events_without_a_trace_names_none():
     (line,) = lines
     assert "MessagesPublished" == line["event"]
     assert "trace_id" not in line
+
+
+@pytest.fixture
+def configured() -> Iterator[None]:
+    names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", "uamqp")
+    before = {name: logging.getLogger(name).level for name in names}
+    handlers = logging.getLogger().handlers[:]
+    configure("INFO", "json")
+    yield
+    logging.getLogger().handlers[:] = handlers
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
+@pytest.mark.usefixtures("configured")
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("azure.servicebus", logging.WARNING),
+        ("azure.cosmos.LocationCache", logging.ERROR),
+        ("azure.cosmos._routing.aio.routing_map_provider", logging.CRITICAL),
+    ],
+)
+def test_an_sdk_that_reports_each_retry_of_an_outage_is_not_heard(name: str, least: int):
+    assert least == logging.getLogger(name).getEffectiveLevel()
