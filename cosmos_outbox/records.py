@@ -245,6 +245,7 @@ class EventRejected(Record):
     event_id: str
     partition_key: str
     error: BaseException
+    correlation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +261,7 @@ class KeyParked(Record):
     reason: str
     attempts: int
     error: str
+    correlation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

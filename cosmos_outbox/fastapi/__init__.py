@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
         name="fastapi",
     ) from None
 
+from cosmos_outbox.fastapi.body_limit import BodyLimit
 from cosmos_outbox.fastapi.conditions import (
     NOT_MODIFIED,
     IfMatch,
@@ -32,6 +33,7 @@ from cosmos_outbox.fastapi.problems import PROBLEMS, Problem
 __all__ = [
     "NOT_MODIFIED",
     "PROBLEMS",
+    "BodyLimit",
     "DocumentId",
     "IfMatch",
     "IfNoneMatch",

@@ -157,11 +157,25 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    # This answer does not pass the middleware, and it needs the id most. The server logs the error.
+    # This answer does not pass the middleware, and it needs the id most. The server logs the error with its traceback.
     given = getattr(request.state, "correlation_id", None)
+    _log(request, error, traced=False)
     said = {"detail": "The server failed; see its log."}
     return _answer(request, 500, said, {CORRELATION_HEADER: given} if given else None)
 
 
-def _log(request: Request, error: Exception) -> None:
-    _logger.error("request.failed", extra={"path": request.url.path}, exc_info=error)
+def _log(request: Request, error: Exception, *, traced: bool = True) -> None:
+    """
+    Log a failure under what its caller was given, for a search; an outage is one line.
+    """
+    correlation_id = getattr(request.state, "correlation_id", None)
+    _logger.error(
+        "request.failed %s %s correlation_id=%s %s: %s",
+        request.method,
+        request.url.path,
+        correlation_id,
+        type(error).__name__,
+        error,
+        extra={"path": request.url.path, "correlation_id": correlation_id},
+        exc_info=error if traced and not (isinstance(error, OutboxError) and error.retriable) else None,
+    )

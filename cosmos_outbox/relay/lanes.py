@@ -102,9 +102,14 @@ class LaneSender:
                     result.rejected.append(Rejection(rest[0], error, attempts))
                     key, event_id = rest[0].key
                     stopped.add(key)
-                    self.report(
-                        EventRejected(lane=lane, event_id=event_id, partition_key=key, error=error), rest
+                    rejected = EventRejected(
+                        lane=lane,
+                        event_id=event_id,
+                        partition_key=key,
+                        error=error,
+                        correlation_id=rest[0].event.meta.get("correlationId"),
                     )
+                    self.report(rejected, rest)
                 else:
                     failures, middle = 0, len(rest) // 2
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))

@@ -305,6 +305,7 @@ class Relay:
                 reason=failure.reason,
                 attempts=failure.attempts,
                 error=failure.error,
+                correlation_id=stream[0].event.meta.get("correlationId"),
             )
             self._sender.report(record, stream)
         if later := stream[failure is not None :]:

@@ -122,6 +122,8 @@ def _read(kind: type[S]) -> S:
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)
+    # In an outage they warn of each retry; the API logs each request that failed.
+    logging.getLogger("azure.cosmos").setLevel(logging.CRITICAL)
 
 
 if __name__ == "__main__":

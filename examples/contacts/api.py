@@ -11,6 +11,8 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 
 from cosmos_outbox import CommitOutcomeUnknown, Outbox, Store
@@ -18,6 +20,7 @@ from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
 from cosmos_outbox.fastapi import (
     NOT_MODIFIED,
     PROBLEMS,
+    BodyLimit,
     IfMatch,
     IfNoneMatch,
     Match,
@@ -41,6 +44,7 @@ from examples.contacts.service import Changed, ContactsUnitOfWork
 from examples.contacts.settings import Settings
 
 MAX_PAGE_SIZE = 100
+MAX_BODY_BYTES = 64 * 1024
 _DESCRIPTION = """
 People and how to reach them. Every change is committed together with the event that reports it.
 
@@ -68,13 +72,33 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
             app.state.outbox = Outbox(opened)
             yield
 
+    # The page of the documentation comes from a package: without it, it is blank where there is no internet.
     app = FastAPI(
-        title="Contacts", version="1", description=_DESCRIPTION, lifespan=lifespan, responses=PROBLEMS
+        title="Contacts",
+        version="1",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        responses=PROBLEMS,
+        docs_url=None,
+        redoc_url=None,
     )
+    app.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
+    app.add_route("/docs", _docs, include_in_schema=False)
+    app.add_middleware(BodyLimit, most_bytes=MAX_BODY_BYTES)
     install(app, invalid_status=HTTPStatus.BAD_REQUEST)  # as Microsoft's sample answers
     app.include_router(contacts)
     app.include_router(operations)
     return app
+
+
+async def _docs(_: Request) -> Response:
+    return get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="Contacts",
+        swagger_js_url="/swagger/swagger-ui-bundle.js",
+        swagger_css_url="/swagger/swagger-ui.css",
+        swagger_favicon_url="/swagger/favicon-32x32.png",
+    )
 
 
 @asynccontextmanager

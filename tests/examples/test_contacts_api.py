@@ -4,6 +4,7 @@ The contacts API: what Microsoft's sample does, and better.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -323,11 +324,24 @@ async def test_an_invalid_contact_is_refused_with_the_field_at_fault(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"\xff\xfe", b'{"name": {"firstName": "\\ud800", "lastName": "x"}}', b"[" * 100_000]
+    "raw", [b"", b"{", b"\xff\xfe", b'{"name": {"firstName": "\\ud800", "lastName": "x"}}', b"[" * 50_000]
 )
 async def test_a_body_that_is_no_json_is_refused(api: Client, raw: bytes):
     answer = await api.post("/api/contacts", data=raw, headers={"Content-Type": "application/json"})
     assert_problem(answer, 400)
+
+
+async def test_a_body_that_no_contact_needs_is_refused(api: Client):
+    assert_problem(await api.post("/api/contacts", data=b"[" * 100_000), 413)
+
+
+async def test_the_documentation_needs_no_other_server(api: Client):
+    page = (await api.get("/docs")).text
+    assert "/openapi.json" in page
+    assert set(re.findall(r"https?://([^/:\"']+)", page)) <= {"127.0.0.1"}
+    parts = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert 3 == len(parts)
+    assert {200} == {(await api.send("HEAD", part)).status for part in parts}
 
 
 @pytest.mark.parametrize(
@@ -437,7 +451,7 @@ async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_s
     assert problem["detail"]
     assert "unit of work" not in problem["detail"], "that is nothing callers of the API know of"
     if not isinstance(error, RuntimeError):  # which the server logs
-        assert (status >= 500) == ("request.failed" in caplog.messages)
+        assert (status >= 500) == ("request.failed" in caplog.text)
 
 
 class _Forgetful(FaultyStore):

@@ -9,11 +9,11 @@ import inspect
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, HTTPException, WebSocket
+from fastapi import FastAPI, HTTPException, Request, WebSocket
 
 from cosmos_outbox import Outbox, errors
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.fastapi import PROBLEMS, Problem, install
+from cosmos_outbox.fastapi import PROBLEMS, BodyLimit, Problem, install
 from tests.unit.fastapi.orders import Answer, ask, make_app
 
 STATUSES = {
@@ -60,7 +60,7 @@ async def test_every_error_of_the_tree_has_its_status_and_tells_no_secret(
 
     assert STATUSES.get(kind.__name__, 500) == answer.status
     assert "sesame" not in answer.text
-    assert (answer.status >= 500) == ("request.failed" in caplog.messages), "what an operator has to know of"
+    assert (answer.status >= 500) == ("request.failed" in caplog.text), "what an operator has to know of"
     if kind is not errors.NotModified:
         assert "application/problem+json" == answer.headers["content-type"]
         problem = Problem.model_validate(answer.body)
@@ -117,7 +117,7 @@ async def test_an_error_that_the_application_raises_is_a_problem_too(
     assert "application/problem+json" == answer.headers["content-type"]
     assert told == {name: answer.body[name] for name in told}
     assert (error.headers or {}).get("Retry-After") == answer.headers.get("retry-after")
-    assert (answer.status >= 500) == ("request.failed" in caplog.messages)
+    assert (answer.status >= 500) == ("request.failed" in caplog.text)
 
 
 async def test_what_is_no_error_is_left_to_fastapi():
@@ -187,3 +187,49 @@ def test_the_description_has_the_problems_of_every_route_and_the_conditions():
         ("post /orders/{order_id}/payment", "if-match"),
     ):
         assert header in [parameter["name"] for parameter in operations[name]["parameters"]]
+
+
+async def test_a_failure_is_logged_under_what_its_caller_was_given(caplog: pytest.LogCaptureFixture):
+    app = make_app(MemoryContainer())
+
+    @app.get("/failing")
+    async def fail() -> None:
+        raise errors.StoreUnavailable("Cosmos DB did not answer.")
+
+    await ask(app, "GET", "/failing", [("X-Correlation-Id", "find-me-123")])
+    (record,) = [one for one in caplog.records if "request.failed" in one.message]
+    assert (
+        "GET /failing correlation_id=find-me-123 StoreUnavailable: Cosmos DB did not answer."
+        in record.message
+    )
+    assert not record.exc_info, "an outage is one line"
+
+
+async def test_what_nothing_handles_is_logged_with_the_id_too(caplog: pytest.LogCaptureFixture):
+    app = make_app(MemoryContainer())
+
+    @app.get("/failing")
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    answer = await ask(app, "GET", "/failing", [("X-Correlation-Id", "find-me-123")])
+    assert (500, "find-me-123") == (answer.status, answer.headers["x-correlation-id"])
+    assert "correlation_id=find-me-123 RuntimeError: a bug" in caplog.text
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_over_the_limit_is_refused_before_more_of_it_is_read(announced: bool):
+    app = make_app(MemoryContainer())
+    app.add_middleware(BodyLimit, most_bytes=10)
+
+    @app.post("/echo")
+    async def echo(request: Request) -> int:
+        return len(await request.body())
+
+    async def posted(size: int) -> Answer:
+        headers = [("content-length", str(size))] if announced else []
+        return await ask(app, "POST", "/echo", headers, body=b"x" * size)
+
+    assert (200, 10) == ((await posted(10)).status, (await posted(10)).body)
+    refused = await posted(11)
+    assert (413, "The body is larger than 10 bytes.") == (refused.status, refused.body["detail"])

@@ -1,0 +1,44 @@
+"""
+BodyLimit: a request whose body is too large is refused before it is read.
+"""
+
+from __future__ import annotations
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BYTES = 2 * 1024 * 1024  # what Cosmos DB takes as one document, or one batch
+
+
+class BodyLimit:
+    """
+    Answers 413 where a body is larger: at once if its length is announced, else when so much of it was received.
+
+    Args:
+        app: the application.
+        most_bytes: of a body. Defaults to 2 MB.
+    """
+
+    def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES) -> None:
+        self._app, self._most_bytes = app, most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        announced = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        received = int(announced) if announced.isascii() and announced.isdecimal() else 0
+
+        async def receive_within() -> Message:
+            nonlocal received
+            # Raised where the body is read, so that the application's own handler answers it.
+            self._check(received)
+            message = await receive()
+            if not announced:
+                received += len(message.get("body", b""))
+                self._check(received)
+            return message
+
+        await self._app(scope, receive_within if scope["type"] == "http" else receive, send)
+
+    def _check(self, size: int) -> None:
+        if size > self._most_bytes:
+            raise HTTPException(413, f"The body is larger than {self._most_bytes} bytes.")
