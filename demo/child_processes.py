@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,6 +26,7 @@ _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 _TAIL_LINES = 25
 _ANNOUNCEMENT_SECONDS = 60
 _LATE_NEWS_SECONDS = 0.5
+_RESTART_SECONDS = 1.0
 
 
 class ChildDied(Exception):
@@ -40,13 +41,13 @@ class ChildDied(Exception):
 
 class Child:
     """
-    One process of the stack; `ending` is set before it is stopped or killed on purpose.
+    One process of the stack; `ending` is set before it is stopped or killed on purpose, `replaced` where its death ends no other.
     """
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
         self.log = log
-        self.ending = False
+        self.ending = self.replaced = False
         self.killed = False
         self._process = process
 
@@ -215,12 +216,27 @@ class Children:
                 future.cancel()
             await asyncio.gather(task, *watchers, return_exceptions=True)
 
+    async def replace(
+        self, child: Child, start: Callable[[], Awaitable[Child]], told: Callable[[Child], None]
+    ) -> None:
+        """
+        Start a child again each time that it dies by itself, until it is stopped; `told` hears of each death.
+        """
+        while True:
+            child.replaced = True
+            await child.wait()
+            if child.ending:
+                return
+            told(child)
+            await asyncio.sleep(_RESTART_SECONDS)
+            child = await start()
+
     def check(self) -> None:
         """
         Raise ChildDied where a child ended that should live.
         """
         for child in self.all:
-            if child.exit_code is not None and not child.ending:
+            if child.exit_code is not None and not child.ending and not child.replaced:
                 raise ChildDied(child)
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 
-from demo.child_processes import Children, show_tails, with_children
+from demo.child_processes import Child, Children, show_tails, with_children
 from demo.job import DemoOptions, run_demo
 from demo.progress import Progress
 from demo.received import RecordReader
@@ -68,13 +68,25 @@ async def run(options: StackOptions) -> int:
                 (directory / "env").write_text, exports(stack.environment), encoding="utf-8"
             )
             console.print(_how_to_use(stack, directory), markup=False, highlight=False, soft_wrap=True)
-            return await children.guard(_follow(stack, console))
+
+            def told(child: Child) -> None:
+                said = f"{child.name} (pid {child.pid}) died: {child.state}. It is started again."
+                console.print(said, style="yellow", highlight=False, soft_wrap=True)
+
+            return await children.guard(_served(stack, console, told))
 
     code = await with_children(work, console)
     return 0 if code > INTERRUPTED else code
 
 
-async def _follow(stack: Stack, console: Console) -> int:
+async def _served(stack: Stack, console: Console, told: Callable[[Child], None]) -> int:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stack.replace_what_dies(told))
+        group.create_task(_follow(stack, console))
+    return 0
+
+
+async def _follow(stack: Stack, console: Console) -> None:
     reader = RecordReader(stack.record)
     while True:
         for message in reader.read_new():

@@ -4,11 +4,13 @@ The local stack: emulators, API, workers, subscriber and consumers as separate p
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -101,6 +103,17 @@ class Stack:
     environment: Mapping[str, str]
     leases: ContainerProxy
     directory: ContainerProxy
+
+    async def replace_what_dies(self, told: Callable[[Child], None]) -> None:
+        """
+        Start each worker and consumer again that dies by itself, as a platform does.
+        """
+        start = {worker.name: start_worker for worker in self.workers}
+        start |= {consumer.name: start_consumer for consumer in self.consumers}
+        async with asyncio.TaskGroup() as group:
+            for child in (*self.workers, *self.consumers):
+                again = partial(start[child.name], self.children, child.name, self.environment)
+                group.create_task(self.children.replace(child, again, told))
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.child_processes import ChildDied, Children
+from demo.child_processes import Child, ChildDied, Children
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -91,6 +91,30 @@ async def test_work_goes_on_when_a_child_is_killed_on_purpose(tmp_path):
 
         assert "done" == await children.guard(kill_and_return())
         assert "SIGKILL" == child.state
+
+
+async def test_a_child_that_is_replaced_is_started_again_and_ends_no_work(tmp_path):
+    async with Children(tmp_path) as children:
+        first = await start(children, FOREVER)
+        deaths: list[Child] = []
+        again = asyncio.Event()
+
+        async def start_again() -> Child:
+            child = await start(children, FOREVER)
+            again.set()
+            return child
+
+        async def work() -> Child:
+            keeping = asyncio.create_task(children.replace(first, start_again, deaths.append))
+            await asyncio.sleep(0)
+            os.kill(first.pid, signal.SIGKILL)
+            await again.wait()
+            await children.stop(children.all)
+            await keeping
+            return deaths[0]
+
+        assert first is await children.guard(work())
+        assert ["SIGKILL", "SIGTERM"] == [child.state for child in children.all]
 
 
 async def test_the_death_of_a_child_explains_the_error_it_caused(tmp_path):
