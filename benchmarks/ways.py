@@ -48,6 +48,12 @@ WATCH_EVERY = timedelta(seconds=15)  # the worker's default
 Accepted = Callable[[int], None]
 
 
+async def _reached() -> None:
+    """
+    The senders of a benchmark are open already.
+    """
+
+
 async def relay(
     cosmos: str,
     servicebus: str,
@@ -119,6 +125,7 @@ async def relay(
                 feed=feed,
                 leases=lease_store,
                 parked=parked,
+                reach=_reached,
                 every=WATCH_EVERY,
                 health=health,
                 observe=lambda: setattr(telemetry.instruments, "observed", health.snapshot()),

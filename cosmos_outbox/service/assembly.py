@@ -153,6 +153,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 feed=connection.feed,
                 leases=connection.leases,
                 parked=parked,
+                reach=partial(connection.reach_topics, bus),
                 every=timedelta(seconds=settings.lag_seconds),
                 health=health,
                 observe=reporting.observe,

@@ -19,7 +19,7 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
-from cosmos_outbox.adapters.servicebus.preflight import Inspection, preflight
+from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.source_preflight import source_preflight
 from cosmos_outbox.changefeed.leases import lease_prefix
@@ -161,6 +161,16 @@ class Connection:
                     mode=settings.message_format.removeprefix("cloudevents-"),
                 )
             yield publisher
+
+    async def reach_topics(self, bus: ServiceBusClient) -> None:
+        """
+        Open a link to each topic, and send nothing.
+
+        Raises:
+            PublishError: one of them cannot be sent to.
+        """
+        for topic in self.settings.topics.topics:
+            await open_link(bus, topic)
 
     async def inspect_source(self, settings: ConsumerSettings) -> Inspection:
         """

@@ -106,6 +106,7 @@ class HealthState:
         self._identity, self._leases, self._event_ttl = identity, leases, event_ttl
         self._loop = asyncio.get_running_loop()
         self._balanced_at: float | None = None
+        self._unreached: str | None = None
         self._lag: tuple[Lag, datetime, float] | None = None
         self._ages: dict[
             str, tuple[timedelta, float]
@@ -121,6 +122,12 @@ class HealthState:
             self.vitals.count(record.messages)
         elif isinstance(record, LeasesListed):
             self._balanced_at = self._loop.time()
+
+    def unreached(self, why: str | None) -> None:
+        """
+        Note why it is not known that events can be sent; None once a link to each topic was opened.
+        """
+        self._unreached = why
 
     def measured(self, lag: Lag) -> None:
         """
@@ -146,6 +153,7 @@ class HealthState:
         reasons = reasons_against(
             phase,
             mine,
+            unreached=self._unreached,
             unlisted_seconds=now - listed_at,
             stalled_seconds=vitals.stalled_after.total_seconds(),
             last_error=vitals.errors.last_since(vitals.utcnow() - vitals.stalled_after),
@@ -185,6 +193,7 @@ def reasons_against(
     unlisted_seconds: float,
     stalled_seconds: float,
     last_error: str | None = None,
+    unreached: str | None = None,
 ) -> tuple[str, ...]:
     """
     Return why a worker is not ready, one sentence each; none if it is.
@@ -197,6 +206,7 @@ def reasons_against(
         unlisted_seconds: since the worker last listed the leases to balance them, or since its start.
         stalled_seconds: the longest time without progress.
         last_error: the newest one; a lease that waits for the topic has no error of its own.
+        unreached: why it is not known that events can be sent.
     """
     if phase is Phase.DRAINING:
         return ("The worker is draining.",)
@@ -205,6 +215,8 @@ def reasons_against(
         reasons.append("The worker has not seen the leases yet.")
     elif unlisted_seconds > stalled_seconds:
         reasons.append(f"The leases could not be listed for {unlisted_seconds:.0f} s.")
+    if unreached is not None:
+        reasons.append(f"No link to the topics was opened yet: {unreached}")
     reasons += [
         f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: "
         f"{lease.error or last_error or 'no error known'}."

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
@@ -63,6 +63,7 @@ async def poll(
     feed: ChangeFeed,
     leases: LeaseStore,
     parked: ParkedStore | None,
+    reach: Callable[[], Awaitable[None]],
     every: timedelta,
     health: HealthState,
     observe: Callable[[], None],
@@ -76,6 +77,7 @@ async def poll(
         feed: of the container.
         leases: where they are.
         parked: where keys are parked; None if the worker parks none.
+        reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
         every: time between two polls.
         health: learns the results.
         observe: called every second, also while a poll gets no answer.
@@ -99,7 +101,26 @@ async def poll(
         health.vitals.seen_parked(seen)
         return seen.unreadable.values()
 
-    polls = {"what waits": poll_lag, "what is parked": poll_keys}
+    reached = False
+    health.unreached("it is tried now.")
+
+    async def reach_topics() -> Iterable[Exception]:
+        nonlocal reached
+        if not reached:
+            try:
+                await reach()
+            except OutboxError as error:
+                health.unreached(str(error))
+                raise
+            reached = True
+            health.unreached(None)
+        return ()
+
+    polls = {
+        "whether events can be sent": reach_topics,
+        "what waits": poll_lag,
+        "what is parked": poll_keys,
+    }
     await keep_polling(polls, every=every, observe=observe, notify=notify)
 
 

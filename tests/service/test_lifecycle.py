@@ -155,6 +155,13 @@ async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
     assert (200, "") == await fetched(url + "/metrics")
 
 
+async def test_a_worker_whose_topic_is_misspelt_never_becomes_ready(site):
+    worker = await site.start_worker(OUTBOX_TOPIC="evnets")
+    url = await worker.health_url()
+    body = await eventually(url + "/readyz", lambda _, body: "has not seen" not in body and "evnets" in body)
+    assert "No link to the topics was opened yet" in body
+
+
 async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_and_works(site):
     worker = await site.start_worker(OTEL_METRICS_EXPORTER="prometheus")
     url = await worker.health_url()

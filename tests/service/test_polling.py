@@ -5,7 +5,7 @@ Watching what is parked, which many workers do every few seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import ParkingError, StoreUnavailable
+from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailable
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import MonitoredContainer
@@ -140,7 +140,7 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
         watched, feed=Silent(), notify=pytest.fail, observe=lambda: told.append(watched.snapshot())
     ):
         await asyncio.sleep(62)
-    assert () == told[0].unready
+    assert () == told[1].unready
     assert "could not be listed for 61 s" in told[-1].unready[0]
 
 
@@ -152,6 +152,9 @@ def vitals() -> HealthState:
     )
 
 
+async def succeed() -> None: ...
+
+
 @asynccontextmanager
 async def watching(
     watched: HealthState,
@@ -159,6 +162,7 @@ async def watching(
     notify: Hook,
     feed: MemoryContainer | None = None,
     parked: MemoryParked | None = None,
+    reach: Callable[[], Awaitable[None]] = succeed,
     observe: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
     """
@@ -171,6 +175,7 @@ async def watching(
                 feed=feed or MemoryContainer(),
                 leases=MemoryLeases(),
                 parked=parked or MemoryParked(),
+                reach=reach,
                 every=timedelta(seconds=1),
                 health=watched,
                 observe=observe,
@@ -179,3 +184,24 @@ async def watching(
         )
         yield
         task.cancel()
+
+
+async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once() -> None:
+    told: list[Record] = []
+    watched = vitals()
+    watched(LeasesListed(owner="w"))
+    attempts = 0
+
+    async def reach() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise TopicUnavailable("Topic 'evnets' is missing.")
+
+    async with watching(watched, notify=told.append, reach=reach):
+        await asyncio.sleep(0.5)
+        (reason,) = watched.snapshot().unready
+        assert "No link to the topics was opened yet: Topic 'evnets' is missing." == reason
+        assert ["whether events can be sent"] == [one.subject for one in told if isinstance(one, WatchFailed)]
+        await asyncio.sleep(10)
+        assert (3, ()) == (attempts, watched.snapshot().unready)

@@ -4,6 +4,7 @@ Preflight: settings of topics and subscriptions that would lose, disorder, repea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,15 +12,20 @@ from typing import Any
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import EntityStatus, SubscriptionProperties, TopicProperties
 
+from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
+from cosmos_outbox.errors import BrokerUnavailable
 
 # The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
 LEAST_DEDUP_WINDOW = timedelta(minutes=10)
 _NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
 TIMEOUT_SECONDS = 10
+_LINK_SECONDS = 15.0
 _CHECK_BY_HAND = (
     "Check yourself that each topic detects duplicates and each of its subscriptions requires sessions."
 )
@@ -50,6 +56,26 @@ class Inspection:
 
     misses: tuple[Miss, ...] = ()
     unknown: str | None = None
+
+
+async def open_link(bus: ServiceBusClient, topic: str) -> None:
+    """
+    Open a link to a topic as a sender does, and close it again.
+
+    Raises:
+        PublishError: the topic cannot be sent to, or does not answer.
+    """
+    # An empty call opens no link; creating a batch does, and the batch is then thrown away.
+    sender = bus.get_topic_sender(topic)
+    try:
+        async with asyncio.timeout(_LINK_SECONDS):
+            await sender.create_message_batch()
+    except TimeoutError:
+        raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
+    except ServiceBusError as error:
+        raise publish_error(error, topic=topic) from None
+    finally:
+        await sender.close()
 
 
 def topic_misses(topic: TopicProperties, *, batch_scope: BatchScope) -> Iterator[Miss]:

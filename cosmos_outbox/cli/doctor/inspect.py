@@ -13,14 +13,11 @@ from typing import Any
 
 from azure.core.exceptions import AzureError
 from azure.cosmos.aio import ContainerProxy
-from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import ServiceBusError
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
-from cosmos_outbox.adapters.servicebus.errors import publish_error
-from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss
+from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss, open_link
 from cosmos_outbox.adapters.servicebus.source_preflight import receiving_miss
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.coverage import located
@@ -53,7 +50,6 @@ from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from cosmos_outbox.service.polling import parked_in
 
-_SECONDS = 15.0
 _SECONDS_A_RANGE = 5.0
 # Each call makes several requests, which have limits of their own.
 _SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
@@ -302,26 +298,12 @@ async def _topics(outbox: Connection, found: Resources) -> None:
     try:
         async with outbox.service_bus() as bus:
             for topic in outbox.settings.topics.topics:
-                await _tried(f"send to topic {topic!r}", partial(_open_link, bus, topic), found)
+                await _tried(f"send to topic {topic!r}", partial(open_link, bus, topic), found)
     except ConfigurationError as error:
         fix = "Set it as the workers need it; they do not start without it."
         found.topics = Inspection(misses=(Miss(check="topic", message=str(error), fix=fix),))
         return
     found.topics = await outbox.inspect_topics()
-
-
-async def _open_link(bus: ServiceBusClient, topic: str) -> None:
-    # An empty call opens no link; creating a batch does, and the batch is then thrown away.
-    sender = bus.get_topic_sender(topic)
-    try:
-        async with asyncio.timeout(_SECONDS):
-            await sender.create_message_batch()
-    except TimeoutError:
-        raise BrokerUnavailable(f"no answer in {_SECONDS:g} s") from None
-    except ServiceBusError as error:
-        raise publish_error(error, topic=topic) from None
-    finally:
-        await sender.close()
 
 
 async def _tried(operation: str, attempt: Callable[[], Awaitable[None]], found: Resources) -> bool:
