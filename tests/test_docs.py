@@ -117,6 +117,8 @@ def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Pa
 def test_a_newcomer_can_follow_the_page_at_the_top_of_a_clone(
     page: Path, clone: Path, newcomer: dict[str, str]
 ):
+    if page == Path("README.md") and not LONG:
+        pytest.skip("computes for a minute: make test-long; tests/system/test_demo.py has a smaller demo")
     set_up(clone)
 
     assert [] == follow(BLOCKS[page], clone, newcomer)
