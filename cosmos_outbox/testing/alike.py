@@ -1,17 +1,13 @@
 """
-For the tests of programs built on this library: fixed ids and times, and events compared by what they say.
+Events compared by what they say.
 
-    with fixed(now=datetime(2026, 1, 1, tzinfo=UTC), ids=map(str, count()).__next__):
-        order.pay()
+    order.pay()
     assert order.events == (like(OrderPaid(order_id="o1")),)
 """
 
 from __future__ import annotations
 
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.sources import fixed
-
-__all__ = ["fixed", "like"]
 
 
 def like(event: DomainEvent) -> DomainEvent:

@@ -1,0 +1,139 @@
+"""
+OutboxHarness: an outbox, its worker and a topic in memory; one call relays everything.
+
+    harness = OutboxHarness()
+    harness.outbox.on(OrderPlaced, reserve_stock)
+    await place_order(harness.outbox)
+    assert ["OrderPlaced", "StockReserved"] == [message.subject for message in await harness.relay_all()]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
+from cosmos_outbox.documents import stored_event
+from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
+from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
+from cosmos_outbox.records import Record, log_hook
+from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.testing.calls import Around, surrounded
+from cosmos_outbox.testing.clock import Clock
+from cosmos_outbox.testing.relaying import AT_ONCE, relay_everything
+from cosmos_outbox.write.unit_of_work import Outbox
+
+PROCESSOR = "harness"
+# Memory answers at once, and a fault that stays is to be seen soon.
+_RETRIES = RetryOptions(
+    deadline_seconds=1.0,
+    attempt_seconds=1.0,
+    backoff=Backoff(initial_seconds=0.001, maximum_seconds=0.02),
+)
+
+
+class OutboxHarness:
+    """
+    All that an application with an outbox has outside of itself, in memory.
+
+    What is stored may be that of another harness: a process that is started again begins with it.
+
+    Args:
+        container: of entities and events. Defaults to a new one, partitioned on /partitionKey.
+        broker: the topic. Defaults to a new one.
+        leases: the worker's. Defaults to new ones.
+        parked: the parked store. Defaults to a new one.
+        clock: decides TTLs and duplicates. Defaults to the system's.
+
+    Attributes:
+        outbox: of the application.
+        around: every call of a port passes through these functions, the first outermost; see `Call`.
+        store, feed, lease_store, publisher, parked_store: the ports, on what is stored.
+        records: all that the worker reported.
+    """
+
+    def __init__(
+        self,
+        *,
+        container: MemoryContainer | None = None,
+        broker: MemoryBroker | None = None,
+        leases: MemoryLeases | None = None,
+        parked: MemoryParked | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        now = self.clock.time
+        self.container = container or MemoryContainer(now=now)
+        self.broker = broker or MemoryBroker(clock=now)
+        self.leases = leases or MemoryLeases(now=now)
+        self.parked = parked or MemoryParked(now=now)
+        self.records: list[Record] = []
+        self.around: list[Around] = []
+        self.store: Store = surrounded(self.container, "store", self.around)
+        self.feed: ChangeFeed = surrounded(self.container, "feed", self.around)
+        self.lease_store: LeaseStore = surrounded(self.leases, "leases", self.around)
+        self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
+        self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
+        self.outbox = Outbox(self.store, retries=_RETRIES)
+
+    async def relay_all(self) -> list[OutboundMessage]:
+        """
+        Run a worker until nothing waits; return what arrived at the topic meanwhile, in order.
+
+        Events of a key that had to be parked do not arrive; see `parked_messages`.
+
+        Raises:
+            RelayStuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+        """
+        before = len(self.broker.accepted)
+        await relay_everything(
+            name=PROCESSOR,
+            feed=self.feed,
+            leases=self.lease_store,
+            publisher=self.publisher,
+            parking=Parking(self.parked_store, retry=_RETRIES, utcnow=self.clock.now),
+            notify=self._notify,
+            stored=(self.container, self.leases),
+        )
+        return self.broker.accepted[before:]
+
+    async def parked_messages(self) -> dict[str, list[OutboundMessage]]:
+        """
+        Return the messages that wait behind one that the topic refused, that one first, by partition key.
+        """
+        keys = await self._parked_keys(self.parked)
+        waiting: dict[str, list[OutboundMessage]] = {}
+        for key in await keys.list():
+            held = (await keys.show(key.partition_key)).held
+            events = (stored_event(parked.event, self.container.key_paths) for parked in held)
+            waiting[key.partition_key] = [message_of(event) for event in events if event is not None]
+        return waiting
+
+    async def release(self, key: str, **changes: Any) -> Released:
+        """
+        Send what a parked key holds, as an operator's release does.
+
+        Args:
+            key: the parked key.
+            changes: fields of the first event that the operator edited.
+        """
+        keys = await self._parked_keys(self.parked_store)
+        first = await keys.first_held(key) if changes else None
+        if first is None:
+            return await keys.release(key)
+        return await keys.release(key, edited={**first.event["data"], **changes}, event_id=first.event_id)
+
+    async def _parked_keys(self, store: ParkedStore) -> ParkedKeys:
+        described = await self.container.describe()
+        return ParkedKeys(
+            store,
+            resending(self.publisher, events=self.store, retry=_RETRIES, backoff=AT_ONCE),
+            scope=Scope(processor=PROCESSOR, container=described.container_rid),
+            retry=_RETRIES,
+            utcnow=self.clock.now,
+        )
+
+    def _notify(self, record: Record) -> None:
+        self.records.append(record)
+        log_hook(record)

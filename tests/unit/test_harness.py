@@ -1,0 +1,130 @@
+"""
+The harness: an outbox, its worker and a topic in memory.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import DomainEvent, Entity, Outbox
+from cosmos_outbox.adapters.memory import Fault
+from cosmos_outbox.testing import Call, OutboxHarness, RelayStuck
+
+
+class OrderPlaced(DomainEvent):
+    total: int
+
+
+class OrderPaid(DomainEvent):
+    pass
+
+
+class Order(Entity):
+    def place(self, total: int) -> Order:
+        self.record(OrderPlaced(total=total))
+        return self
+
+    def pay(self) -> None:
+        self.record(OrderPaid())
+
+
+async def place(outbox: Outbox, order_id: str, total: int = 5) -> None:
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Order).create(Order(id=order_id)).place(total).pay()
+        await uow.commit()
+
+
+@pytest.mark.looptime(False)  # as in a project that has no virtual time
+async def test_one_call_relays_everything_and_returns_what_arrived_in_it():
+    harness = OutboxHarness()
+    assert [] == await harness.relay_all()
+    await place(harness.outbox, "o1")
+    first = await harness.relay_all()
+    await place(harness.outbox, "o2")
+    second = await harness.relay_all()
+
+    assert [("o1", "OrderPlaced"), ("o1", "OrderPaid")] == [(m.session_id, m.subject) for m in first]
+    assert ["o2", "o2"] == [message.session_id for message in second]
+    assert [] == await harness.relay_all()
+
+
+async def test_partitions_may_split_and_merge_between_two_calls():
+    harness = OutboxHarness()
+    await place(harness.outbox, "a")
+    await harness.relay_all()
+    lower, upper = harness.container.split("0")
+    await place(harness.outbox, "b")
+    assert ["b", "b"] == [message.session_id for message in await harness.relay_all()]
+    harness.container.merge(lower, upper)
+    await place(harness.outbox, "c")
+    assert {"c"} <= {message.session_id for message in await harness.relay_all()}
+
+
+async def test_what_the_topic_refuses_is_parked_with_what_follows_until_it_is_released():
+    harness = OutboxHarness()
+    harness.broker.rejects = lambda message: b'"total":13}' in message.body
+    await place(harness.outbox, "bad", total=13)
+    await place(harness.outbox, "good")
+
+    assert {"good"} == {message.session_id for message in await harness.relay_all()}
+    waiting = await harness.parked_messages()
+    assert ["OrderPlaced", "OrderPaid"] == [message.subject for message in waiting["bad"]]
+
+    await harness.release("bad", total=14)
+    assert {} == await harness.parked_messages()
+    released = [message for message in harness.broker.accepted if message.session_id == "bad"]
+    assert ["OrderPlaced", "OrderPaid"] == [message.subject for message in released]
+    assert b'"total":14}' in released[0].body
+
+
+async def test_a_topic_that_stays_down_ends_the_call_and_the_next_one_goes_on():
+    harness = OutboxHarness()
+    await place(harness.outbox, "o1")
+    harness.broker.down = True
+    with pytest.raises(RelayStuck):
+        await harness.relay_all()
+    harness.broker.down = False
+    assert 2 == len(await harness.relay_all())
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.ACK_LOST, Fault.BUSY, Fault.NO_TOPIC])
+async def test_a_fault_of_the_broker_changes_nothing_about_what_arrives(fault: Fault):
+    harness = OutboxHarness()
+    harness.broker.faults.append(fault)
+    await place(harness.outbox, "o1")
+    assert ["OrderPlaced", "OrderPaid"] == [message.subject for message in await harness.relay_all()]
+
+
+async def test_every_call_of_a_port_passes_through_what_is_put_around_it():
+    harness, calls = OutboxHarness(), []
+
+    async def around(call: Call, proceed):
+        calls.append((call.port, call.method))
+        return await proceed()
+
+    harness.around.append(around)
+    await place(harness.outbox, "o1")
+    await harness.relay_all()
+
+    expected = {("store", "commit"), ("feed", "read_page"), ("leases", "replace"), ("publisher", "publish")}
+    assert expected <= set(calls)
+
+
+async def test_a_worker_that_is_started_again_begins_with_what_is_stored():
+    killed = OutboxHarness()
+
+    async def dies(call: Call, proceed):
+        answer = await proceed()
+        if call.method == "publish":
+            raise RuntimeError("killed after the send")
+        return answer
+
+    killed.around.append(dies)
+    await place(killed.outbox, "o1")
+    with pytest.raises(RelayStuck):
+        await killed.relay_all()
+    again = OutboxHarness(
+        container=killed.container, broker=killed.broker, leases=killed.leases, parked=killed.parked
+    )
+    assert [] == await again.relay_all()
+    assert 2 == len(again.broker.accepted) < len(again.broker.arrivals)
