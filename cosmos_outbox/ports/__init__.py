@@ -1,8 +1,8 @@
 """
 The ports: what the library needs from outside, with the guarantees that every implementation keeps.
 
-Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite per port in
-`tests/contracts` runs over all of them. Documents cross a port as stored JSON, so that fields of other programs survive.
+Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite per port, in
+`cosmos_outbox.testing.contracts`, runs over all of them, and over yours. Documents cross a port as stored JSON, so that fields of other programs survive.
 """
 
 from cosmos_outbox.documents import Document
