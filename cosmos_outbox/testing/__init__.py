@@ -13,7 +13,8 @@ from cosmos_outbox.domain.sources import fixed
 from cosmos_outbox.testing.alike import like
 from cosmos_outbox.testing.calls import Around, Call
 from cosmos_outbox.testing.clock import Clock
+from cosmos_outbox.testing.consuming import ConsumerStuck
 from cosmos_outbox.testing.harness import OutboxHarness
 from cosmos_outbox.testing.relaying import RelayStuck
 
-__all__ = ["Around", "Call", "Clock", "OutboxHarness", "RelayStuck", "fixed", "like"]
+__all__ = ["Around", "Call", "Clock", "ConsumerStuck", "OutboxHarness", "RelayStuck", "fixed", "like"]

@@ -12,23 +12,25 @@ from __future__ import annotations
 from typing import Any
 
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
+from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import stored_event
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
-from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
+from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Settlement, Store
 from cosmos_outbox.records import Record, log_hook
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.clock import Clock
+from cosmos_outbox.testing.consuming import Subscribed, consume_everything
 from cosmos_outbox.testing.relaying import AT_ONCE, relay_everything
 from cosmos_outbox.write.unit_of_work import Outbox
 
 PROCESSOR = "harness"
 # Memory answers at once, and a fault that stays is to be seen soon.
 _RETRIES = RetryOptions(
-    deadline_seconds=1.0,
-    attempt_seconds=1.0,
+    deadline_seconds=0.5,
+    attempt_seconds=0.5,
     backoff=Backoff(initial_seconds=0.001, maximum_seconds=0.02),
 )
 
@@ -44,6 +46,7 @@ class OutboxHarness:
         broker: the topic. Defaults to a new one.
         leases: the worker's. Defaults to new ones.
         parked: the parked store. Defaults to a new one.
+        subscriptions: by the names of consumers. Defaults to none yet: the first `consume_all` makes one.
         clock: decides TTLs and duplicates. Defaults to the system's.
 
     Attributes:
@@ -60,6 +63,7 @@ class OutboxHarness:
         broker: MemoryBroker | None = None,
         leases: MemoryLeases | None = None,
         parked: MemoryParked | None = None,
+        subscriptions: dict[str, Subscribed] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.clock = clock or Clock()
@@ -68,6 +72,7 @@ class OutboxHarness:
         self.broker = broker or MemoryBroker(clock=now)
         self.leases = leases or MemoryLeases(now=now)
         self.parked = parked or MemoryParked(now=now)
+        self.subscriptions = {} if subscriptions is None else subscriptions
         self.records: list[Record] = []
         self.around: list[Around] = []
         self.store: Store = surrounded(self.container, "store", self.around)
@@ -97,6 +102,43 @@ class OutboxHarness:
             stored=(self.container, self.leases),
         )
         return self.broker.accepted[before:]
+
+    async def consume_all(self, consumer: Consumer) -> list[tuple[Message, Settlement]]:
+        """
+        Run a process of a consumer until none of the topic's messages waits; return what became of each, in order.
+
+        A consumer that was made without an outbox gets this one.
+
+        Raises:
+            ConsumerStuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
+        """
+        subscribed = self.subscriptions.setdefault(consumer.name, Subscribed())
+        for message in self.broker.accepted[subscribed.messages :]:
+            subscribed.subscription.deliver(message)
+            subscribed.messages += 1
+        before = len(subscribed.subscription.settled)
+        await consume_everything(
+            consumer,
+            self.outbox,
+            subscribed.subscription,
+            around=self.around,
+            parking=Parking(self.parked_store, retry=_RETRIES, utcnow=self.clock.now, references=False),
+            notify=self._notify,
+        )
+        return subscribed.subscription.settled[before:]
+
+    def restarted(self) -> OutboxHarness:
+        """
+        Return a harness of a program that starts anew with what this one has stored; nothing is around its calls.
+        """
+        return OutboxHarness(
+            container=self.container,
+            broker=self.broker,
+            leases=self.leases,
+            parked=self.parked,
+            subscriptions=self.subscriptions,
+            clock=self.clock,
+        )
 
     async def parked_messages(self) -> dict[str, list[OutboundMessage]]:
         """

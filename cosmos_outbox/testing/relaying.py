@@ -28,8 +28,8 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
-_MOMENT = timedelta(milliseconds=1)
-_ATTEMPTS = 100  # in a row that fail; a broker that is judged needs 15 of them
+MOMENT = timedelta(milliseconds=1)
+ATTEMPTS = 100  # in a row that fail; a broker that is judged needs 15 of them
 
 
 class RelayStuck(Exception):
@@ -66,7 +66,7 @@ async def relay_everything(
     def heard(record: Record) -> None:
         if isinstance(record, PageFailed | PublishFailed | BalancingFailed):
             failures.append(record.error)
-            if len(failures) >= _ATTEMPTS:
+            if len(failures) >= ATTEMPTS:
                 running.cancel()
         elif isinstance(record, PageHandled | MessagesPublished):
             failures.clear()
@@ -77,10 +77,10 @@ async def relay_everything(
         processor_name=name,
         instance_name=name,  # of all workers, so that one takes at once what one before it left when it was killed
         wanted=claims_to_be_an_event,
-        acquire_interval=_MOMENT,
+        acquire_interval=MOMENT,
         checkpoint_interval=timedelta(0),
-        min_poll_interval=_MOMENT,
-        max_poll_interval=_MOMENT,
+        min_poll_interval=MOMENT,
+        max_poll_interval=MOMENT,
         backoff=AT_ONCE,
     )
     processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(heard,))
@@ -91,9 +91,9 @@ async def relay_everything(
                 processor.stop()
                 await asyncio.wait({running})
             else:
-                await asyncio.wait({running}, timeout=_MOMENT.total_seconds())
-        if len(failures) >= _ATTEMPTS:
-            raise RelayStuck(f"The relay failed {_ATTEMPTS} times in a row: {failures[-1]}") from failures[-1]
+                await asyncio.wait({running}, timeout=MOMENT.total_seconds())
+        if len(failures) >= ATTEMPTS:
+            raise RelayStuck(f"The relay failed {ATTEMPTS} times in a row: {failures[-1]}") from failures[-1]
         await running
     finally:
         running.cancel()

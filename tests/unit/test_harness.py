@@ -4,11 +4,15 @@ The harness: an outbox, its worker and a topic in memory.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from cosmos_outbox import DomainEvent, Entity, Outbox
+from cosmos_outbox import DomainEvent, Entity, Outbox, StoreUnavailable, UnitOfWork
 from cosmos_outbox.adapters.memory import Fault
-from cosmos_outbox.testing import Call, OutboxHarness, RelayStuck
+from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.ports import Complete
+from cosmos_outbox.testing import Call, ConsumerStuck, OutboxHarness, RelayStuck
 
 
 class OrderPlaced(DomainEvent):
@@ -123,8 +127,75 @@ async def test_a_worker_that_is_started_again_begins_with_what_is_stored():
     await place(killed.outbox, "o1")
     with pytest.raises(RelayStuck):
         await killed.relay_all()
-    again = OutboxHarness(
-        container=killed.container, broker=killed.broker, leases=killed.leases, parked=killed.parked
-    )
+    again = killed.restarted()
     assert [] == await again.relay_all()
     assert 2 == len(again.broker.accepted) < len(again.broker.arrivals)
+
+
+class Invoice(Entity):
+    order_id: str
+    total: int
+
+    @property
+    def partition_key(self) -> str:
+        return self.order_id
+
+
+def invoicing() -> Consumer:
+    consumer = Consumer("invoicing")
+
+    @consumer.on(OrderPlaced)
+    async def invoice(event: OrderPlaced, message: Message, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            raise ValueError("negative")
+        uow.repository(Invoice).create(Invoice(order_id=str(message.session_id), total=event.total))
+
+    return consumer
+
+
+@pytest.mark.looptime(False)
+async def test_a_consumer_handles_what_arrived_once_and_parks_what_fails():
+    harness, consumer = OutboxHarness(), invoicing()
+    await place(harness.outbox, "o1")
+    await place(harness.outbox, "o2", total=-1)
+    await harness.relay_all()
+    assert {Complete()} == {settlement for _, settlement in await harness.consume_all(consumer)}
+    invoices = [one["data"]["orderId"] for one in harness.container.documents() if one["type"] == "invoice"]
+    assert ["o1"] == invoices
+    assert 2 == sum(document["type"] == "parkedEvent" for document in harness.parked.documents())
+    assert [] == await harness.consume_all(consumer)
+
+
+async def test_a_consumer_that_is_killed_before_it_completes_goes_on_where_it_was():
+    killed, consumer = OutboxHarness(), invoicing()
+    await place(killed.outbox, "o1")
+    await killed.relay_all()
+
+    async def dies(call: Call, proceed):
+        if (call.port, call.method) == ("subscription", "settle"):
+            await asyncio.Event().wait()
+        return await proceed()
+
+    killed.around.append(dies)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await killed.consume_all(consumer)
+    settled = await killed.restarted().consume_all(consumer)
+    assert ["OrderPlaced", "OrderPaid"] == [message.subject for message, _ in settled]
+
+
+async def test_a_store_that_stays_away_ends_the_call():
+    harness, consumer = OutboxHarness(), invoicing()
+    await place(harness.outbox, "o1")
+    await harness.relay_all()
+
+    async def fails(call: Call, proceed):
+        if call.method == "commit":
+            raise StoreUnavailable
+        return await proceed()
+
+    harness.around.append(fails)
+    with pytest.raises(ConsumerStuck):
+        await harness.consume_all(consumer)
+    harness.around.clear()
+    assert 2 == len(await harness.consume_all(consumer))
