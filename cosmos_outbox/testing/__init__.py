@@ -14,7 +14,18 @@ from cosmos_outbox.testing.alike import like
 from cosmos_outbox.testing.calls import Around, Call
 from cosmos_outbox.testing.clock import Clock
 from cosmos_outbox.testing.consuming import ConsumerStuck
+from cosmos_outbox.testing.faults import Faults
 from cosmos_outbox.testing.harness import OutboxHarness
 from cosmos_outbox.testing.relaying import RelayStuck
 
-__all__ = ["Around", "Call", "Clock", "ConsumerStuck", "OutboxHarness", "RelayStuck", "fixed", "like"]
+__all__ = [
+    "Around",
+    "Call",
+    "Clock",
+    "ConsumerStuck",
+    "Faults",
+    "OutboxHarness",
+    "RelayStuck",
+    "fixed",
+    "like",
+]

@@ -5,8 +5,8 @@ Calls of ports: each one passes through functions that may look at it, delay it,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -26,7 +26,7 @@ class Call:
     port: str
     method: str
     arguments: tuple[Any, ...] = ()
-    named: tuple[tuple[str, Any], ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Awaited in place of a call: `async def around(call, proceed)` returns `await proceed()`, or does something else.
@@ -50,7 +50,7 @@ class _Surrounded:
             return found
 
         async def passed(*arguments: Any, **named: Any) -> Any:
-            call = Call(port=self._name, method=method, arguments=arguments, named=tuple(named.items()))
+            call = Call(port=self._name, method=method, arguments=arguments, named=named)
             step: Callable[[], Awaitable[Any]] = partial(found, *arguments, **named)
             for around in reversed(self._arounds):
                 step = partial(around, call, step)

@@ -23,6 +23,7 @@ from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.clock import Clock
 from cosmos_outbox.testing.consuming import Subscribed, consume_everything
+from cosmos_outbox.testing.faults import Faults
 from cosmos_outbox.testing.relaying import AT_ONCE, relay_everything
 from cosmos_outbox.write.unit_of_work import Outbox
 
@@ -51,6 +52,7 @@ class OutboxHarness:
 
     Attributes:
         outbox: of the application.
+        faults: what is to go wrong; `fail` adds to them.
         around: every call of a port passes through these functions, the first outermost; see `Call`.
         store, feed, lease_store, publisher, parked_store: the ports, on what is stored.
         records: all that the worker reported.
@@ -74,13 +76,22 @@ class OutboxHarness:
         self.parked = parked or MemoryParked(now=now)
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.records: list[Record] = []
-        self.around: list[Around] = []
+        self.faults = Faults()
+        self.around: list[Around] = [self.faults.around]
         self.store: Store = surrounded(self.container, "store", self.around)
         self.feed: ChangeFeed = surrounded(self.container, "feed", self.around)
         self.lease_store: LeaseStore = surrounded(self.leases, "leases", self.around)
         self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
+
+    def fail(
+        self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, key: object = None
+    ) -> None:
+        """
+        Have the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.
+        """
+        self.faults.add(operation, fault, times=times, skip=skip, key=key)
 
     async def relay_all(self) -> list[OutboundMessage]:
         """
@@ -92,6 +103,7 @@ class OutboxHarness:
             RelayStuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
         """
         before = len(self.broker.accepted)
+        await self.faults.arrived()
         await relay_everything(
             name=PROCESSOR,
             feed=self.feed,
@@ -101,6 +113,7 @@ class OutboxHarness:
             notify=self._notify,
             stored=(self.container, self.leases),
         )
+        await self.faults.arrived()
         return self.broker.accepted[before:]
 
     async def consume_all(self, consumer: Consumer) -> list[tuple[Message, Settlement]]:
@@ -129,7 +142,7 @@ class OutboxHarness:
 
     def restarted(self) -> OutboxHarness:
         """
-        Return a harness of a program that starts anew with what this one has stored; nothing is around its calls.
+        Return a harness of a program that starts anew with what this one has stored; nothing goes wrong there.
         """
         return OutboxHarness(
             container=self.container,

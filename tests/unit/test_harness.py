@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from cosmos_outbox import DomainEvent, Entity, Outbox, StoreUnavailable, UnitOfWork
+from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import Fault
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Complete
@@ -188,14 +188,8 @@ async def test_a_store_that_stays_away_ends_the_call():
     harness, consumer = OutboxHarness(), invoicing()
     await place(harness.outbox, "o1")
     await harness.relay_all()
-
-    async def fails(call: Call, proceed):
-        if call.method == "commit":
-            raise StoreUnavailable
-        return await proceed()
-
-    harness.around.append(fails)
+    harness.fail("commit", "unavailable", times=None)
     with pytest.raises(ConsumerStuck):
         await harness.consume_all(consumer)
-    harness.around.clear()
+    harness.faults.clear()
     assert 2 == len(await harness.consume_all(consumer))

@@ -1,0 +1,221 @@
+"""
+Faults by name: what goes wrong with which calls of an application's store, topic, leases and subscription.
+
+    harness.fail("commit", "lost_answer")           # the next commit is written, and its answer does not come
+    harness.fail("send", "too_large", key="o1")     # a message of this key never fits
+
+| operation | what it is | faults |
+| --- | --- | --- |
+| `commit` | of entities and events | `conflict`, `throttled`, `lost_answer`, `unavailable`, `slow`, `too_large` |
+| `read`, `query`, `feed` | of entities, of lists of them, of the change feed | `throttled`, `unavailable` |
+| `lease` | a write of the worker's lease, as its checkpoint | `conflict`, `throttled`, `lost_answer`, `unavailable`, `slow` |
+| `send` | of messages to the topic | `throttled`, `lost_answer`, `unavailable`, `slow`, `too_large` |
+| `park` | a write of the parked store | as `lease` |
+| `settle` | of a message that a consumer was given | `lock_lost`, `lost_answer`, `unavailable` |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    Conflict,
+    LockLost,
+    MessageRejected,
+    OutboxError,
+    PreconditionFailed,
+    RequestTooLarge,
+    StoreUnavailable,
+    SubscriptionUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import Write
+from cosmos_outbox.testing.calls import Call
+
+_LATE_SECONDS = 0.002  # after its sender gave up
+
+
+class _Executed(Enum):
+    NOT = auto()
+    BEFORE = auto()
+    LATER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """
+    What the caller gets to see, and whether the call is carried out all the same.
+
+    of_one: it is the fault of one message: the topic refuses each batch with it, and the sender halves them to find it.
+    """
+
+    error: Callable[[Call], OutboxError]
+    executed: _Executed = _Executed.NOT
+    of_one: bool = False
+
+
+def _by(error: Callable[[], OutboxError]) -> Callable[[Call], OutboxError]:
+    return lambda call: error()
+
+
+def _conflict(call: Call) -> OutboxError:
+    if call.port == "leases":
+        return PreconditionFailed(expected=call.named.get("etag"))
+    partition_key, writes = call.arguments
+    write: Write = next((one for one in writes if one.etag is not None), writes[-1])
+    if write.etag is None:
+        return Conflict(document_id=write.id, partition_key=partition_key)
+    return PreconditionFailed(expected=write.etag, document_id=write.id, partition_key=partition_key)
+
+
+def _unanswered(error: Callable[[], OutboxError]) -> dict[str, _Fault]:
+    return {
+        "lost_answer": _Fault(_by(error), _Executed.BEFORE),
+        "unavailable": _Fault(_by(error)),
+        "slow": _Fault(_by(error), _Executed.LATER),
+    }
+
+
+_THROTTLED = {"throttled": _Fault(_by(partial(TooManyRequests, retry_after=0.0)))}
+_READ = {**_THROTTLED, "unavailable": _Fault(_by(StoreUnavailable))}
+_WRITE = {"conflict": _Fault(_conflict), **_THROTTLED, **_unanswered(StoreUnavailable)}
+_SETTLE = _unanswered(SubscriptionUnavailable)
+del _SETTLE["slow"]
+
+# By operation: the port, the method, and what may go wrong.
+_OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
+    "commit": ("store", "commit", {**_WRITE, "too_large": _Fault(_by(RequestTooLarge))}),
+    "read": ("store", "read", _READ),
+    "query": ("store", "query", _READ),
+    "feed": ("feed", "read_page", _READ),
+    "lease": ("leases", "replace", _WRITE),
+    "send": (
+        "publisher",
+        "publish",
+        {
+            "throttled": _Fault(_by(partial(BrokerUnavailable, retry_after=0.0))),
+            **_unanswered(BrokerUnavailable),
+            "too_large": _Fault(_by(MessageRejected), of_one=True),
+        },
+    ),
+    "park": ("parked", "commit", _WRITE),
+    "settle": ("subscription", "settle", {**_SETTLE, "lock_lost": _Fault(_by(LockLost))}),
+}
+OPERATIONS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(sorted(faults)) for name, (_, _, faults) in _OPERATIONS.items()
+}
+
+
+def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
+    """
+    Refuse a name that there is not.
+
+    Raises:
+        ValueError: lists the names.
+    """
+    if operation not in operations:
+        raise ValueError(f"There is no operation {operation!r}; there are {', '.join(operations)}.")
+    if fault not in operations[operation]:
+        raise ValueError(f"{operation!r} has no fault {fault!r}; it has {', '.join(operations[operation])}.")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rule:
+    port: str
+    method: str
+    fault: _Fault
+    skip: int
+    left: int | None
+    key: object
+
+    def strikes(self, call: Call) -> bool:
+        if (call.port, call.method) != (self.port, self.method) or self.left == 0:
+            return False
+        if self.key is not None and self.key not in _keys_of(call):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        if self.left is not None and not (self.fault.of_one and len(call.arguments[1]) > 1):
+            self.left -= 1
+        return True
+
+
+class Faults:
+    """
+    What is to go wrong, each for so many calls; the first that strikes a call wins.
+    """
+
+    def __init__(self) -> None:
+        self._rules: list[_Rule] = []
+        self._late: set[asyncio.Task[None]] = set()
+
+    def add(
+        self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, key: object = None
+    ) -> None:
+        """
+        Have the next calls of an operation fail.
+
+        Args:
+            operation, fault: see the table of this module.
+            times: how many calls; None for all from now on. Defaults to 1.
+            skip: how many calls go well before. Defaults to 0.
+            key: strike only calls that concern this partition key, of a commit, a read or a send. Defaults to all.
+
+        Raises:
+            ValueError: there is no such operation or fault, or no such key; lists what there is.
+        """
+        check_fault(operation, fault, OPERATIONS)
+        port, method, faults = _OPERATIONS[operation]
+        if key is not None and operation not in ("commit", "read", "send"):
+            raise ValueError(f"{operation!r} has no key; commit, read and send have one.")
+        rule = _Rule(port=port, method=method, fault=faults[fault], skip=skip, left=times, key=key)
+        self._rules.append(rule)
+
+    def clear(self) -> None:
+        """
+        Have nothing go wrong any more.
+        """
+        self._rules.clear()
+
+    async def arrived(self) -> None:
+        """
+        Return when what was slow has arrived.
+        """
+        while self._late:
+            await asyncio.wait(self._late)
+
+    async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """
+        Carry a call out, unless something is to go wrong with it.
+        """
+        fault = next((rule.fault for rule in self._rules if rule.strikes(call)), None)
+        if fault is None:
+            return await proceed()
+        if fault.executed is _Executed.BEFORE:
+            await proceed()
+        elif fault.executed is _Executed.LATER:
+            task = asyncio.create_task(self._arrive_late(proceed))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+        raise fault.error(call)
+
+    async def _arrive_late(self, proceed: Callable[[], Awaitable[Any]]) -> None:
+        await asyncio.sleep(_LATE_SECONDS)
+        with suppress(OutboxError):  # no caller waits for this answer
+            await proceed()
+
+
+def _keys_of(call: Call) -> tuple[object, ...]:
+    if call.port == "publisher":
+        messages: Sequence[OutboundMessage] = call.arguments[1]
+        return tuple(message.session_id for message in messages)
+    return (call.arguments[0 if call.method == "commit" else 1],)

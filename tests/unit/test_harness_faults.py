@@ -1,0 +1,104 @@
+"""
+Faults by name on the harness: what the library does about each of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox import (
+    CommitOutcomeUnknown,
+    Conflict,
+    PreconditionFailed,
+    RequestTooLarge,
+    TooManyRequests,
+)
+from cosmos_outbox.ports import Complete
+from cosmos_outbox.testing import OutboxHarness
+from cosmos_outbox.testing.faults import OPERATIONS
+from tests.unit.test_harness import Order, invoicing, place
+
+HARMLESS = [
+    (operation, fault)
+    for operation, faults in OPERATIONS.items()
+    for fault in faults
+    if fault != "too_large" and (operation, fault) != ("commit", "conflict") and operation != "query"
+]
+
+
+@pytest.mark.parametrize(("operation", "fault"), HARMLESS)
+async def test_what_passes_changes_nothing_about_what_arrives_and_takes_effect(operation: str, fault: str):
+    harness, consumer = OutboxHarness(), invoicing()
+    harness.fail(operation, fault)
+    if operation == "park":
+        harness.broker.rejects = lambda message: message.session_id == "o0"
+        await place(harness.outbox, "o0")
+    await place(harness.outbox, "o1")
+    async with harness.outbox.unit_of_work() as uow:
+        (await uow.repository(Order).read("o1")).pay()
+        await uow.commit()
+
+    messages = [message for message in await harness.relay_all() if message.session_id == "o1"]
+    assert ["OrderPlaced", "OrderPaid", "OrderPaid"] == [message.subject for message in messages]
+    await harness.consume_all(consumer)
+    assert Complete() in {
+        settlement for _, settlement in harness.subscriptions["invoicing"].subscription.settled
+    }
+    assert 1 == sum(document["type"] == "invoice" for document in harness.container.documents())
+    assert all(rule.left == 0 for rule in harness.faults._rules), "the fault did not strike"
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("throttled", TooManyRequests),
+        ("unavailable", CommitOutcomeUnknown),
+        ("too_large", RequestTooLarge),
+        ("conflict", Conflict),
+    ],
+)
+async def test_what_stays_ends_a_commit_with_its_error(fault: str, error: type[Exception]):
+    harness = OutboxHarness()
+    harness.fail("commit", fault, times=None)
+    with pytest.raises(error):
+        await place(harness.outbox, "o1")
+
+
+async def test_a_conflict_is_that_of_a_change_where_there_is_one():
+    harness = OutboxHarness()
+    await place(harness.outbox, "o1")
+    harness.fail("commit", "conflict")
+    async with harness.outbox.unit_of_work() as uow:
+        (await uow.repository(Order).read("o1")).pay()
+        with pytest.raises(PreconditionFailed, match="'o1'"):
+            await uow.commit()
+
+
+async def test_a_message_that_is_too_large_parks_its_key_only():
+    harness = OutboxHarness()
+    for key in ("o1", "o2"):
+        await place(harness.outbox, key)
+    harness.fail("send", "too_large", key="o2")
+    assert {"o1"} == {message.session_id for message in await harness.relay_all()}
+    assert {"o2"} == set(await harness.parked_messages())
+
+
+async def test_a_fault_may_let_calls_pass_and_concern_one_key():
+    harness = OutboxHarness()
+    harness.fail("commit", "too_large", skip=1, key="o2")
+    await place(harness.outbox, "o1")
+    await place(harness.outbox, "o2")
+    async with harness.outbox.unit_of_work() as uow:
+        (await uow.repository(Order).read("o2")).pay()
+        with pytest.raises(RequestTooLarge):
+            await uow.commit()
+
+
+def test_a_name_that_there_is_not_is_refused_with_those_that_there_are():
+    harness = OutboxHarness()
+    with pytest.raises(ValueError, match=r"no operation 'comit'; there are commit, read"):
+        harness.fail("comit", "conflict")
+    with pytest.raises(ValueError, match=r"no fault 'lost'; it has conflict, lost_answer, slow"):
+        harness.fail("commit", "lost")
+    with pytest.raises(ValueError, match="has no key"):
+        harness.fail("lease", "conflict", key="o1")
