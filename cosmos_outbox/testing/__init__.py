@@ -11,6 +11,7 @@ compared by what they say.
 
 from cosmos_outbox.domain.sources import fixed
 from cosmos_outbox.testing.alike import like
+from cosmos_outbox.testing.assertions import assert_messages, assert_recorded
 from cosmos_outbox.testing.calls import Around, Call
 from cosmos_outbox.testing.clock import Clock
 from cosmos_outbox.testing.consuming import ConsumerStuck
@@ -26,6 +27,8 @@ __all__ = [
     "Faults",
     "OutboxHarness",
     "RelayStuck",
+    "assert_messages",
+    "assert_recorded",
     "fixed",
     "like",
 ]

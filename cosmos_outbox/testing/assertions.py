@@ -1,0 +1,114 @@
+"""
+Assertions about what was recorded or sent, whatever its ids and times; a failure names the event and the field.
+
+    assert_recorded(order, OrderPlaced(total=5), OrderPaid())
+    assert_messages(await harness.relay_all(), OrderPlaced(total=5), OrderPaid())
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from cosmos_outbox.domain.entities import Entity
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.messages import Message, OutboundMessage
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """
+    What is compared of an event.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.fields.items())})"
+
+
+def assert_recorded(entity: Entity, *expected: DomainEvent) -> None:
+    """
+    Require that the next commit of an entity would write exactly these events, in this order.
+
+    Raises:
+        AssertionError: names each event and field that differs.
+    """
+    __tracebackhide__ = True
+    actual, wanted = map(_recorded, entity.events), map(_recorded, expected)
+    _require(f"The events of {type(entity).__name__} {entity.id!r}", [*actual], [*wanted])
+
+
+def assert_messages(
+    messages: Iterable[OutboundMessage | Message], *expected: DomainEvent, key: str | None = None
+) -> None:
+    """
+    Require that messages carry exactly these events, in this order.
+
+    Args:
+        messages: as `relay_all` returns them.
+        expected: the events.
+        key: look only at the messages of this partition key: those of several keys arrive in any order. Defaults to all.
+
+    Raises:
+        AssertionError: names each event and field that differs.
+    """
+    __tracebackhide__ = True
+    actual = [_sent(one.subject, one.body) for one in messages if key is None or one.session_id == key]
+    wanted = [_sent(event.action, json.dumps(event.payload()).encode()) for event in expected]
+    _require("The messages" if key is None else f"The messages of {key!r}", actual, wanted)
+
+
+def _recorded(event: DomainEvent) -> _Event:
+    return _Event(type(event).__name__, event.model_dump(exclude={"id", "created_at"}))
+
+
+def _sent(subject: str, body: bytes) -> _Event:
+    payload = json.loads(body)
+    return _Event(subject, {k: v for k, v in payload.items() if k not in ("id", "action", "createdAt")})
+
+
+def _require(subject: str, actual: Sequence[_Event], expected: Sequence[_Event]) -> None:
+    __tracebackhide__ = True
+    if differences := list(_differences(actual, expected)):
+        lines = [f"{subject} are not as expected:", *(f"  {line}" for line in differences)]
+        lines += ["actual:", *(f"  {number}. {event}" for number, event in enumerate(actual, 1))]
+        raise AssertionError("\n".join(lines if actual else [*lines, "  none"]))
+
+
+def _differences(actual: Sequence[_Event], expected: Sequence[_Event]) -> Iterator[str]:
+    names, wanted = [event.name for event in actual], [event.name for event in expected]
+    for tag, a, a_end, e, e_end in SequenceMatcher(None, names, wanted, autojunk=False).get_opcodes():
+        if tag == "equal":
+            for number, (one, other) in enumerate(
+                zip(actual[a:a_end], expected[e:e_end], strict=True), a + 1
+            ):
+                for line in _unlike("", one.fields, other.fields):
+                    yield f"{number}. {one.name}: {line}"
+            continue
+        for number, event in enumerate(actual[a:a_end], a + 1):
+            yield f"{number}. {event.name}: not expected"
+        for event in expected[e:e_end]:
+            yield f"{event}: missing after {a_end}."
+
+
+def _unlike(path: str, actual: object, expected: object) -> Iterator[str]:
+    match actual, expected:
+        case Mapping(), Mapping():
+            for name in {**expected, **actual}:
+                inner = f"{path}.{name}" if path else str(name)
+                if name not in actual:
+                    yield f"{inner} is missing, expected {expected[name]!r}"
+                elif name not in expected:
+                    yield f"{inner} is {actual[name]!r}, expected none"
+                else:
+                    yield from _unlike(inner, actual[name], expected[name])
+        case list() | tuple(), list() | tuple() if len(actual) == len(expected):
+            for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
+                yield from _unlike(f"{path}[{number}]", one, other)
+        case _ if actual != expected:
+            yield f"{path} is {actual!r}, expected {expected!r}"
