@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 
 _ids: ContextVar[Callable[[], str] | None] = ContextVar("ids", default=None)
 _now: ContextVar[Callable[[], datetime] | None] = ContextVar("now", default=None)
+# What counts where a context says nothing: the fixtures of a test do not run in the context of its coroutine.
+_elsewhere: list[tuple[Callable[[], datetime], Callable[[], str]]] = []
 
 
 def new_id() -> str:
@@ -20,6 +22,8 @@ def new_id() -> str:
     """
     if (make := _ids.get()) is not None:
         return make()
+    if _elsewhere:
+        return _elsewhere[-1][1]()
     digits = os.urandom(
         16
     ).hex()  # uuid.uuid4 makes an object of them first, which costs more than all of this
@@ -32,7 +36,9 @@ def utc_now() -> datetime:
     Return the time in UTC, or what a test gives.
     """
     read = _now.get()
-    return datetime.now(UTC) if read is None else read()
+    if read is not None:
+        return read()
+    return _elsewhere[-1][0]() if _elsewhere else datetime.now(UTC)
 
 
 @contextmanager
@@ -53,3 +59,15 @@ def fixed(
     finally:
         _ids.reset(ids_token)
         _now.reset(now_token)
+
+
+@contextmanager
+def fixed_everywhere(*, now: Callable[[], datetime], ids: Callable[[], str]) -> Iterator[None]:
+    """
+    As `fixed`, for all of the process: also for tasks and threads that began before the block.
+    """
+    _elsewhere.append((now, ids))
+    try:
+        yield
+    finally:
+        _elsewhere.pop()

@@ -1,23 +1,48 @@
 """
-For the tests of programs built on this library: an outbox in memory from the commit to the topic, fixed ids and times, and events
-compared by what they say.
+For the tests of programs built on this library: an outbox in memory from the commit to the topic and its consumers, faults by name,
+fixed ids and times, and events compared by what they say.
 
     harness = OutboxHarness()
     async with harness.outbox.unit_of_work() as uow:
         uow.repository(Order).create(Order(id="o1")).place(total=5)
         await uow.commit()
-    messages = await harness.relay_all()
+    assert_messages(await harness.relay_all(), OrderPlaced(total=5))
+
+pytest gets fixtures of it: `cosmos_outbox.testing.pytest_plugin`. It imports this package at each of its starts, which therefore
+imports what it gives out only when that is asked for.
 """
 
-from cosmos_outbox.domain.sources import fixed
-from cosmos_outbox.testing.alike import like
-from cosmos_outbox.testing.assertions import assert_messages, assert_recorded
-from cosmos_outbox.testing.calls import Around, Call
-from cosmos_outbox.testing.clock import Clock
-from cosmos_outbox.testing.consuming import ConsumerStuck
-from cosmos_outbox.testing.faults import Faults
-from cosmos_outbox.testing.harness import OutboxHarness
-from cosmos_outbox.testing.relaying import RelayStuck
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cosmos_outbox.domain.sources import fixed
+    from cosmos_outbox.testing.alike import like
+    from cosmos_outbox.testing.assertions import assert_messages, assert_recorded
+    from cosmos_outbox.testing.calls import Around, Call
+    from cosmos_outbox.testing.clock import Clock
+    from cosmos_outbox.testing.consuming import ConsumerStuck
+    from cosmos_outbox.testing.emulated import OutboxEmulators
+    from cosmos_outbox.testing.faults import Faults
+    from cosmos_outbox.testing.harness import OutboxHarness
+    from cosmos_outbox.testing.relaying import RelayStuck
+
+_MODULES = {
+    "Around": "testing.calls",
+    "Call": "testing.calls",
+    "Clock": "testing.clock",
+    "ConsumerStuck": "testing.consuming",
+    "Faults": "testing.faults",
+    "OutboxEmulators": "testing.emulated",
+    "OutboxHarness": "testing.harness",
+    "RelayStuck": "testing.relaying",
+    "assert_messages": "testing.assertions",
+    "assert_recorded": "testing.assertions",
+    "fixed": "domain.sources",
+    "like": "testing.alike",
+}
 
 __all__ = [
     "Around",
@@ -25,6 +50,7 @@ __all__ = [
     "Clock",
     "ConsumerStuck",
     "Faults",
+    "OutboxEmulators",
     "OutboxHarness",
     "RelayStuck",
     "assert_messages",
@@ -32,3 +58,9 @@ __all__ = [
     "fixed",
     "like",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"cosmos_outbox.{_MODULES[name]}"), name)

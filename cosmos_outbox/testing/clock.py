@@ -5,6 +5,9 @@ Clock: the time of a test, which passes on command.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import count
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Clock:
@@ -17,6 +20,7 @@ class Clock:
 
     def __init__(self, at: datetime | None = None) -> None:
         self._at, self._moved = at, timedelta(0)
+        self._ids = count(1)
 
     def now(self) -> datetime:
         """
@@ -29,6 +33,12 @@ class Clock:
         Return the seconds since 1970.
         """
         return self.now().timestamp()
+
+    def new_id(self) -> str:
+        """
+        Return the next id: a UUID that ends in 1, in 2, and so on.
+        """
+        return f"00000000-0000-4000-8000-{next(self._ids):012}"
 
     def advance(self, by: timedelta | float) -> None:
         """

@@ -47,6 +47,7 @@ async def relay_everything(
     parking: Parking,
     notify: Hook,
     stored: tuple[ChangeFeed, LeaseStore],
+    pause: timedelta = MOMENT,
 ) -> None:
     """
     Run one worker until every change of the feed is sent or parked, and its checkpoint is written.
@@ -56,6 +57,7 @@ async def relay_everything(
         feed, leases, publisher, parking: what the worker uses.
         notify: hears what it reports.
         stored: the feed and the leases as they are, to see what waits.
+        pause: between two looks. Defaults to a millisecond.
 
     Raises:
         RelayStuck: it failed many times in a row.
@@ -77,10 +79,10 @@ async def relay_everything(
         processor_name=name,
         instance_name=name,  # of all workers, so that one takes at once what one before it left when it was killed
         wanted=claims_to_be_an_event,
-        acquire_interval=MOMENT,
+        acquire_interval=pause,
         checkpoint_interval=timedelta(0),
-        min_poll_interval=MOMENT,
-        max_poll_interval=MOMENT,
+        min_poll_interval=pause,
+        max_poll_interval=pause,
         backoff=AT_ONCE,
     )
     processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(heard,))
@@ -91,7 +93,7 @@ async def relay_everything(
                 processor.stop()
                 await asyncio.wait({running})
             else:
-                await asyncio.wait({running}, timeout=MOMENT.total_seconds())
+                await asyncio.wait({running}, timeout=pause.total_seconds())
         if len(failures) >= ATTEMPTS:
             raise RelayStuck(f"The relay failed {ATTEMPTS} times in a row: {failures[-1]}") from failures[-1]
         await running

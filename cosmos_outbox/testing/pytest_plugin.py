@@ -1,0 +1,114 @@
+"""
+Fixtures for pytest: an outbox in memory, what arrives at its topic, a clock, and the emulators.
+
+pytest loads this module wherever the library is installed, so it imports the kit only when a test uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer
+    from cosmos_outbox.messages import OutboundMessage
+    from cosmos_outbox.testing.clock import Clock
+    from cosmos_outbox.testing.emulated import OutboxEmulators
+    from cosmos_outbox.testing.harness import OutboxHarness
+    from cosmos_outbox.write.unit_of_work import Outbox
+
+
+def _clock_of(request: pytest.FixtureRequest) -> Clock:
+    from cosmos_outbox.testing.clock import Clock  # noqa: PLC0415 - see above
+
+    clock: Clock = (
+        request.getfixturevalue("outbox_clock") if "outbox_clock" in request.fixturenames else Clock()
+    )
+    return clock
+
+
+@pytest.fixture
+def outbox_clock() -> Iterator[Clock]:
+    """
+    A clock that stands at noon of 1 January 2026 UTC until `advance`: the time of entities and events, of TTLs in memory and of
+    duplicates; new ids are counted.
+    """
+    from cosmos_outbox.domain.sources import fixed_everywhere  # noqa: PLC0415 - see above
+    from cosmos_outbox.testing.clock import NOON, Clock  # noqa: PLC0415 - see above
+
+    clock = Clock(NOON)
+    with fixed_everywhere(now=clock.now, ids=clock.new_id):
+        yield clock
+
+
+@pytest.fixture
+def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
+    """
+    The container of entities and events, in memory; a project may have its own under this name.
+    """
+    from cosmos_outbox.adapters.memory import MemoryContainer  # noqa: PLC0415 - see above
+
+    return MemoryContainer(now=_clock_of(request).time)
+
+
+@pytest.fixture
+def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
+    """
+    The topic, in memory.
+    """
+    from cosmos_outbox.adapters.memory import MemoryBroker  # noqa: PLC0415 - see above
+
+    return MemoryBroker(clock=_clock_of(request).time)
+
+
+@pytest.fixture
+def outbox_harness(
+    request: pytest.FixtureRequest, outbox_container: MemoryContainer, outbox_broker: MemoryBroker
+) -> OutboxHarness:
+    """
+    The outbox with its worker, topic, consumers and faults, in memory.
+    """
+    from cosmos_outbox.testing.harness import OutboxHarness  # noqa: PLC0415 - see above
+
+    return OutboxHarness(container=outbox_container, broker=outbox_broker, clock=_clock_of(request))
+
+
+@pytest.fixture
+def outbox(outbox_harness: OutboxHarness) -> Outbox:
+    """
+    An outbox in memory.
+    """
+    return outbox_harness.outbox
+
+
+@pytest.fixture
+def relay_all(outbox_harness: OutboxHarness) -> Callable[[], Awaitable[list[OutboundMessage]]]:
+    """
+    `await relay_all()` returns the messages that arrive at the topic, in order.
+    """
+    return outbox_harness.relay_all
+
+
+@pytest.fixture(scope="session")
+def outbox_emulators_running() -> Iterator[Callable[[], AbstractContextManager[OutboxEmulators]]]:
+    """
+    Both emulators, on free ports of this machine; `outbox_emulators` has a database and a topic for a test.
+    """
+    from cosmos_outbox.testing.emulated import running_emulators  # noqa: PLC0415 - see above
+
+    with running_emulators() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def outbox_emulators(
+    outbox_emulators_running: Callable[[], AbstractContextManager[OutboxEmulators]],
+) -> Iterator[OutboxEmulators]:
+    """
+    Empty containers and a topic on the emulators, through the vendor SDKs.
+    """
+    with outbox_emulators_running() as emulators:
+        yield emulators
