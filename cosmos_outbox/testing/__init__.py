@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.emulated import OutboxEmulators
     from cosmos_outbox.testing.faults import Faults
     from cosmos_outbox.testing.harness import OutboxHarness
+    from cosmos_outbox.testing.received import ReceivedMessage, received_message
     from cosmos_outbox.testing.relaying import RelayStuck
 
 _MODULES = {
@@ -37,11 +38,13 @@ _MODULES = {
     "Faults": "testing.faults",
     "OutboxEmulators": "testing.emulated",
     "OutboxHarness": "testing.harness",
+    "ReceivedMessage": "testing.received",
     "RelayStuck": "testing.relaying",
     "assert_messages": "testing.assertions",
     "assert_recorded": "testing.assertions",
     "fixed": "domain.sources",
     "like": "testing.alike",
+    "received_message": "testing.received",
 }
 
 __all__ = [
@@ -52,11 +55,13 @@ __all__ = [
     "Faults",
     "OutboxEmulators",
     "OutboxHarness",
+    "ReceivedMessage",
     "RelayStuck",
     "assert_messages",
     "assert_recorded",
     "fixed",
     "like",
+    "received_message",
 ]
 
 

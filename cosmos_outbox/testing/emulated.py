@@ -4,7 +4,9 @@ Emulated: an application's containers and topic on the emulators, through the ve
 
 from __future__ import annotations
 
+import gc
 import itertools
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -193,6 +195,10 @@ def running_emulators() -> Iterator[Callable[[], AbstractContextManager[OutboxEm
             finally:
                 cosmos.clear_faults()
                 servicebus.clear_faults()
+                # The SDKs leave the sockets of connections that broke to the garbage collector.
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ResourceWarning)
+                    gc.collect()
 
         yield fresh
 

@@ -1,0 +1,117 @@
+"""
+Received messages: what the vendor's SDK gives to a subscriber, in its shapes, for the test of code that takes it.
+
+    await handle(received_message(OrderPaid(), key="o1"))
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.messages import Message, OutboundMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class ReceivedMessage:
+    """
+    Stands for a `ServiceBusReceivedMessage` of a session: names and texts of the properties are bytes, the body is a generator.
+    """
+
+    message_id: str
+    session_id: str | None
+    subject: str
+    content: bytes
+    application_properties: dict[bytes, Any]
+    content_type: str | None = "application/json"
+    correlation_id: str | None = None
+    delivery_count: int = 0
+    sequence_number: int = 1
+    enqueued_sequence_number: int = 1
+    enqueued_time_utc: datetime = field(default_factory=utc_now)
+    lock_token: uuid.UUID = field(default_factory=uuid.uuid4)
+    body_type: str = "data"
+    state: int = 0  # active
+    # What the relay does not set, or the broker only does without sessions.
+    auto_renew_error: Exception | None = None
+    dead_letter_error_description: str | None = None
+    dead_letter_reason: str | None = None
+    dead_letter_source: str | None = None
+    expires_at_utc: datetime | None = None
+    locked_until_utc: datetime | None = None
+    partition_key: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    scheduled_enqueue_time_utc: datetime | None = None
+    time_to_live: Any = None
+    to: str | None = None
+
+    @property
+    def body(self) -> Iterator[bytes]:
+        """
+        Return the body in parts, anew at each access.
+        """
+        return (part for part in (self.content,))
+
+    def __str__(self) -> str:
+        return self.content.decode()
+
+
+def received_message(
+    what: DomainEvent | OutboundMessage | Message,
+    *,
+    key: str = "key",
+    delivery_count: int = 0,
+    sequence_number: int = 1,
+) -> ReceivedMessage:
+    """
+    Return what a subscriber would receive.
+
+    Args:
+        what: an event, as the relay sends it; or a message, such as `relay_all` returned.
+        key: the session of an event, and the id of its entity. Defaults to "key".
+        delivery_count: how often it was delivered before. Defaults to 0.
+        sequence_number: its place in the topic. Defaults to 1.
+    """
+    message = _sent(what, key) if isinstance(what, DomainEvent) else what
+    return ReceivedMessage(
+        message_id=message.message_id,
+        session_id=message.session_id,
+        subject=message.subject,
+        content=message.body,
+        content_type=message.content_type,
+        application_properties={
+            name.encode(): value.encode() if isinstance(value, str) else value
+            for name, value in message.properties.items()
+        },
+        delivery_count=delivery_count,
+        sequence_number=sequence_number,
+        enqueued_sequence_number=sequence_number,
+    )
+
+
+def _sent(event: DomainEvent, key: str) -> OutboundMessage:
+    properties: Mapping[str, str | int] = {
+        "entity-type": "entity",
+        "entity-id": key,
+        "entity-version": 1,
+        "commit-id": "commit",
+        "sequence": 0,
+        "entity-life": "commit",
+        "previous-version": 0,
+        "previous-sequence": 0,
+        "schema-version": event.schema_version,
+    }
+    return OutboundMessage(
+        message_id=event.id,
+        session_id=key,
+        subject=event.action,
+        body=json.dumps(event.payload(), ensure_ascii=False, separators=(",", ":")).encode(),
+        properties=properties,
+    )

@@ -1,0 +1,90 @@
+"""
+The kit on the emulators: what arrives is what the memory has, and a received message is what the SDK gives.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cosmos_outbox.adapters.servicebus import message_from, open_service_bus_client
+from cosmos_outbox.testing import OutboxHarness, assert_messages, fixed, received_message
+from cosmos_outbox.testing.clock import NOON, Clock
+from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
+from tests.unit.test_harness import OrderPaid, OrderPlaced, place
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.fixture(scope="module")
+def running():
+    with running_emulators() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def emulators(running):
+    with running() as emulators:
+        yield emulators
+
+
+async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_fails(
+    emulators: OutboxEmulators,
+):
+    harness = OutboxHarness()
+    with fixed(now=NOON, ids=Clock().new_id):
+        await place(harness.outbox, "o1")
+    for operation in ("commit", "lease", "send"):
+        emulators.fail(operation, "lost_answer")
+    with fixed(now=NOON, ids=Clock().new_id):
+        async with emulators.outbox() as outbox:
+            await place(outbox, "o1")
+    messages = await emulators.relay_all()
+
+    assert await harness.relay_all() == messages
+    assert_messages(messages, OrderPlaced(total=5), OrderPaid())
+    assert [] == await emulators.relay_all()
+    await received_is_what_the_sdk_gives(emulators, messages[0])
+
+
+async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> None:
+    """
+    Of each public attribute of a message of the SDK, but for what it is made of.
+    """
+    async with (
+        open_service_bus_client(connection_string=emulators.servicebus.connection_string) as bus,
+        bus.get_subscription_receiver(emulators.topic, emulators.subscription, session_id="o1") as receiver,
+    ):
+        [real] = await receiver.receive_messages(1)
+        fake = received_message(sent)
+        names = {name for name in dir(real) if not name.startswith("_")}
+        names -= {"message", "raw_amqp_message", "from_bytes"}
+        assert set() == names - {name for name in dir(fake) if not name.startswith("_")}
+        varying = {"body", "lock_token", "enqueued_time_utc"}
+        for name in names - varying:
+            assert getattr(real, name) == getattr(fake, name), name
+        for name in varying:
+            assert isinstance(getattr(fake, name), type(getattr(real, name))), name
+        assert [*real.body] == [*fake.body] == [*fake.body]
+        assert str(real) == str(fake)
+        assert (
+            fake.application_properties.keys() == received_message(OrderPaid()).application_properties.keys()
+        )
+        assert message_from(real).properties == message_from(fake).properties  # type: ignore[arg-type]
+
+
+def test_a_fault_that_the_emulators_lack_is_refused_with_those_that_they_have(emulators: OutboxEmulators):
+    with pytest.raises(ValueError, match="'commit' has no fault 'slow'; it has throttled"):
+        emulators.fail("commit", "slow")
+
+
+def test_the_plugin_loads_neither_the_kit_nor_an_sdk():
+    program = (
+        "import sys, cosmos_outbox.testing.pytest_plugin;"
+        "print({'azure', 'aiohttp', 'cosmos_outbox_emulators'} & {name.partition('.')[0] for name in sys.modules},"
+        "[name for name in sys.modules if name.startswith('cosmos_outbox.testing.')])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert "set() ['cosmos_outbox.testing.pytest_plugin']" == answer.stdout.strip()
