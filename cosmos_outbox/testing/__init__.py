@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.harness import OutboxHarness
     from cosmos_outbox.testing.received import ReceivedMessage, received_message
     from cosmos_outbox.testing.relaying import RelayStuck
+    from cosmos_outbox.testing.scenarios import CrashPointsFailed, crash_points
 
 _MODULES = {
     "Around": "testing.calls",
     "Call": "testing.calls",
     "Clock": "testing.clock",
     "ConsumerStuck": "testing.consuming",
+    "CrashPointsFailed": "testing.scenarios",
     "Faults": "testing.faults",
     "OutboxEmulators": "testing.emulated",
     "OutboxHarness": "testing.harness",
@@ -42,6 +44,7 @@ _MODULES = {
     "RelayStuck": "testing.relaying",
     "assert_messages": "testing.assertions",
     "assert_recorded": "testing.assertions",
+    "crash_points": "testing.scenarios",
     "fixed": "domain.sources",
     "like": "testing.alike",
     "received_message": "testing.received",
@@ -52,6 +55,7 @@ __all__ = [
     "Call",
     "Clock",
     "ConsumerStuck",
+    "CrashPointsFailed",
     "Faults",
     "OutboxEmulators",
     "OutboxHarness",
@@ -59,6 +63,7 @@ __all__ = [
     "RelayStuck",
     "assert_messages",
     "assert_recorded",
+    "crash_points",
     "fixed",
     "like",
     "received_message",

@@ -5,7 +5,7 @@ Consuming: run a consumer's processor until every message of its subscription is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -52,6 +52,7 @@ async def consume_everything(
     subscription: MemorySubscription,
     *,
     around: Sequence[Around],
+    adapted: Callable[[Subscription], Subscription],
     parking: Parking,
     notify: Hook,
 ) -> None:
@@ -85,7 +86,8 @@ async def consume_everything(
 
     for session_id in {message.session_id or "" for message in subscription.waiting}:
         subscription.lose_lock(session_id)
-    processor = SessionProcessor(_Passing(subscription, around), handled, options, hooks=(heard,))
+    passing = adapted(_Passing(subscription, around))
+    processor = SessionProcessor(passing, handled, options, hooks=(heard,))
     running = asyncio.create_task(processor.run())
     try:
         while not running.done():

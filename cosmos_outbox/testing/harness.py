@@ -9,7 +9,8 @@ OutboxHarness: an outbox, its worker and a topic in memory; one call relays ever
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
 from cosmos_outbox.consumer import Consumer
@@ -27,6 +28,7 @@ from cosmos_outbox.testing.faults import Faults
 from cosmos_outbox.testing.relaying import AT_ONCE, relay_everything
 from cosmos_outbox.write.unit_of_work import Outbox
 
+PortT = TypeVar("PortT")
 PROCESSOR = "harness"
 # Memory answers at once, and a fault that stays is to be seen soon.
 _RETRIES = RetryOptions(
@@ -54,6 +56,8 @@ class OutboxHarness:
         outbox: of the application.
         faults: what is to go wrong; `fail` adds to them.
         around: every call of a port passes through these functions, the first outermost; see `Call`.
+        adapters: of your own, around those in memory: by "publisher", "parked" or "subscription", what makes one of the port that it
+            is given. Each worker, and each process of a consumer, has a new one.
         store, feed, lease_store, publisher, parked_store: the ports, on what is stored.
         records: all that the worker reported.
     """
@@ -78,6 +82,7 @@ class OutboxHarness:
         self.records: list[Record] = []
         self.faults = Faults()
         self.around: list[Around] = [self.faults.around]
+        self.adapters: dict[str, Callable[[Any], Any]] = {}
         self.store: Store = surrounded(self.container, "store", self.around)
         self.feed: ChangeFeed = surrounded(self.container, "feed", self.around)
         self.lease_store: LeaseStore = surrounded(self.leases, "leases", self.around)
@@ -108,8 +113,10 @@ class OutboxHarness:
             name=PROCESSOR,
             feed=self.feed,
             leases=self.lease_store,
-            publisher=self.publisher,
-            parking=Parking(self.parked_store, retry=_RETRIES, utcnow=self.clock.now),
+            publisher=self._adapted("publisher", self.publisher),
+            parking=Parking(
+                self._adapted("parked", self.parked_store), retry=_RETRIES, utcnow=self.clock.now
+            ),
             notify=self._notify,
             stored=(self.container, self.leases),
         )
@@ -135,7 +142,13 @@ class OutboxHarness:
             self.outbox,
             subscribed.subscription,
             around=self.around,
-            parking=Parking(self.parked_store, retry=_RETRIES, utcnow=self.clock.now, references=False),
+            adapted=lambda subscription: self._adapted("subscription", subscription),
+            parking=Parking(
+                self._adapted("parked", self.parked_store),
+                retry=_RETRIES,
+                utcnow=self.clock.now,
+                references=False,
+            ),
             notify=self._notify,
         )
         return subscribed.subscription.settled[before:]
@@ -188,6 +201,10 @@ class OutboxHarness:
             retry=_RETRIES,
             utcnow=self.clock.now,
         )
+
+    def _adapted(self, name: str, port: PortT) -> PortT:
+        make: Callable[[PortT], PortT] | None = self.adapters.get(name)
+        return port if make is None else make(port)
 
     def _notify(self, record: Record) -> None:
         self.records.append(record)

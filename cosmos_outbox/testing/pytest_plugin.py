@@ -1,5 +1,5 @@
 """
-Fixtures for pytest: an outbox in memory, what arrives at its topic, a clock, and the emulators.
+Fixtures for pytest: an outbox in memory, what arrives at its topic, a clock, and the emulators; and the option of crash points.
 
 pytest loads this module wherever the library is installed, so it imports the kit only when a test uses it.
 """
@@ -28,6 +28,39 @@ def _clock_of(request: pytest.FixtureRequest) -> Clock:
         request.getfixturevalue("outbox_clock") if "outbox_clock" in request.fixturenames else Clock()
     )
     return clock
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("cosmos-outbox").addoption(
+        "--outbox-crash-points",
+        metavar="POINT",
+        nargs="?",
+        const="",
+        help="List the crash points of all tests that have some; or, with a point as send#2:after, have processes die there only.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    point: str | None = config.getoption("--outbox-crash-points")
+    if point is None:
+        return
+    from cosmos_outbox.testing.scenarios import POINT, chosen  # noqa: PLC0415 - see above
+
+    if point and not POINT.fullmatch(point):
+        raise pytest.UsageError(f"--outbox-crash-points takes a point as send#2:after, not {point!r}.")
+    chosen.point, chosen.found = point or None, []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--outbox-crash-points") is None:
+        return
+    from cosmos_outbox.testing.scenarios import chosen  # noqa: PLC0415 - see above
+
+    terminalreporter.section("crash points")
+    for test, points in chosen.found or ():
+        terminalreporter.line(test)
+        for point, wrong in points.items():
+            terminalreporter.line(f"  {point:24} {'ok' if wrong is None else wrong.splitlines()[0]}")
 
 
 @pytest.fixture

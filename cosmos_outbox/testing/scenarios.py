@@ -1,0 +1,180 @@
+"""
+Crash points: a scenario is run once for each call of a port, and the process that makes the call dies before or after it.
+
+    @crash_points
+    async def test_a_paid_order_is_invoiced_once(harness: OutboxHarness) -> None:
+        await pay(harness.outbox, "o1")
+        await harness.relay_all()
+        await harness.consume_all(invoicing)
+        assert 1 == len(invoices(harness.container))
+
+A worker or a consumer's process that dies is started again at once, with what is stored. Where the code of the test dies, all of
+it is run again, as a caller repeats a request that was not answered. Afterwards everything is relayed and consumed, and the
+guarantees are checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, overload
+
+import pytest
+
+from cosmos_outbox.testing.crashing import APPLICATION, Crash, CrashHarness, Process, Run
+from cosmos_outbox.testing.guarantees import broken
+from cosmos_outbox.testing.harness import OutboxHarness
+
+Scenario = Callable[..., Coroutine[Any, Any, None]]
+Given = Callable[[OutboxHarness], Awaitable[object]]
+POINT = re.compile(r"[a-z-]+#\d+:(before|after)")
+_HARNESS = "harness"
+_WITHOUT = "without a crash"
+
+
+class CrashPointsFailed(AssertionError):
+    """
+    A scenario does not end well where a process dies at one of its points, or without that.
+
+    Attributes:
+        failures: what is wrong, by the name of the point.
+    """
+
+    def __init__(self, said: str, failures: dict[str, str]) -> None:
+        super().__init__(said)
+        self.failures = failures
+
+
+@dataclass(slots=True)
+class Chosen:
+    """
+    Which points the command line asks for, and what is found: by test, its points and what is wrong at each.
+
+    point: None for all, as "send#2:after" for one.
+    """
+
+    point: str | None = None
+    found: list[tuple[str, dict[str, str | None]]] | None = None
+
+
+chosen = Chosen()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """
+    How a run ended: what is wrong, and the error that says so, if one does.
+    """
+
+    run: Run
+    points: tuple[str, ...]
+    wrong: str | None = None
+    error: BaseException | None = None
+
+
+@overload
+def crash_points(scenario: Scenario) -> Scenario: ...
+@overload
+def crash_points(*, given: Given) -> Callable[[Scenario], Scenario]: ...
+def crash_points(
+    scenario: Scenario | None = None, *, given: Given | None = None
+) -> Scenario | Callable[[Scenario], Scenario]:
+    """
+    Run an async test once without a crash, and once for each of its crash points.
+
+    The test has a parameter `harness`; its other parameters are fixtures, which all runs share.
+
+    Args:
+        scenario: the test.
+        given: awaited with a harness before each run, to store what the scenario begins with. No process dies in it, and it is
+            not run again.
+    """
+    if scenario is None:
+        return functools.partial(_decorated, given=given)
+    return _decorated(scenario, given=given)
+
+
+def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
+    signature = inspect.signature(scenario)
+    if _HARNESS not in signature.parameters or not inspect.iscoroutinefunction(scenario):
+        raise TypeError(
+            f"A test with crash points is an `async def` with a parameter `harness`; {scenario!r} is none."
+        )
+
+    @functools.wraps(scenario)
+    async def test(*arguments: Any, **fixtures: Any) -> None:
+        async def play(point: str | None) -> _Outcome:
+            return await _played(functools.partial(scenario, *arguments, **fixtures), given, point)
+
+        await _all_points(play)
+
+    others = [parameter for name, parameter in signature.parameters.items() if name != _HARNESS]
+    vars(test).update(__signature__=signature.replace(parameters=others))
+    return test
+
+
+async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None:
+    outcomes = {_WITHOUT: await play(None)}
+    points = outcomes[_WITHOUT].points
+    if outcomes[_WITHOUT].wrong is None:
+        if chosen.point is not None and chosen.point not in points:
+            pytest.skip(f"{chosen.point} is none of its {len(points)} crash points")
+        for point in points if chosen.point is None else [chosen.point]:
+            outcomes[point] = await play(point)
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    if chosen.found is not None:
+        chosen.found.append((test, {point: outcome.wrong for point, outcome in outcomes.items()}))
+    failures = {point: outcome.wrong for point, outcome in outcomes.items() if outcome.wrong is not None}
+    if failures:
+        first = next(iter(failures))
+        raise CrashPointsFailed(_told(first, failures, outcomes[first].run, test), failures) from outcomes[
+            first
+        ].error
+
+
+async def _played(scenario: Scenario, given: Given | None, point: str | None) -> _Outcome:
+    """
+    Run a scenario whose process dies at a point, and what is left to do after it.
+    """
+    run, stored = Run(point=point), OutboxHarness()
+    if given is not None:
+        await given(stored)
+    harness, failed = CrashHarness.of(run, stored), None
+    try:
+        try:
+            await Process(APPLICATION).run(functools.partial(scenario, harness=harness))
+        except Crash:
+            harness = CrashHarness.of(run, stored)
+            await Process(f"{APPLICATION}, started again").run(functools.partial(scenario, harness=harness))
+    except Exception as error:  # whatever the test raises
+        if point is None:
+            raise
+        failed = error
+    points = tuple(run.points)
+    try:
+        await harness.relay_all()
+        for consumer in run.consumers.values():
+            await harness.consume_all(consumer)
+    except Exception as error:  # noqa: BLE001 - whatever handlers and adapters raise
+        failed = failed or error
+    wrong = [*broken(run, harness), *([] if failed is None else [f"{type(failed).__name__}: {failed}"])]
+    return _Outcome(run, points, "\n".join(wrong) or None, failed)
+
+
+def _told(point: str, failures: dict[str, str], run: Run, test: str) -> str:
+    lines = [f"{point if point == _WITHOUT else f'With a crash at {point}'}: {failures[point]}", ""]
+    width = max((len(step.name) for step in run.steps), default=0)
+    for step in run.steps:
+        mark = ">" if point.rpartition(":")[0] == step.name else " "
+        died = f"   <-- died {point.rpartition(':')[2]} this call" if mark == ">" else ""
+        lines.append(f"{mark} {step.name:{width}}  {step.process}: {step.about}{died}")
+    others = [other for other in failures if other != point]
+    if others:
+        lines += ["", f"{len(others)} more points fail: {', '.join(others)}"]
+    if point != _WITHOUT:
+        lines += ["", f"Again: pytest '{test}' --outbox-crash-points='{point}'"]
+    return "\n".join(lines)

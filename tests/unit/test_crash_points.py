@@ -1,0 +1,320 @@
+"""
+Crash points find mistakes: ten are planted in the orders of `examples/orders`, each in code or an adapter that a user could write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from cosmos_outbox import NotFound, Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import Fault
+from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.documents import stored_event
+from cosmos_outbox.errors import PublishError
+from cosmos_outbox.messages import Message, OutboundMessage, message_of
+from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write, WriteKind
+from cosmos_outbox.testing import CrashPointsFailed, OutboxHarness, crash_points
+from cosmos_outbox.testing.scenarios import Chosen, chosen
+from examples.orders.domain import Invoice, Order, OrderPaid, invoice_of, invoicing, pay, place
+
+A_WHILE = 0.0005  # shorter than a worker takes to find that nothing waits
+Scenario = Callable[..., Awaitable[None]]
+
+
+async def an_order(harness: OutboxHarness) -> None:
+    await place(harness.outbox, "o1", total=5)
+
+
+async def an_order_that_was_relayed(harness: OutboxHarness) -> None:
+    await place(harness.outbox, "o1", total=5)
+    await harness.relay_all()
+
+
+async def an_order_without_a_possible_invoice(harness: OutboxHarness) -> None:
+    await place(harness.outbox, "o1", total=-5)
+
+
+async def an_invoice_follows(harness: OutboxHarness, consumer: Consumer | None = None) -> None:
+    await harness.relay_all()
+    await harness.consume_all(consumer or invoicing())
+    await harness.relay_all()
+    assert ["OrderPlaced", "OrderPaid", "InvoiceIssued"] == [sent.subject for sent in harness.broker.accepted]
+
+
+class Wrapped:
+    """
+    A port around another one, which overrides single calls.
+    """
+
+    def __init__(self, port):
+        self.port = port
+
+    def __getattr__(self, name: str):
+        return getattr(self.port, name)
+
+
+@crash_points(given=an_order)
+async def without_a_mistake(harness: OutboxHarness) -> None:
+    await pay(harness.outbox, "o1")
+    await an_invoice_follows(harness)
+
+
+@crash_points(given=an_order_without_a_possible_invoice)
+async def without_a_mistake_and_parked(harness: OutboxHarness) -> None:
+    await pay(harness.outbox, "o1")
+    await harness.relay_all()
+    await harness.consume_all(invoicing())
+
+
+class DeletedWhenReceived(Wrapped):
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self.port.accept(wait_seconds)
+        return session and DeletedWhenReceived(session)
+
+    async def receive(self, wait_seconds: float) -> Message | None:
+        if message := await self.port.receive(wait_seconds):
+            await self.port.settle(message, Complete())
+        return message
+
+    async def settle(self, message: Message, settlement: Settlement) -> None:
+        pass
+
+
+@crash_points(given=an_order)
+async def a_message_is_completed_before_the_commit(harness: OutboxHarness) -> None:
+    harness.adapters["subscription"] = DeletedWhenReceived
+    await pay(harness.outbox, "o1")
+    await an_invoice_follows(harness)
+
+
+class InboxAfterwards(Wrapped):
+    async def commit(self, partition_key, writes: Sequence[Write]) -> CommitResult:
+        inbox = [write for write in writes if write.id.startswith("inbox.")]
+        etags = {}
+        for part in ([write for write in writes if write not in inbox], inbox):
+            result = await self.port.commit(partition_key, part) if part else None
+            etags |= zip((write.id for write in part), result.etags if result else (), strict=True)
+        return CommitResult(etags=tuple(etags[write.id] for write in writes), request_charge=0.0)
+
+
+@crash_points(given=an_order)
+async def the_inbox_is_written_outside_of_the_batch(harness: OutboxHarness) -> None:
+    await pay(harness.outbox, "o1")
+    consumer = Consumer("invoicing", Outbox(InboxAfterwards(harness.store)))
+
+    @consumer.on(OrderPaid)
+    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        uow.repository(Invoice).create(invoice_of(event, message))
+
+    await an_invoice_follows(harness, consumer)
+
+
+class Buffered(Wrapped):
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        self.sending = asyncio.create_task(self._send_later(lane, messages))
+
+    async def _send_later(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        await asyncio.sleep(A_WHILE)
+        await self.port.publish(lane, messages)
+
+
+@crash_points(given=an_order)
+async def the_checkpoint_is_written_before_the_send(harness: OutboxHarness) -> None:
+    harness.adapters["publisher"] = Buffered
+    await pay(harness.outbox, "o1")
+    await harness.relay_all()
+    await asyncio.sleep(10 * A_WHILE)
+
+
+class NewIds(Wrapped):
+    def __init__(self, port) -> None:
+        super().__init__(port)
+        self.process = uuid.uuid4()
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        named = [replace(one, message_id=f"{self.process}/{one.message_id}") for one in messages]
+        await self.port.publish(lane, named)
+
+
+@crash_points(given=an_order)
+async def a_resend_has_a_new_id(harness: OutboxHarness) -> None:
+    harness.adapters["publisher"] = NewIds
+    await pay(harness.outbox, "o1")
+    await harness.relay_all()
+
+
+@crash_points(given=an_order)
+async def the_event_is_saved_by_a_second_write(harness: OutboxHarness) -> None:
+    async with harness.outbox.unit_of_work() as uow:
+        order = await uow.repository(Order).read("o1")
+        if not order.paid:
+            order.paid = True
+            await uow.commit()
+            order.record(OrderPaid(total=order.total))
+            await uow.commit()
+    await an_invoice_follows(harness)
+
+
+@crash_points(given=an_order_that_was_relayed)
+async def a_message_is_sent_before_the_commit(harness: OutboxHarness) -> None:
+    async with harness.outbox.unit_of_work() as uow:
+        order = await uow.repository(Order).read("o1")
+        order.pay()
+        for event in order.events:
+            body = event.model_dump_json().encode()
+            message = OutboundMessage(
+                message_id=event.id, session_id="o1", subject=event.action, body=body, properties={}
+            )
+            await harness.publisher.publish(0, [message])
+        await uow.commit()
+    await harness.relay_all()
+
+
+class ErrorsAreLogged(Wrapped):
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        try:
+            await self.port.publish(lane, messages)
+        except PublishError as error:
+            self.logged = error
+
+
+@crash_points(given=an_order)
+async def an_error_of_the_send_is_swallowed(harness: OutboxHarness) -> None:
+    harness.adapters["publisher"] = ErrorsAreLogged
+    harness.broker.faults.append(Fault.LOST)
+    await pay(harness.outbox, "o1")
+    await harness.relay_all()
+
+
+@crash_points(given=an_order)
+async def a_handler_commits_by_itself(harness: OutboxHarness) -> None:
+    consumer = Consumer("invoicing")
+
+    @consumer.on(OrderPaid)
+    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        # Not by another outbox: its `commit()` raises UsageError in a handler.
+        invoice = invoice_of(event, message)
+        document = {"id": invoice.id, "partitionKey": "o1", "type": "invoice", "data": {"id": invoice.id}}
+        await harness.store.commit("o1", [Write(kind=WriteKind.CREATE, id=invoice.id, document=document)])
+
+    await pay(harness.outbox, "o1")
+    await harness.relay_all()
+    await harness.consume_all(consumer)
+
+
+async def sent_at_once(harness: OutboxHarness, event_ids: list[str]) -> None:
+    for document in harness.container.documents():
+        if document["id"] in event_ids and (event := stored_event(document)) is not None:
+            await harness.publisher.publish(0, [message_of(event)])
+
+
+@crash_points
+async def later_events_are_sent_before_earlier_ones(harness: OutboxHarness) -> None:
+    """
+    What was just committed is sent at once, so that it need not wait for the relay.
+    """
+    async with harness.outbox.unit_of_work() as uow:
+        try:
+            await uow.repository(Order).read("o1")
+        except NotFound:
+            await place(harness.outbox, "o1", 5)
+            await sent_at_once(harness, [document["id"] for document in harness.container.documents()])
+        order = await uow.repository(Order).read("o1")
+        order.pay()
+        await sent_at_once(harness, [event.id for event in (await uow.commit()).events])
+    await harness.relay_all()
+
+
+class ParkedLater(Wrapped):
+    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        if all(write.kind is WriteKind.DELETE for write in writes):  # whether the key is parked
+            return await self.port.commit(partition_key, writes)
+        self.writing = asyncio.create_task(self._write_later(partition_key, writes))
+        return CommitResult(etags=(None,) * len(writes), request_charge=0.0)
+
+    async def _write_later(self, partition_key: str, writes: Sequence[Write]) -> None:
+        await asyncio.sleep(A_WHILE)
+        await self.port.commit(partition_key, writes)
+
+
+@crash_points(given=an_order_without_a_possible_invoice)
+async def a_message_is_completed_before_it_is_parked(harness: OutboxHarness) -> None:
+    harness.adapters["parked"] = ParkedLater
+    await pay(harness.outbox, "o1")
+    await harness.relay_all()
+    await harness.consume_all(invoicing())
+    await asyncio.sleep(10 * A_WHILE)
+
+
+async def failures_of(scenario: Scenario) -> CrashPointsFailed:
+    with pytest.raises(CrashPointsFailed) as caught:
+        await scenario()
+    return caught.value
+
+
+MISTAKES: dict[Scenario, tuple[str, str]] = {
+    a_message_is_completed_before_the_commit: ("complete#2:after", "I3: "),
+    the_inbox_is_written_outside_of_the_batch: ("commit#2:after", "I1: "),
+    the_checkpoint_is_written_before_the_send: ("checkpoint#1:after", "G2: "),
+    a_resend_has_a_new_id: ("send#1:after", "G4: "),
+    the_event_is_saved_by_a_second_write: ("commit#1:after", "AssertionError: "),
+    a_message_is_sent_before_the_commit: ("send#1:after", "G1: "),
+    an_error_of_the_send_is_swallowed: ("without a crash", "G2: "),
+    a_handler_commits_by_itself: ("commit#2:after", "I1: "),
+    later_events_are_sent_before_earlier_ones: ("commit#1:after", "G3: "),
+    a_message_is_completed_before_it_is_parked: ("complete#2:after", "I3: "),
+}
+
+
+@pytest.mark.parametrize("scenario", MISTAKES, ids=lambda scenario: scenario.__name__)
+async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Scenario):
+    point, said = MISTAKES[scenario]
+    failures = (await failures_of(scenario)).failures
+    assert point == next(iter(failures))
+    assert failures[point].startswith(said)
+
+
+@pytest.mark.parametrize("scenario", [without_a_mistake, without_a_mistake_and_parked])
+async def test_code_without_a_mistake_survives_a_crash_at_every_point(scenario: Scenario):
+    await scenario()
+
+
+@pytest.fixture
+def listed() -> Iterator[Chosen]:
+    chosen.found = []
+    yield chosen
+    chosen.point = chosen.found = None
+
+
+async def test_the_points_are_before_and_after_each_call_of_application_relay_and_consumer(listed: Chosen):
+    await without_a_mistake()
+    ((_, points),) = listed.found
+    calls = ["read#1", "commit#1", "send#1", "checkpoint#1", "complete#1", "read#2", "inbox-commit#1"]
+    calls += ["complete#2", "send#2", "checkpoint#2"]
+    expected = [f"{call}:{moment}" for call in calls for moment in ("before", "after")]
+    assert {"without a crash": None, **dict.fromkeys(expected)} == points
+
+
+async def test_a_point_is_played_alone_and_told_step_by_step(listed: Chosen):
+    listed.point = "send#1:after"
+    told = str(await failures_of(a_resend_has_a_new_id)).splitlines()
+    assert ["without a crash", "send#1:after"] == [*listed.found[0][1]]
+    assert told[0].startswith("With a crash at send#1:after: G4: ")
+    after_what_is_wrong = told[told.index("") + 1 :]
+    steps = [line.strip() for line in after_what_is_wrong[: after_what_is_wrong.index("")]]
+    assert [
+        "read#1        application: o1",
+        "commit#1      application: event OrderPaid, order o1",
+        "> send#1        relay: OrderPlaced of o1, OrderPaid of o1   <-- died after this call",
+        "send#2        relay, started again: OrderPlaced of o1, OrderPaid of o1",
+        "checkpoint#1  relay, started again: range 0",
+    ] == steps
+    assert told[-1].endswith("--outbox-crash-points='send#1:after'")
+    listed.point = "park#1:after"
+    with pytest.raises(pytest.skip.Exception, match="is none of its 8 crash points"):
+        await a_resend_has_a_new_id()
