@@ -80,7 +80,7 @@ class ServiceBusTopic(PublisherBackend):
             topic,
             lanes=LANES,
             send_timeout=timedelta(seconds=5),
-            cancel_grace=timedelta(seconds=0.5),
+            cancel_grace=timedelta(seconds=30),  # a busy machine decides nothing,
         )
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:

@@ -261,7 +261,8 @@ class PublisherContract:
         """
         A relay that loses its lease cancels: what arrived later would overtake its successor's messages.
         """
-        sent = messages_of(session, 60, size=10_000)
+        sent, other_lane = messages_of(session, 60, size=10_000), backend.publisher.lanes - 1
+        await backend.publisher.publish(other_lane, [a_message(f"{session}-b")])  # opens the lane
         backend.slow(0.2)
         call = asyncio.create_task(backend.publisher.publish(0, sent))
         await asyncio.sleep(0.3)  # inside one of several batches, by the clock of the client
@@ -270,7 +271,7 @@ class PublisherContract:
             await call
         backend.recover()
         marker = a_message(session, 999)
-        await backend.publisher.publish(0, [marker])
+        await backend.publisher.publish(other_lane, [marker])  # as the lease's next owner does
         *before, last = await backend.received(session, last=marker)
         assert marker == last
         assert before == sent[: len(before)]
