@@ -1,0 +1,34 @@
+"""
+The one place that translates exceptions of the Event Hubs SDK.
+"""
+
+from __future__ import annotations
+
+from azure.eventhub.exceptions import AuthenticationError, EventHubError
+
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+
+BUSY_SECONDS = 4.0  # what the service asks for when it throttles
+
+# Of AMQP conditions the SDK leaves what follows the first colon.
+_REJECTED = {"link:message-size-exceeded", "decode-error", "invalid-field", "not-allowed", "not-implemented"}
+_REJECTED |= {"argument-error", "argument-out-of-range"}
+_NO_HUB = {"not-found", "entity-disabled", "unauthorized-access"}
+
+
+def publish_error(error: EventHubError) -> PublishError:
+    """
+    Return this library's error for one of the SDK.
+    """
+    said = " ".join(str(error).split())
+    if error.error in _REJECTED:
+        return MessageRejected(f"The event hub will not take this message: {said}")
+    if error.error in _NO_HUB or isinstance(error, AuthenticationError):
+        return TopicUnavailable(
+            "The event hub cannot be sent to: create it if it is missing, enable it, or grant Azure Event Hubs Data Sender on it. "
+            f"Event Hubs said: {said}"
+        )
+    return BrokerUnavailable(
+        f"The event hub cannot be reached for now: {said}",
+        retry_after=BUSY_SECONDS if error.error == "server-busy" else None,
+    )

@@ -1,0 +1,167 @@
+"""
+EventHubPublisher: the Publisher port on an event hub.
+
+A partition key keeps its events in order there, so each batch holds the messages of one session. An event hub drops no
+repetitions: its readers tell copies apart by the message id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from azure.eventhub import EventData, EventDataBatch
+from azure.eventhub.aio import EventHubProducerClient
+from azure.eventhub.exceptions import EventHubError
+
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
+from cosmos_outbox.messages import OutboundMessage
+from examples.eventhubs.errors import publish_error
+
+ResultT = TypeVar("ResultT")
+
+
+class EventHubPublisher:
+    """
+    Publishes to one event hub. A lane opens its client at its first use, and again after a failure.
+
+        def client() -> EventHubProducerClient:
+            return EventHubProducerClient(host, "events", credential, retry_total=0)
+
+        async with EventHubPublisher(client) as publisher:
+            ...
+
+    Args:
+        open_client: returns a new client, without retries of its own.
+        lanes: ordered streams, each with a connection of its own. Defaults to 4.
+        send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
+        cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
+    """
+
+    def __init__(
+        self,
+        open_client: Callable[[], EventHubProducerClient],
+        *,
+        lanes: int = 4,
+        send_timeout: timedelta = timedelta(seconds=15),
+        cancel_grace: timedelta = timedelta(seconds=2),
+    ) -> None:
+        self._lanes = tuple(
+            _Lane(open_client, send_timeout.total_seconds(), cancel_grace.total_seconds())
+            for _ in range(lanes)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+
+    @property
+    def lanes(self) -> int:
+        return len(self._lanes)
+
+    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        await self._lanes[lane].publish(messages)
+
+
+class _Lane:
+    """
+    One client, used by one call at a time.
+    """
+
+    def __init__(
+        self, open_client: Callable[[], EventHubProducerClient], timeout: float, grace: float
+    ) -> None:
+        self._open_client, self._timeout, self._grace = open_client, timeout, grace
+        self._lock = asyncio.Lock()
+        self._client: EventHubProducerClient | None = None
+
+    async def publish(self, messages: Sequence[OutboundMessage]) -> None:
+        accepted = 0
+        async with self._lock:
+            try:
+                for session, run in itertools.groupby(messages, lambda message: message.session_id):
+                    waiting = list(run)
+                    while waiting:
+                        batch = await self._call(self._opened().create_batch(partition_key=session))
+                        count = _fill(batch, waiting)
+                        await self._call(self._opened().send_batch(batch, timeout=self._timeout))
+                        accepted, waiting = accepted + count, waiting[count:]
+            except PublishError as error:
+                error.accepted = accepted
+                raise
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._drop()
+
+    def _opened(self) -> EventHubProducerClient:
+        if self._client is None:
+            self._client = self._open_client()
+        return self._client
+
+    async def _call(self, request: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """
+        Return the answer to a request; the client is kept only if there is one.
+        """
+        # In a task of its own: a send that is cancelled half-way stays on the link, and would go out with the next one.
+        task = asyncio.create_task(request)
+        try:
+            await asyncio.wait({task}, timeout=self._timeout + self._grace)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=self._grace)
+            if not task.done() or task.exception():
+                await self._drop(task)
+            raise
+        if task.done() and (error := task.exception()) is None:
+            return task.result()
+        await self._drop(task)
+        if not task.done() or task.cancelled():
+            raise BrokerUnavailable(f"Event Hubs did not answer in {self._timeout:g} s.")
+        if isinstance(error, EventHubError):
+            raise publish_error(error) from error
+        raise BrokerUnavailable(f"The event hub cannot be reached for now: {error!r}") from error
+
+    async def _drop(self, task: asyncio.Task[Any] | None = None) -> None:
+        client, self._client = self._client, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task}, timeout=self._grace)
+        if client is not None:
+            with suppress(Exception):  # a broken link closes with any error
+                async with asyncio.timeout(self._grace):
+                    await client.close()
+
+
+def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
+    """
+    Add as many messages as the batch holds, and return their number.
+    """
+    for count, message in enumerate(messages):
+        try:
+            batch.add(_outgoing(message))
+        except (TypeError, ValueError) as error:
+            if count:
+                return count
+            raise MessageRejected(f"An event hub does not take this message: {error}") from error
+    return len(messages)
+
+
+def _outgoing(message: OutboundMessage) -> EventData:
+    event = EventData(message.body)
+    event.message_id, event.content_type = message.message_id, message.content_type
+    if (named := event.raw_amqp_message.properties) is not None:  # by what was just set
+        named.subject = message.subject
+    event.properties.update(message.properties.items())
+    return event

@@ -1,0 +1,142 @@
+"""
+The example of an Event Hubs publisher keeps the contract: its SDK, unmodified, sends to our Service Bus emulator over AMQP.
+
+That is no Event Hub. What the SDK puts on the wire, its batches, sizes, partition keys and errors are real; the service never was.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, TopicUnavailable
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.testing.contracts import PublisherBackend, PublisherContract, Trouble
+from cosmos_outbox.testing.contracts.publisher import a_message
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.message import Message
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+
+pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed (requirements-dev.txt)")
+
+from azure.eventhub import EventData
+from azure.eventhub import exceptions as sdk
+from azure.eventhub._pyamqp._decode import decode_payload
+from azure.eventhub.aio import EventHubProducerClient
+
+from examples.eventhubs.errors import publish_error
+from examples.eventhubs.publisher import EventHubPublisher
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # Neither SDK closes its socket when the broker hangs up; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+HUB = {"topics": [{"name": "hub", "subscriptions": [{"name": "all", "requires_session": False}]}]}
+
+
+class EventHub(PublisherBackend):
+    def __init__(self, server: ServiceBusServer) -> None:
+        self._broker = server.broker
+        self.publisher = EventHubPublisher(
+            lambda: EventHubProducerClient.from_connection_string(
+                server.connection_string, eventhub_name="hub", retry_total=0
+            ),
+            lanes=3,
+            send_timeout=timedelta(seconds=5),
+            cancel_grace=timedelta(seconds=30),  # a busy machine decides nothing,
+        )
+
+    async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
+        waiting = self._broker.queue("hub/Subscriptions/all").entries
+        found = [number for number, entry in waiting.items() if entry.message.partition_key == session_id]
+        return [_as_sent(waiting.pop(number).message) for number in found]
+
+    def trouble(self, kind: Trouble) -> None:
+        match kind:
+            case Trouble.LOST:
+                self._broker.faults.add({"action": "drop-before-store"})
+            case Trouble.ACK_LOST:
+                self._broker.faults.add({"action": "drop-after-store"})
+            case Trouble.BUSY:
+                self._broker.faults.add(
+                    {"action": "server-busy", "count": 2}
+                )  # the SDK sends once more by itself
+            case Trouble.NO_TOPIC:
+                self._broker.set_disabled("hub", True)
+
+    def slow(self, seconds: float) -> None:
+        self._broker.faults.add({"action": "latency", "seconds": seconds})
+
+    def recover(self) -> None:
+        self._broker.faults.clear()
+        self._broker.set_disabled("hub", False)
+
+
+def _as_sent(message: Message) -> OutboundMessage:
+    """
+    Return a message as the SDK's consumer reads it.
+    """
+    payload = message.properties + message.application_properties + message.body
+    event = EventData._from_message(decode_payload(memoryview(payload)))
+    return OutboundMessage(
+        message_id=str(event.message_id),
+        session_id=str(message.partition_key),
+        subject=_text(event.raw_amqp_message.properties.subject),
+        body=b"".join(event.body),
+        content_type=str(event.content_type),
+        properties={_text(name): _text(value) for name, value in event.properties.items()},
+    )
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def hub() -> AsyncIterator[EventHub]:
+    async with ServiceBusServer(Broker.from_config(HUB)) as server:
+        hub = EventHub(server)
+        async with hub.publisher:
+            yield hub
+    gc.collect()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+class TestEventHubPublisher(PublisherContract):
+    drops_repetitions = False
+
+    @pytest.fixture
+    def backend(self, hub: EventHub) -> EventHub:
+        hub.recover()
+        return hub
+
+    async def test_a_session_is_the_partition_key_of_its_messages(
+        self, backend: EventHub, session: str
+    ) -> None:
+        await backend.publisher.publish(0, [a_message(session), a_message(f"{session}-b")])
+        assert [a_message(session)] == await backend.received(session, last=a_message(session))
+
+
+@pytest.mark.parametrize(
+    ("error", "condition", "expected"),
+    [
+        (sdk.EventDataSendError, "link:message-size-exceeded", MessageRejected),
+        (sdk.EventDataSendError, "not-allowed", MessageRejected),
+        (sdk.EventDataSendError, None, BrokerUnavailable),
+        (sdk.AuthenticationError, None, TopicUnavailable),
+        (sdk.ConnectError, "not-found", TopicUnavailable),
+        (sdk.ConnectError, "server-busy", BrokerUnavailable),
+        (sdk.ConnectionLostError, None, BrokerUnavailable),
+        (sdk.OperationTimeoutError, None, BrokerUnavailable),
+    ],
+)
+def test_an_error_of_the_sdk_is_one_of_the_port(error, condition, expected) -> None:
+    raised = error("said")
+    raised.error = condition
+    assert expected is type(publish_error(raised))
