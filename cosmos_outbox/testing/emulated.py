@@ -4,9 +4,7 @@ Emulated: an application's containers and topic on the emulators, through the ve
 
 from __future__ import annotations
 
-import gc
 import itertools
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -53,8 +51,10 @@ _COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]]
 }
 _SEND: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"action": "server-busy"},
-    "unavailable": {"action": "drop-before-store"},
-    "lost_answer": {"action": "drop-after-store"},
+    "unavailable": {
+        "action": "detach-before-store"
+    },  # a connection that is cut, the SDK leaves to the garbage collector
+    "lost_answer": {"action": "detach-after-store"},
     "too_large": {"action": "reject", "condition": "amqp:link:message-size-exceeded"},
 }
 _NAMES = {name: tuple(faults) for name, (_, faults) in _COSMOS.items()} | {"send": tuple(_SEND)}
@@ -195,10 +195,6 @@ def running_emulators() -> Iterator[Callable[[], AbstractContextManager[OutboxEm
             finally:
                 cosmos.clear_faults()
                 servicebus.clear_faults()
-                # The SDKs leave the sockets of connections that broke to the garbage collector.
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ResourceWarning)
-                    gc.collect()
 
         yield fresh
 

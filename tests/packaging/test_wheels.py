@@ -4,6 +4,7 @@ What a user installs: both distributions are built, installed into empty environ
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.packaging.installing import ROOT, Environment, clean_environment, make_environment
+from tests.support.effort import LONG
 from tests.support.pages import Block, blocks_of, follow
 from tests.support.patience import HUNG_SECONDS
 
@@ -210,6 +212,19 @@ def test_the_tutorial(everything: Environment, guarded):
     ]
 
     assert [] == follow(blocks, everything.folder, clean_environment(), everything.python)
+
+
+def test_the_example_project_tests_itself_with_the_kit(built: dict[str, Built], guarded, tmp_path: Path):
+    """
+    On the emulators too in the long run.
+    """
+    wheels = {built["cosmos_outbox"].wheel: ("testing",), built["cosmos_outbox_emulators"].wheel: ()}
+    environment = make_environment(tmp_path / "environment", wheels, "pytest-asyncio")
+    guarded.append(environment)
+    shutil.copytree(ROOT / "examples/orders", environment.folder, dirs_exist_ok=True)
+    ran = environment.run("-m", "pytest", *([] if LONG else ["--ignore=tests/test_on_the_wire.py"]))
+
+    assert 0 == ran.returncode, ran.stdout
 
 
 def test_the_guard_sees_an_import_from_the_repository(library: Environment):

@@ -31,7 +31,7 @@ def emulators(running):
 
 
 async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_fails(
-    emulators: OutboxEmulators,
+    emulators: OutboxEmulators, caplog: pytest.LogCaptureFixture
 ):
     harness = OutboxHarness()
     with fixed(now=NOON, ids=Clock().new_id):
@@ -43,6 +43,7 @@ async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_
             await place(outbox, "o1")
     messages = await emulators.relay_all()
 
+    assert "PublishFailed" in caplog.text, "the fault did not strike"
     assert await harness.relay_all() == messages
     assert_messages(messages, OrderPlaced(total=5), OrderPaid())
     assert [] == await emulators.relay_all()

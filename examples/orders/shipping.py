@@ -1,0 +1,38 @@
+"""
+Shipping: another service, which hears of paid orders; and a subscriber of the vendor's SDK without the library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from orders import OrderPaid
+
+from cosmos_outbox import Entity, UnitOfWork
+from cosmos_outbox.consumer import Consumer, Message
+
+shipping = Consumer("shipping")
+
+
+class Shipment(Entity):
+    order_id: str
+
+    @property
+    def partition_key(self) -> str:
+        return self.order_id
+
+
+@shipping.on(OrderPaid)
+async def ship(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+    uow.repository(Shipment).create(Shipment(order_id=event.order_id))
+
+
+def announce(message: Any, say: Callable[[str], None]) -> None:
+    """
+    Tell of an order, as azure-servicebus delivered it.
+    """
+    order = message.application_properties[b"entity-id"].decode()
+    total = json.loads(b"".join(message.body))["total"]
+    say(f"{message.subject}: {order} over {total}")

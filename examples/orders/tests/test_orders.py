@@ -1,0 +1,82 @@
+"""
+Orders: what they record, what is committed, and what other services hear.
+"""
+
+from datetime import UTC, datetime
+
+import pytest
+from orders import Order, OrderPaid, OrderPlaced, Receipt, connect, pay_order, place_order
+
+from cosmos_outbox import Outbox, RequestTooLarge
+from cosmos_outbox.testing import Clock, OutboxHarness, assert_messages, assert_recorded
+
+
+@pytest.fixture
+def outbox(outbox: Outbox) -> Outbox:
+    return connect(outbox)
+
+
+def test_an_order_is_paid_once() -> None:
+    order = Order(id="o1")
+    order.place(5)
+    order.pay()
+    order.pay()
+    assert_recorded(order, OrderPlaced(total=5), OrderPaid(order_id="o1", total=5))
+
+
+async def test_other_services_hear_of_an_order_in_order(
+    outbox: Outbox, outbox_harness: OutboxHarness
+) -> None:
+    await place_order(outbox, "o1", 5)
+    await pay_order(outbox, "o1")
+    assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5), OrderPaid(order_id="o1", total=5))
+    assert_messages(await outbox_harness.relay_all())
+
+
+async def test_who_comes_second_reads_again(outbox: Outbox, outbox_harness: OutboxHarness) -> None:
+    await place_order(outbox, "o1", 5)
+    outbox_harness.fail("commit", "conflict")
+    await pay_order(outbox, "o1")
+    assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5), OrderPaid(order_id="o1", total=5))
+
+
+@pytest.mark.parametrize("operation", ["commit", "send", "lease"])
+async def test_a_lost_answer_repeats_nothing(
+    outbox: Outbox, outbox_harness: OutboxHarness, operation: str
+) -> None:
+    outbox_harness.fail(operation, "lost_answer")
+    await place_order(outbox, "o1", 5)
+    assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5))
+
+
+async def test_nothing_is_half_done(outbox: Outbox, outbox_harness: OutboxHarness) -> None:
+    await place_order(outbox, "o1", 5)
+    outbox_harness.fail("commit", "too_large")
+    with pytest.raises(RequestTooLarge):
+        await pay_order(outbox, "o1")
+    async with outbox.unit_of_work() as uow:
+        assert not (await uow.repository(Order).read("o1")).paid
+        assert () == (await uow.repository(Receipt).list("o1")).entities
+    assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5))
+
+
+async def test_a_message_that_is_too_large_holds_its_own_order_only(
+    outbox: Outbox, outbox_harness: OutboxHarness
+) -> None:
+    for order_id in ("o1", "o2"):
+        await place_order(outbox, order_id, 5)
+    outbox_harness.fail("send", "too_large", key="o2")
+    assert ["o1"] == [message.session_id for message in await outbox_harness.relay_all()]
+    assert ["o2"] == list(await outbox_harness.parked_messages())
+    await outbox_harness.release("o2")
+    assert ["o1", "o2"] == [message.session_id for message in outbox_harness.broker.accepted]
+
+
+async def test_events_say_when_and_expire(
+    outbox_clock: Clock, outbox: Outbox, outbox_harness: OutboxHarness
+) -> None:
+    await place_order(outbox, "o1", 5)
+    assert datetime(2026, 1, 1, 12, tzinfo=UTC) == outbox_clock.now()
+    assert b'"createdAt":"2026-01-01T12:00:00Z"' in (await outbox_harness.relay_all())[0].body
+    outbox_clock.advance(11 * 24 * 3600)
+    assert ["order"] == [document["type"] for document in outbox_harness.container.documents()]

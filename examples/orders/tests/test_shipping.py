@@ -1,0 +1,26 @@
+"""
+Shipping: what it does about the messages of orders.
+"""
+
+from orders import OrderPlaced, connect, pay_order, place_order
+from shipping import announce, shipping
+
+from cosmos_outbox.testing import OutboxHarness, received_message
+
+
+async def test_a_paid_order_is_shipped_once_although_an_answer_is_lost(outbox_harness: OutboxHarness) -> None:
+    outbox = connect(outbox_harness.outbox)
+    await place_order(outbox, "o1", 5)
+    await pay_order(outbox, "o1")
+    await outbox_harness.relay_all()
+    outbox_harness.fail("commit", "lost_answer")
+    outbox_harness.fail("settle", "lock_lost")
+    await outbox_harness.consume_all(shipping)
+    shipped = [one for one in outbox_harness.container.documents() if one["type"] == "shipment"]
+    assert ["o1"] == [one["data"]["orderId"] for one in shipped]
+
+
+def test_a_subscriber_of_the_sdk_gets_its_shapes() -> None:
+    said: list[str] = []
+    announce(received_message(OrderPlaced(total=5), key="o1"), said.append)
+    assert ["OrderPlaced: o1 over 5"] == said

@@ -1,0 +1,80 @@
+"""
+The fixtures that the library gives pytest, in a project with pytest-asyncio and anyio.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = """
+from datetime import timedelta
+import pytest
+from cosmos_outbox import DomainEvent, Entity
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.testing import assert_messages
+from cosmos_outbox.testing.clock import NOON
+
+class OrderPlaced(DomainEvent):
+    total: int
+
+class Order(Entity):
+    def place(self, total):
+        self.record(OrderPlaced(total=total))
+
+async def place(outbox):
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Order).create(Order()).place(5)
+        await uow.commit()
+
+async def everything(outbox, relay_all, outbox_container, outbox_broker, outbox_harness, outbox_clock):
+    await place(outbox)
+    messages = await relay_all()
+    assert_messages(messages, OrderPlaced(total=5))
+    assert outbox_broker.accepted == messages
+    assert (outbox_harness.container, outbox_harness.broker) == (outbox_container, outbox_broker)
+    assert "00000000-0000-4000-8000-000000000001" == messages[0].session_id
+    outbox_clock.advance(60)
+    assert NOON + timedelta(seconds=60) == OrderPlaced(total=5).created_at
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+test_by_asyncio = pytest.mark.asyncio(everything)
+
+@pytest.mark.anyio
+async def test_by_anyio(outbox, relay_all, outbox_container, outbox_broker, outbox_harness, outbox_clock):
+    await everything(outbox, relay_all, outbox_container, outbox_broker, outbox_harness, outbox_clock)
+
+def test_time_and_ids_are_their_own_again_without_the_clock(outbox_harness):
+    assert Order().id[:8] != "00000000"
+    assert OrderPlaced(total=5).created_at not in (NOON, NOON + timedelta(seconds=60))
+
+class TestOwnContainer:
+    @pytest.fixture
+    def outbox_container(self):
+        return MemoryContainer(ranges=3)
+
+    @pytest.mark.asyncio
+    async def test_a_project_may_have_its_own_container(self, outbox, relay_all, outbox_container):
+        await place(outbox)
+        assert 1 == len(await relay_all())
+        assert 3 == len(await outbox_container.physical_ranges())
+"""
+
+
+def test_fixtures_work_with_asyncio_and_anyio(tmp_path: Path):
+    (tmp_path / "test_project.py").write_text(PROJECT)
+    options = ["-W", "error", "-p", "no:looptime", "-o", "asyncio_default_fixture_loop_scope=function"]
+    plugin = ["-p", "cosmos_outbox.testing.pytest_plugin"]  # installed, an entry point names it
+    ran = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-m", "pytest", "-q", *plugin, *options, "--rootdir", tmp_path, tmp_path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "4 passed" in ran.stdout, ran.stdout
