@@ -143,7 +143,8 @@ dist: $(STAMP) ## sdist and wheel of the library and of the emulators: dist/
 lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
 	$(PY) -m pip install --quiet uv
 	.venv/bin/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
-		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-dev.txt
+		--generate-hashes --no-header --no-annotate --quiet --no-emit-package cosmos-outbox-emulators \
+		--output-file requirements-dev.txt
 
 lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and the tools of check-infra again
 	$(PY) -m pip install --quiet uv
