@@ -12,6 +12,7 @@ import pytest
 
 from cosmos_outbox import errors, records
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
+from cosmos_outbox.testing import pytest_plugin
 from tests.support.pages import PAGES, ROOT, blocks_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
@@ -83,6 +84,7 @@ def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
     settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     metrics = set(re.findall(r"\boutbox_[a-z_]+", (ROOT / "docs/reference/metrics.md").read_text()))
+    metrics |= vars(pytest_plugin).keys()  # fixtures have such names too
     # A label is named after its attribute.
     named = {
         *(set(re.findall(r"\bOUTBOX_[A-Z_]+[A-Z]\b", PROSE[page])) - settings),
