@@ -165,7 +165,8 @@ class Faults:
         Have the next calls of an operation fail.
 
         Args:
-            operation, fault: see the table of this module.
+            operation: see the table of this module.
+            fault: likewise.
             times: how many calls; None for all from now on. Defaults to 1.
             skip: how many calls go well before. Defaults to 0.
             key: strike only calls that concern this partition key, of a commit, a read or a send. Defaults to all.

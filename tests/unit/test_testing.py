@@ -9,7 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
 
-from cosmos_outbox import DomainEvent, Entity, Outbox
+import pytest
+
+from cosmos_outbox import DomainEvent, Entity, Outbox, testing
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.testing import fixed, like
 
@@ -63,3 +65,10 @@ def test_events_are_alike_that_say_the_same():
     assert Paid(order="o") != like(Refunded(order="o"))
     assert "o" != like(Paid(order="o"))
     assert "like(Paid(order='o', cents=0))" == repr(like(Paid(order="o")))
+
+
+def test_the_kit_gives_out_what_it_names_and_nothing_else():
+    assert sorted(testing._MODULES, key=lambda name: (not name[0].isupper(), name)) == testing.__all__
+    assert [] == [name for name in testing.__all__ if not hasattr(testing, name)]
+    with pytest.raises(AttributeError, match="no attribute 'mock'"):
+        testing.mock  # type: ignore[attr-defined]  # noqa: B018
