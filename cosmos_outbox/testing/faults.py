@@ -4,14 +4,7 @@ Faults by name: what goes wrong with which calls of an application's store, topi
     harness.fail("commit", "lost_answer")           # the next commit is written, and its answer does not come
     harness.fail("send", "too_large", key="o1")     # a message of this key never fits
 
-| operation | what it is | faults |
-| --- | --- | --- |
-| `commit` | of entities and events | `conflict`, `throttled`, `lost_answer`, `unavailable`, `slow`, `too_large` |
-| `read`, `query`, `feed` | of entities, of lists of them, of the change feed | `throttled`, `unavailable` |
-| `lease` | a write of the worker's lease, as its checkpoint | `conflict`, `throttled`, `lost_answer`, `unavailable`, `slow` |
-| `send` | of messages to the topic | `throttled`, `lost_answer`, `unavailable`, `slow`, `too_large` |
-| `park` | a write of the parked store | as `lease` |
-| `settle` | of a message that a consumer was given | `lock_lost`, `lost_answer`, `unavailable` |
+How-to "Test your own code" has a table of all.
 """
 
 from __future__ import annotations
@@ -165,8 +158,8 @@ class Faults:
         Have the next calls of an operation fail.
 
         Args:
-            operation: see the table of this module.
-            fault: likewise.
+            operation: such as `commit`; how-to "Test your own code" lists all.
+            fault: such as `lost_answer`.
             times: how many calls; None for all from now on. Defaults to 1.
             skip: how many calls go well before. Defaults to 0.
             key: strike only calls that concern this partition key, of a commit, a read or a send. Defaults to all.

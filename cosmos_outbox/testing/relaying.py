@@ -63,6 +63,8 @@ async def relay_everything(
         RelayStuck: it failed many times in a row.
         OutboxError: as `ChangeFeedProcessor.run`.
     """
+    if await _is_done(name, *stored):
+        return
     failures: list[BaseException] = []
 
     def heard(record: Record) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from cosmos_outbox import (
+    BrokerUnavailable,
     CommitOutcomeUnknown,
     Conflict,
     PreconditionFailed,
@@ -14,8 +15,9 @@ from cosmos_outbox import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.testing import OutboxHarness
+from cosmos_outbox.testing import Call, Faults, OutboxHarness
 from cosmos_outbox.testing.faults import OPERATIONS
+from tests.support.pages import ROOT
 from tests.unit.test_harness import Order, invoicing, place
 
 HARMLESS = [
@@ -46,6 +48,26 @@ async def test_what_passes_changes_nothing_about_what_arrives_and_takes_effect(o
     }
     assert 1 == sum(document["type"] == "invoice" for document in harness.container.documents())
     assert all(rule.left == 0 for rule in harness.faults._rules), "the fault did not strike"
+
+
+@pytest.mark.parametrize(
+    ("fault", "carried_out"),
+    [("lost_answer", (1, 1)), ("slow", (0, 1)), ("unavailable", (0, 0)), ("throttled", (0, 0))],
+)
+async def test_a_fault_says_whether_the_call_is_carried_out_and_when(
+    fault: str, carried_out: tuple[int, int]
+):
+    faults, calls = Faults(), []
+
+    async def proceed():
+        calls.append(1)
+
+    faults.add("send", fault)
+    with pytest.raises(BrokerUnavailable):
+        await faults.around(Call(port="publisher", method="publish", arguments=(0, [])), proceed)
+    at_once = len(calls)
+    await faults.arrived()
+    assert carried_out == (at_once, len(calls))
 
 
 @pytest.mark.parametrize(
@@ -102,3 +124,15 @@ def test_a_name_that_there_is_not_is_refused_with_those_that_there_are():
         harness.fail("commit", "lost")
     with pytest.raises(ValueError, match="has no key"):
         harness.fail("lease", "conflict", key="o1")
+
+
+def test_the_how_to_lists_every_operation_with_its_faults():
+    page = (ROOT / "docs/how-to/test-your-own-code.md").read_text()
+    rows = [
+        line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `") and line.count("|") == 4
+    ]
+    table = {name: faults for names, _, faults in rows for name in names.replace("`", "").split()}
+    table["park"] = table["lease"]
+    assert {name: {*faults} for name, faults in OPERATIONS.items()} == {
+        name: {*faults.replace("`", "").split()} for name, faults in table.items()
+    }
