@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     start = commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG)
     for name in ("cosmos", "servicebus"):
         start.add_argument(f"--{name}-port", type=_port, default=0, help="default: a free one")
+    start.add_argument("--host", default=HOST, help=f"the address to listen on (default {HOST})")
     start.add_argument("--control-port", type=_port, help=f"default: {CONTROL_PORT}, or a free one")
     start.add_argument(
         "--partitions", type=_count, default=1, help="of each new container, at least (default 1)"
@@ -37,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--cosmos-latency-ms", type=_milliseconds, default=0.0, help="added to every reply")
     start.add_argument(
         "--servicebus-latency-ms", type=_milliseconds, default=0.0, help="added to every ack of a send"
+    )
+    start.add_argument(
+        "--tls", action="store_true", help="https and amqps, with a certificate whose path is printed"
     )
     start.add_argument("--json", action="store_true", help="print one line of JSON")
     split = commands.add_parser("split", help="split a partition key range")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,6 +38,7 @@ class ControlServer:
         *,
         clock: AdjustableClock,
         servicebus_latency_s: float = 0.0,
+        certificate: Path | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -44,6 +46,7 @@ class ControlServer:
         self._broker = broker
         self._clock = clock
         self._servicebus_latency_s = servicebus_latency_s
+        self._certificate = certificate
         self._host = host
         self.port = port
         self._runner: web.AppRunner | None = None
@@ -58,6 +61,7 @@ class ControlServer:
         application.add_routes(
             [
                 web.get("/health", _answer(lambda _: {"status": "ok"})),
+                web.get("/certificate.pem", self._serve_certificate),
                 web.get("/cosmos/stats", _answer(lambda _: self._cosmos_stats())),
                 web.post("/cosmos/split", _answer(self._split)),
                 web.post("/cosmos/merge", _answer(self._merge)),
@@ -85,6 +89,11 @@ class ControlServer:
     ) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _serve_certificate(self, _: web.Request) -> web.FileResponse:
+        if self._certificate is None:
+            raise web.HTTPNotFound(reason="These emulators serve without TLS.")
+        return web.FileResponse(self._certificate, headers={"content-type": "application/x-pem-file"})
 
     # Cosmos DB
 

@@ -8,11 +8,14 @@ test may call it from its own thread while clients are connected.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from cosmos_outbox_emulators.certificate import server_context
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -170,16 +173,19 @@ class ServiceBusEmulator:
 
 
 @contextmanager
-def cosmos_in_thread(*, partitions: int = 1) -> Iterator[CosmosEmulator]:
+def cosmos_in_thread(*, partitions: int = 1, tls: Path | None = None) -> Iterator[CosmosEmulator]:
     """
     Run a Cosmos DB emulator on a free port of 127.0.0.1 while the block lasts.
 
     Args:
         partitions: physical partitions of each new container, at least.
+        tls: serve https, with the certificate of this folder; it is made where it is missing, and clients trust its `ca.pem`.
     """
     clock = AdjustableClock()
     with _event_loop() as loop:
-        server = _wait(loop, _entered(CosmosServer(Account(partitions=partitions, clock=clock))))
+        server = _wait(
+            loop, _entered(CosmosServer(Account(partitions=partitions, clock=clock), tls=_context(tls)))
+        )
         try:
             yield CosmosEmulator(server, clock, loop)
         finally:
@@ -187,16 +193,23 @@ def cosmos_in_thread(*, partitions: int = 1) -> Iterator[CosmosEmulator]:
 
 
 @contextmanager
-def servicebus_in_thread() -> Iterator[ServiceBusEmulator]:
+def servicebus_in_thread(*, tls: Path | None = None) -> Iterator[ServiceBusEmulator]:
     """
     Run a Service Bus emulator on a free port of 127.0.0.1 while the block lasts.
+
+    Args:
+        tls: serve amqps, with the certificate of this folder; it is made where it is missing, and clients trust its `ca.pem`.
     """
     with _event_loop() as loop:
-        server = _wait(loop, _entered(ServiceBusServer(Broker.default())))
+        server = _wait(loop, _entered(ServiceBusServer(Broker.default(), tls=_context(tls))))
         try:
             yield ServiceBusEmulator(server, loop)
         finally:
             _wait(loop, server.__aexit__(None, None, None))
+
+
+def _context(folder: Path | None) -> ssl.SSLContext | None:
+    return None if folder is None else server_context(folder)
 
 
 Server = TypeVar("Server", CosmosServer, ServiceBusServer)

@@ -9,9 +9,12 @@ import asyncio
 import errno
 import json
 import signal
+import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from cosmos_outbox_emulators.certificate import AUTHORITY, server_context
 from cosmos_outbox_emulators.control import ControlServer
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
@@ -32,15 +35,22 @@ async def serve(options: argparse.Namespace) -> None:
     clock = AdjustableClock()
     broker = _broker(options.config)
     async with AsyncExitStack() as stack:
+        authority: Path | None = None
+        tls: ssl.SSLContext | None = None
+        if options.tls:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="cosmos-outbox-emulators-")))
+            tls, authority = server_context(folder), folder / AUTHORITY
         account = Account(partitions=options.partitions, clock=clock)
-        cosmos = CosmosServer(account, HOST, options.cosmos_port, latency_s=options.cosmos_latency_ms / 1000)
-        servicebus = ServiceBusServer(broker, host=HOST, port=options.servicebus_port)
+        latency_s = options.cosmos_latency_ms / 1000
+        cosmos = CosmosServer(account, options.host, options.cosmos_port, latency_s=latency_s, tls=tls)
+        servicebus = ServiceBusServer(broker, host=options.host, port=options.servicebus_port, tls=tls)
         control = ControlServer(
             cosmos,
             broker,
             clock=clock,
             servicebus_latency_s=options.servicebus_latency_ms / 1000,
-            host=HOST,
+            certificate=authority,
+            host=options.host,
             port=CONTROL_PORT if options.control_port is None else options.control_port,
         )
         for server in (cosmos, servicebus, control):
@@ -53,10 +63,17 @@ async def serve(options: argparse.Namespace) -> None:
                     await stack.enter_async_context(control)
                     continue
                 raise UsageError(
-                    f"{type(server).__name__} cannot listen on {HOST}:{server.port}: {error}"
+                    f"{type(server).__name__} cannot listen on {options.host}:{server.port}: {error}"
                 ) from error
         stopped = _stop_event()
-        _announce(cosmos.connection_string, servicebus.connection_string, control.url, as_json=options.json)
+        found = {
+            "cosmos": cosmos.connection_string,
+            "servicebus": servicebus.connection_string,
+            "control": control.url,
+        }
+        if authority is not None:
+            found["certificate"] = str(authority)
+        _announce(found, as_json=options.json)
         await stopped.wait()
 
 
@@ -68,12 +85,21 @@ def _stop_event() -> asyncio.Event:
     return stopped
 
 
-def _announce(cosmos: str, servicebus: str, control: str, *, as_json: bool) -> None:
-    if as_json:
-        text = json.dumps({"cosmos": cosmos, "servicebus": servicebus, "control": control})
-    else:
-        text = f"Cosmos DB    {cosmos}\nService Bus  {servicebus}\nControl      {control}\nCtrl-C stops them."
-    print(text, flush=True)  # noqa: T201  # the output of this command
+_TITLES = {
+    "cosmos": "Cosmos DB",
+    "servicebus": "Service Bus",
+    "control": "Control",
+    "certificate": "Certificate",
+}
+
+
+def _announce(found: dict[str, str], *, as_json: bool) -> None:
+    # Where a server listens on all addresses, a client is told the one that is always there.
+    found = {name: text.replace("//0.0.0.0:", "//localhost:") for name, text in found.items()}
+    lines = [f"{_TITLES[name]:<13}{text}" for name, text in found.items()]
+    print(  # noqa: T201  # the output of this command
+        json.dumps(found) if as_json else "\n".join([*lines, "Ctrl-C stops them."]), flush=True
+    )
 
 
 def _broker(config: Path | None) -> Broker:

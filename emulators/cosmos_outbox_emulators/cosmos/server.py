@@ -5,6 +5,7 @@ The HTTP server: reads requests, lets faults strike, adds latency, writes replie
 from __future__ import annotations
 
 import asyncio
+import ssl
 from email.utils import formatdate
 from types import TracebackType
 from typing import Self
@@ -24,7 +25,7 @@ _LONGEST_STOP_SECONDS = 1.0
 
 class CosmosServer:
     """
-    Serve an account over plain http for as long as the `async with` block lasts. Port 0 takes a free one.
+    Serve an account for as long as the `async with` block lasts: over plain http, or https with `tls`. Port 0 takes a free one.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class CosmosServer:
         port: int = 0,
         *,
         latency_s: float = 0.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.account = account or Account()
         self.gateway = Gateway(self.account)
@@ -41,11 +43,12 @@ class CosmosServer:
         self.latency_s = latency_s
         self.host = host
         self.port = port
+        self._tls = tls
         self._runner: web.ServerRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}"
 
     @property
     def key(self) -> str:
@@ -60,7 +63,7 @@ class CosmosServer:
         runner = web.ServerRunner(server, shutdown_timeout=_LONGEST_STOP_SECONDS)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self.host, self.port).start()
+            await web.TCPSite(runner, self.host, self.port, ssl_context=self._tls).start()
         except BaseException:
             await runner.cleanup()
             raise

@@ -5,6 +5,8 @@ The broker on a TCP port.
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -15,13 +17,21 @@ from cosmos_outbox_emulators.servicebus.connection import Connection
 
 class ServiceBusServer:
     """
-    Serves a broker on one address for as long as it is entered; port 0 takes a free one.
+    Serves a broker on one address for as long as it is entered, over plain TCP or `tls`; port 0 takes a free one.
     """
 
-    def __init__(self, broker: Broker, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.broker = broker
         self.host = host
         self.port = port
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -29,14 +39,16 @@ class ServiceBusServer:
     @property
     def connection_string(self) -> str:
         name, key = next(iter(self.broker.config.sas_keys.items()))
+        # With the last field, an SDK does without TLS.
+        plain = "" if self._tls else "UseDevelopmentEmulator=true;"
         return (
-            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true;"
+            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={key};{plain}"
         )
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, self.host, self.port, backlog=512)
+        accept = self._accept if self._tls is None else lambda: _AfterHandshake(self._accept)
+        self._server = await loop.create_server(accept, self.host, self.port, backlog=512, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self.broker.timers.on_earlier = self._set_alarm
         self.broker.on_down = self.drop_connections
@@ -88,6 +100,20 @@ class ServiceBusServer:
         self._alarm = None
         self.broker.timers.run_due()
         self._set_alarm(self.broker.timers.next_due)
+
+
+class _AfterHandshake(asyncio.Protocol):
+    """
+    Accepts a connection once TLS is agreed on: a handshake that fails is told to no protocol, and would leave one behind.
+    """
+
+    def __init__(self, accept: Callable[[], asyncio.Protocol]) -> None:
+        self._accept = accept
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        protocol = self._accept()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 class _Refusal(asyncio.Protocol):

@@ -1,0 +1,116 @@
+"""
+A certificate for localhost, made at the start, so that SDKs that insist on TLS can connect.
+
+An authority signs one certificate, for this machine's loopback, and its key is forgotten: a client that trusts the authority trusts
+these emulators and nothing else, now and later.
+"""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cosmos_outbox_emulators.usage import UsageError
+
+AUTHORITY = "ca.pem"
+_SERVER = "server.pem"
+_VALID = timedelta(
+    days=820
+)  # Apple's systems refuse a server's certificate that is valid for longer than 825
+_NAMES = ("localhost",)
+_ADDRESSES = ("127.0.0.1", "::1")
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """
+    Return the server's side of TLS, with the certificate of a folder; it is made where it is missing or has expired.
+
+    Raises:
+        UsageError: the extra `tls` is not installed, or the folder cannot be written.
+    """
+    try:
+        if not _is_valid(folder):
+            _make(folder)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / _SERVER)
+    except ImportError as error:
+        raise UsageError(
+            "TLS needs the package cryptography: pip install 'cosmos-outbox-emulators[tls]'"
+        ) from error
+    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
+        raise UsageError(f"the certificate in {folder}: {error}") from error
+    return context
+
+
+def _is_valid(folder: Path) -> bool:
+    if not ((folder / AUTHORITY).exists() and (folder / _SERVER).exists()):
+        return False
+    from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415  # of the extra `tls`
+
+    return load_pem_x509_certificate((folder / _SERVER).read_bytes()).not_valid_after_utc > datetime.now(UTC)
+
+
+def _make(folder: Path) -> None:
+    from cryptography import x509  # noqa: PLC0415  # of the extra `tls`
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
+
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cosmos-outbox-emulators, of one start")])
+    now = datetime.now(UTC)
+
+    def begun(subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        of_authority = authority_key.public_key()
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(authority)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))  # the clock of a container may be behind
+            .not_valid_after(now + _VALID)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(of_authority), critical=False)
+        )
+
+    def usage(*, signs_certificates: bool) -> x509.KeyUsage:
+        return x509.KeyUsage(
+            digital_signature=not signs_certificates,
+            key_cert_sign=signs_certificates,
+            crl_sign=signs_certificates,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+
+    names = [
+        *(x509.DNSName(name) for name in _NAMES),
+        *(x509.IPAddress(ip_address(address)) for address in _ADDRESSES),
+    ]
+    root = (
+        begun(authority, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage(signs_certificates=True), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    certificate = (
+        begun(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / AUTHORITY).write_bytes(root.public_bytes(pem))
+    server = folder / _SERVER
+    server.touch(mode=0o600)
+    server.write_bytes(private + certificate.public_bytes(pem))

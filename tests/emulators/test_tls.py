@@ -1,0 +1,120 @@
+"""
+TLS: the unmodified SDKs connect with verification on, and trust the certificate's authority alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+import pytest
+from azure.cosmos import CosmosClient
+from azure.servicebus import ServiceBusMessage, TransportType
+from azure.servicebus.aio import ServiceBusClient
+from cryptography import x509
+
+from cosmos_outbox_emulators.certificate import AUTHORITY, server_context
+from cosmos_outbox_emulators.in_thread import cosmos_in_thread, servicebus_in_thread
+from cosmos_outbox_emulators.usage import UsageError
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "tls"
+
+
+# This SDK verifies no certificate of localhost, whatever it is told, and its HTTP client warns.
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_the_cosmos_sdk_connects_and_follows_the_address_that_the_account_names(folder: Path):
+    with (
+        cosmos_in_thread(tls=folder) as emulator,
+        CosmosClient.from_connection_string(emulator.connection_string) as client,
+    ):
+        assert emulator.connection_string.startswith("AccountEndpoint=https://")
+        emulator.create_container("shop", "orders")
+        orders = client.get_database_client("shop").get_container_client("orders")
+        orders.create_item({"id": "1", "partitionKey": "ada"})
+        assert "1" == orders.read_item("1", "ada")["id"]
+
+
+async def test_the_service_bus_sdk_connects(folder: Path):
+    with servicebus_in_thread(tls=folder) as emulator:
+        # This SDK takes another port than 5671 from here only, and then means WebSockets unless it is told.
+        address = emulator.connection_string.split(";")[0].removeprefix("Endpoint=")
+        async with (
+            ServiceBusClient.from_connection_string(
+                emulator.connection_string,
+                custom_endpoint_address=address,
+                transport_type=TransportType.Amqp,
+                connection_verify=str(folder / AUTHORITY),
+            ) as client,
+            client.get_topic_sender("events") as sender,
+            client.get_subscription_receiver("events", "all", session_id="ada") as receiver,
+        ):
+            await sender.send_messages(ServiceBusMessage("hello", session_id="ada"))
+            [message] = await receiver.receive_messages(1, max_wait_time=60)
+            assert "hello" == str(message)
+            emulator.drop_connections()
+
+
+@pytest.mark.parametrize("start", [cosmos_in_thread, servicebus_in_thread])
+async def test_a_client_that_does_not_trust_it_is_cut_off_without_an_error_in_the_log(
+    start, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    with start(tls=folder) as emulator:
+        port = int(emulator.connection_string.split(";")[0].rstrip("/").rpartition(":")[2])
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"AMQP\x00\x01\x00\x00")
+        await reader.read()
+        writer.close()
+    assert [] == [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_certificate_is_kept_until_it_expires(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    files = [folder / AUTHORITY, folder / "server.pem"]
+    server_context(folder)
+    first = [file.read_bytes() for file in files]
+    server_context(folder)
+    assert first == [file.read_bytes() for file in files]
+    assert 0o600 == files[1].stat().st_mode & 0o777
+
+    expired = x509.load_pem_x509_certificate(first[1]).not_valid_after_utc
+    monkeypatch.setattr(
+        "cosmos_outbox_emulators.certificate.datetime", type("Clock", (), {"now": lambda _: expired})
+    )
+    server_context(folder)
+    assert first != [file.read_bytes() for file in files]
+
+
+def test_without_the_extra_the_error_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(UsageError, match=r"pip install 'cosmos-outbox-emulators\[tls\]'"):
+        server_context(folder)
+
+
+def test_the_process_says_where_its_certificate_is_and_serves_it():
+    command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json", "--tls"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own code
+        announced = json.loads(process.stdout.readline())
+        authority = Path(announced["certificate"])
+        trusted = ssl.create_default_context(cafile=authority)
+        url = announced["cosmos"].split(";")[0].removeprefix("AccountEndpoint=")
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=trusted))
+        try:
+            assert authority.read_bytes() == opener.open(announced["control"] + "/certificate.pem").read()
+            with pytest.raises(HTTPError, match="401"):
+                opener.open(url.replace("127.0.0.1", "localhost"))
+        finally:
+            process.terminate()
+    assert (0, False) == (process.returncode, authority.exists())
