@@ -19,7 +19,8 @@ _PROGRAM = "cosmos-outbox-emulators"
 _CONTROL_VARIABLE = "EMULATORS_CONTROL"
 _EPILOG = """\
 The Service Bus configuration is JSON: {"topics": [{"name": "events", "dedup_window_s": 600,
-"subscriptions": [{"name": "all", "requires_session": true}]}]}
+"subscriptions": [{"name": "all", "requires_session": true}]}]}. So is the seed: {"databases": [{"id": "shop",
+"containers": [{"id": "orders", "partitionKey": "/partitionKey", "items": []}]}]}
 """
 
 
@@ -34,7 +35,10 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--partitions", type=_count, default=1, help="of each new container, at least (default 1)"
     )
-    start.add_argument("--config", type=Path, help="Service Bus topics and subscriptions, a JSON file")
+    start.add_argument(
+        "--config", type=Path, help="Service Bus entities: a JSON file, also Microsoft's Config.json"
+    )
+    start.add_argument("--seed", type=Path, help="Cosmos DB databases, containers and items: a JSON file")
     start.add_argument("--cosmos-latency-ms", type=_milliseconds, default=0.0, help="added to every reply")
     start.add_argument(
         "--servicebus-latency-ms", type=_milliseconds, default=0.0, help="added to every ack of a send"

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from cosmos_outbox_emulators.certificate import server_context
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -71,6 +72,15 @@ class CosmosEmulator:
             account.create_container(database, body, ranges * _RU_PER_RANGE)
 
         _call(self._loop, create)
+
+    def seed(self, seed: Mapping[str, Any]) -> None:
+        """
+        Create the databases, containers and items of a seed that are not there yet.
+
+        Raises:
+            ValueError: names the path of the first mistake.
+        """
+        _call(self._loop, lambda: plant(self._server.account, seed))
 
     def split(self, database: str, container: str, range_id: str) -> tuple[str, str]:
         """

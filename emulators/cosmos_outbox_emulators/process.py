@@ -10,16 +10,20 @@ import errno
 import json
 import signal
 import ssl
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from cosmos_outbox_emulators.certificate import AUTHORITY, server_context
 from cosmos_outbox_emulators.control import ControlServer
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.microsoft_config import broker_of, is_microsoft
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_emulators.usage import UsageError
 
@@ -41,6 +45,9 @@ async def serve(options: argparse.Namespace) -> None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="cosmos-outbox-emulators-")))
             tls, authority = server_context(folder), folder / AUTHORITY
         account = Account(partitions=options.partitions, clock=clock)
+        if options.seed is not None:
+            with _named("--seed", options.seed):
+                plant(account, _json(options.seed))
         latency_s = options.cosmos_latency_ms / 1000
         cosmos = CosmosServer(account, options.host, options.cosmos_port, latency_s=latency_s, tls=tls)
         servicebus = ServiceBusServer(broker, host=options.host, port=options.servicebus_port, tls=tls)
@@ -105,7 +112,21 @@ def _announce(found: dict[str, str], *, as_json: bool) -> None:
 def _broker(config: Path | None) -> Broker:
     if config is None:
         return Broker.default()
+    with _named("--config", config):
+        value = _json(config)
+        return broker_of(value) if is_microsoft(value) else Broker.from_config(value)
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8-sig"))  # Microsoft's editors begin a file with a mark
+
+
+@contextmanager
+def _named(option: str, file: Path) -> Iterator[None]:
+    """
+    Name the option and its file in what is wrong with it.
+    """
     try:
-        return Broker.from_config(json.loads(config.read_text(encoding="utf-8")))
+        yield
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"--config {config}: {error}") from error
+        raise UsageError(f"{option} {file}: {error}") from error

@@ -1,0 +1,109 @@
+"""
+A seed: databases, containers and items that an account begins with, as one JSON document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos import jsontext
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.documents import item_reply
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.protocol import Request, RequestKind
+from cosmos_outbox_emulators.cosmos.resources import metadata_reply
+
+_RU_PER_RANGE = 10_000
+
+_CONFLICT = 409
+_MOST_RANGES = 1000
+_OF_CONTAINER = frozenset(
+    {"id", "partitionKey", "defaultTtl", "indexingPolicy", "uniqueKeyPolicy", "ranges", "items"}
+)
+
+
+def plant(account: Account, seed: Any) -> None:
+    """
+    Create what a seed names and the account lacks; what is there already stays as it is.
+
+    Raises:
+        ValueError: names the path of the first mistake.
+    """
+    for path, database in _objects(_checked(seed, "seed", {"databases"}), "databases"):
+        _checked(database, path, {"id", "containers"})
+        if database.get("id") not in account.databases:
+            _at(path, account.create_database, {"id": database.get("id")})
+        for container_path, container in _objects(database, "containers", path):
+            _plant_container(account, database["id"], container, container_path)
+
+
+def _plant_container(account: Account, database: str, fields: Mapping[str, Any], path: str) -> None:
+    _checked(fields, path, _OF_CONTAINER)
+    containers = account.database(database).containers
+    if fields.get("id") not in containers:
+        ranges = fields.get("ranges", 1)
+        if not isinstance(ranges, int) or isinstance(ranges, bool) or not 1 <= ranges <= _MOST_RANGES:
+            raise ValueError(f"{path}.ranges: expected a number from 1 to {_MOST_RANGES}, got {ranges!r:.80}")
+        properties = {name: value for name, value in fields.items() if name not in ("ranges", "items")}
+        properties["partitionKey"] = _definition(fields.get("partitionKey", "/partitionKey"))
+        headers = {"x-ms-offer-throughput": str(ranges * _RU_PER_RANGE)}
+        request = Request(method="POST", target="", headers=headers, body=jsontext.encode(properties))
+        _at(path, metadata_reply, account, request, ("dbs", database, "colls"))
+    container = containers[fields["id"]]
+    for item_path, item in _objects(fields, "items", path):
+        _at(item_path, _plant_item, account, container, item)
+
+
+def _plant_item(account: Account, container: Container, item: Mapping[str, Any]) -> None:
+    key = [_value_at(item, names) for names in container.key_paths]
+    headers = {"x-ms-documentdb-partitionkey": jsontext.encode(key).decode()}
+    request = Request(method="POST", target=container.path, headers=headers, body=jsontext.encode(item))
+    try:
+        item_reply(container, request, RequestKind.CREATE, None, account.clock())
+    except CosmosError as error:
+        if error.status != _CONFLICT:
+            raise
+
+
+def _value_at(value: Any, names: tuple[str, ...]) -> Any:
+    for name in names:
+        if not isinstance(value, Mapping) or name not in value:
+            return {}  # the wire form of "no such property"
+        value = value[name]
+    return value
+
+
+def _definition(key: Any) -> Any:
+    """
+    Return a partition key definition: of one path, of the paths of a hierarchical key, or as it is.
+    """
+    if isinstance(key, str):
+        return {"paths": [key], "kind": "Hash", "version": 2}
+    return {"paths": key, "kind": "MultiHash", "version": 2} if isinstance(key, list) else key
+
+
+def _objects(owner: Mapping[str, Any], name: str, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    here = f"{path}.{name}" if path else name
+    values = owner.get(name, [])
+    if not isinstance(values, list):
+        raise ValueError(f"{here}: expected a list, got {values!r:.80}")  # noqa: TRY004  # one error type for all bad input
+    for index, value in enumerate(values):
+        yield f"{here}[{index}]", _checked(value, f"{here}[{index}]")
+
+
+def _checked(value: Any, path: str, known: frozenset[str] | set[str] | None = None) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path}: expected an object, got {value!r:.80}")  # noqa: TRY004  # as above
+    for name in value:
+        if known is not None and name not in known:
+            raise ValueError(f"{path}.{name}: unknown field, known are {', '.join(sorted(known))}")
+    return value
+
+
+def _at(path: str, act: Any, *arguments: Any) -> None:
+    try:
+        act(*arguments)
+    except CosmosError as error:
+        raise ValueError(f"{path}: {error.message}") from error
