@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-faults simulate bench chaos coverage check check-infra docs test-image format dist lock lock-infra lock-docs clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra docs test-image format dist lock lock-infra lock-docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -125,6 +125,9 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 
 test-image: $(STAMP) $(INFRA_STAMP) ## build the images, run them, and the compose stack on our emulators; skipped without an engine
 	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py tests/infra/test_stack.py
+
+test-languages: $(STAMP) ## the SDKs for JavaScript, Go and Java on the emulators, with TLS; skipped where one is missing
+	OUTBOX_TEST_LANGUAGES=1 $(PY) -m pytest tests/languages $(PYTEST_ARGS)
 
 sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX: sbom/IMAGE.json; whole after test-image
 	@mkdir -p sbom

@@ -1,0 +1,134 @@
+"""
+The SDKs of other languages on the emulators, with TLS: `make test-languages`.
+
+A program for each commits a batch, has one refused, reads the change feed, and sends and receives by session. A language that is
+not on this machine, or whose package registry does not answer, is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.patience import HUNG_SECONDS
+
+if not os.environ.get("OUTBOX_TEST_LANGUAGES"):
+    pytest.skip("installs packages of other languages: make test-languages", allow_module_level=True)
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(1800)]
+
+HERE = Path(__file__).parent
+INSTALL_SECONDS = 900
+
+
+@pytest.fixture(scope="module")
+def emulators() -> Iterator[dict[str, str]]:
+    """
+    One pair for all languages, as environment variables; ports 8081 and 5671 may be taken, so they are free ones.
+    """
+    command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json", "--tls"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own code
+        announced = json.loads(process.stdout.readline())
+        try:
+            cosmos = dict(part.split("=", 1) for part in announced["cosmos"].rstrip(";").split(";"))
+            yield {
+                "COSMOS_ENDPOINT": cosmos["AccountEndpoint"],
+                "COSMOS_KEY": cosmos["AccountKey"],
+                "SERVICEBUS_CONNECTION_STRING": announced["servicebus"],
+                "SERVICEBUS_ADDRESS": announced["servicebus"].split(";")[0].removeprefix("Endpoint=sb://"),
+                "CERTIFICATE": announced["certificate"],
+                "NO_PROXY": "127.0.0.1,localhost",
+            }
+        finally:
+            process.terminate()
+
+
+def sources(language: str, folder: Path, *programs: str) -> Path:
+    """
+    Return a copy of the program's folder, since installers write beside it; skip where a command is missing.
+    """
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"NOT TESTED: {', '.join(missing)} is not on this machine")
+    return Path(shutil.copytree(HERE / language, folder / language))
+
+
+def install(*command: str, folder: Path) -> None:
+    done = run(*command, folder=folder, seconds=INSTALL_SECONDS)
+    if done.returncode:
+        why = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        pytest.skip(f"NOT TESTED: {' '.join(command[:3])} cannot install: {' '.join(why):.200}")
+
+
+def run(
+    *command: str, folder: Path, env: Mapping[str, str] | None = None, seconds: float = HUNG_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own programs
+        command,
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def results(done: subprocess.CompletedProcess[str]) -> object:
+    assert 0 == done.returncode, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def expected(language: str) -> dict[str, object]:
+    return {
+        "committed": [201, 201],
+        "refused": [424, 409],
+        "changes": ["entity", "event"],
+        "received": [f"{language}: {language} {number}" for number in (1, 2)],
+    }
+
+
+def test_javascript(emulators: dict[str, str], tmp_path: Path):
+    folder = sources("js", tmp_path, "node", "npm")
+    install("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--silent", folder=folder)
+    trust = {"NODE_EXTRA_CA_CERTS": emulators["CERTIFICATE"]}
+    done = run("node", "smoke.mjs", folder=folder, env=emulators | trust)
+
+    assert expected("js") == results(done)
+
+
+def test_go(emulators: dict[str, str], tmp_path: Path):
+    folder = sources("go", tmp_path, "go")
+    install("go", "mod", "download", folder=folder)
+    built = run("go", "build", "-mod=readonly", "-o", "smoke", ".", folder=folder, seconds=INSTALL_SECONDS)
+    assert (0, "") == (built.returncode, built.stderr)
+    done = run(
+        str(folder / "smoke"), folder=folder, env=emulators | {"SSL_CERT_FILE": emulators["CERTIFICATE"]}
+    )
+
+    assert expected("go") == results(done)
+
+
+def test_java(emulators: dict[str, str], tmp_path: Path):
+    folder = sources("java", tmp_path, "java", "keytool", "mvn")
+    install("mvn", "--batch-mode", "--quiet", "dependency:build-classpath", folder=folder)
+    store = "trust.p12"
+    imported = run(
+        "keytool",
+        *("-importcert", "-noprompt", "-alias", "emulators", "-file", emulators["CERTIFICATE"]),
+        *("-keystore", store, "-storetype", "PKCS12", "-storepass", "changeit"),
+        folder=folder,
+    )
+    assert 0 == imported.returncode, imported.stdout
+    trust = [f"-Djavax.net.ssl.trustStore{end}" for end in (f"={store}", "Password=changeit")]
+    classpath = (folder / "classpath").read_text()
+    done = run("java", *trust, "-cp", classpath, "Smoke.java", folder=folder, env=emulators)
+
+    assert expected("java") == results(done)
