@@ -39,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
         "--config", type=Path, help="Service Bus entities: a JSON file, also Microsoft's Config.json"
     )
     start.add_argument("--seed", type=Path, help="Cosmos DB databases, containers and items: a JSON file")
+    start.add_argument(
+        "--data", type=Path, metavar="DIR", help="keep everything in this folder (default: nothing on disk)"
+    )
     start.add_argument("--cosmos-latency-ms", type=_milliseconds, default=0.0, help="added to every reply")
     start.add_argument(
         "--servicebus-latency-ms", type=_milliseconds, default=0.0, help="added to every ack of a send"

@@ -22,6 +22,7 @@ from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.data import kept
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.microsoft_config import broker_of, is_microsoft
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -42,14 +43,22 @@ async def serve(options: argparse.Namespace) -> None:
         authority: Path | None = None
         tls: ssl.SSLContext | None = None
         if options.tls:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="cosmos-outbox-emulators-")))
+            folder = (
+                Path(stack.enter_context(TemporaryDirectory(prefix="cosmos-outbox-emulators-")))
+                if options.data is None
+                else options.data / "tls"
+            )
             tls, authority = server_context(folder), folder / AUTHORITY
         account = Account(partitions=options.partitions, clock=clock)
+        save = None
+        if options.data is not None:
+            save = broker.before_output = stack.enter_context(kept(options.data, account, broker))
         if options.seed is not None:
             with _named("--seed", options.seed):
                 plant(account, _json(options.seed))
         latency_s = options.cosmos_latency_ms / 1000
         cosmos = CosmosServer(account, options.host, options.cosmos_port, latency_s=latency_s, tls=tls)
+        cosmos.before_output = save
         servicebus = ServiceBusServer(broker, host=options.host, port=options.servicebus_port, tls=tls)
         control = ControlServer(
             cosmos,

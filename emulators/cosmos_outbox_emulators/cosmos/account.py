@@ -149,6 +149,30 @@ class Account:
         self.container(database_name, name, as_owner=False)
         del self.database(database_name).containers[name]
 
+    # What an earlier start kept
+
+    def continue_from(self, boot: int, rid: int) -> None:
+        """
+        Give new ids and etags after those of earlier starts.
+        """
+        self._sequence = itertools.count((boot << 32) + 1)
+        self._rids = itertools.count(rid)
+
+    def restored_container(self, database: str, properties: JsonObject, raw_rid: bytes) -> Container:
+        """
+        Take a container of an earlier start, without its partitions.
+        """
+        container = Container(
+            path=f"dbs/{database}/colls/{properties['id']}",
+            rid=properties["_rid"],
+            raw_rid=raw_rid,
+            properties=properties,
+            partitions=1,
+            next_sequence=lambda: next(self._sequence),
+        )
+        self.databases[database].containers[properties["id"]] = container
+        return container
+
     def _container_properties(self, body: JsonObject, database: Database, raw_rid: bytes) -> JsonObject:
         for name in _UNSUPPORTED:
             if body.get(name):

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cosmos_outbox_emulators.cosmos import partition_key
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
-from cosmos_outbox_emulators.cosmos.item import expiry
+from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, expiry
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
 from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
@@ -47,9 +47,20 @@ class Container:
         ]
         self.generation = 1
         self.change_feed_reads = 0
+        self.on_commit: Callable[[Partition, Mapping[ItemKey, Item | None]], None] | None = None
         self._next_range = partitions
         self._completing: dict[str, int] = {}
         self._keys: dict[str, LogicalKey] = {}
+
+    @property
+    def next_range(self) -> int:
+        return self._next_range
+
+    def restore(self, partitions: list[Partition], generation: int, next_range: int) -> None:
+        """
+        Take the partitions of an earlier start.
+        """
+        self.partitions, self.generation, self._next_range = partitions, generation, next_range
 
     @property
     def default_ttl(self) -> int | None:

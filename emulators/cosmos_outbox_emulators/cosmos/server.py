@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from email.utils import formatdate
 from types import TracebackType
 from typing import Self
@@ -44,6 +45,7 @@ class CosmosServer:
         self.host = host
         self.port = port
         self._tls = tls
+        self.before_output: Callable[[], None] | None = None
         self._runner: web.ServerRunner | None = None
 
     @property
@@ -79,6 +81,8 @@ class CosmosServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         reply = await self._reply(request)
+        if self.before_output:
+            self.before_output()
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
         if reply is None:

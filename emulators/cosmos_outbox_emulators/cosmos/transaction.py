@@ -85,6 +85,8 @@ class Transaction:
     def commit(self) -> None:
         if self._staged:
             self.partition.apply(self._lsn, self._staged)
+            if self._container.on_commit:
+                self._container.on_commit(self.partition, self._staged)
             self._staged = {}
 
     def execute(self, operation: Operation) -> Outcome:

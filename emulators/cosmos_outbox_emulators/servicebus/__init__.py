@@ -1,7 +1,7 @@
 """
 An emulator of Azure Service Bus: topics, subscriptions, sessions and queues over AMQP 1.0, for the unmodified vendor SDKs.
 
-Standard library only, one process, all of it in memory. It shows what a sender or a receiver does when the service is slow,
+Standard library only, one process, all of it in memory; `persistence` keeps a copy in a file where that is wanted. It shows what a sender or a receiver does when the service is slow,
 gone, or has stored a message and could not say so.
 
 ```text

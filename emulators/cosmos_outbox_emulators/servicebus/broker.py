@@ -46,6 +46,7 @@ class Broker:
         self.queues: dict[str, Queue] = {}
         self.connections = self.refused_connections = 0
         self.on_down: Callable[[], None] | None = None
+        self.before_output: Callable[[], None] | None = None
         self._down_until = 0.0
         self._random = random or Random()
         self._owners: dict[str, Topic] = {}

@@ -116,6 +116,10 @@ class Connection:
     def write(self, data: bytes) -> None:
         self.frames.write(data)
 
+    def before_output(self) -> None:
+        if self.broker.before_output:
+            self.broker.before_output()
+
     def abort(self) -> None:
         self.frames.abort()
 

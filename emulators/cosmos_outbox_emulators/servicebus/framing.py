@@ -44,6 +44,9 @@ class Peer(Protocol):
 
     def on_lost(self) -> None: ...
 
+    def before_output(self) -> None:
+        """What is about to leave must be kept first, where anything is."""
+
 
 class Frames(asyncio.Protocol):
     """
@@ -140,6 +143,7 @@ class Frames(asyncio.Protocol):
             data = b"".join(self._out)
             self._out.clear()
             self._out_size = 0
+            self._peer.before_output()
             self._transport.write(data)
 
     def close(self) -> None:

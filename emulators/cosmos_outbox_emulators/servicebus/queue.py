@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from random import Random
 
@@ -344,3 +344,22 @@ class Queue:
                 self.lock(entry, token, session, now)
             out.append((token, entry))
         return out
+
+    # What an earlier start kept
+
+    @property
+    def last_sequence(self) -> int:
+        return self._last_sequence
+
+    def restore(self, entries: Iterable[Entry], last_sequence: int) -> None:
+        """
+        Take in the entries of an earlier start; what was locked is ready again.
+        """
+        self._last_sequence = last_sequence
+        for entry in entries:
+            self.entries[entry.sequence] = entry
+            self._watch_expiry(entry)
+            if entry.state == DEFERRED:
+                self._defer(entry)
+            else:
+                self._make_ready(entry)

@@ -5,6 +5,7 @@ The sessions of one queue: who holds which, which one is next, and what state ea
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Protocol
 
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
@@ -37,6 +38,7 @@ class Sessions:
         self._available: OrderedDict[str, Session] = OrderedDict()
         self._waiting: deque[Receiver] = deque()
         self._held: dict[int, Session] = {}
+        self.on_state: Callable[[Session], None] | None = None
 
     @property
     def count(self) -> int:
@@ -176,6 +178,12 @@ class Sessions:
     def set_state(self, session: Session, state: bytes | None) -> None:
         session.state = state
         session.state_changed_at = self._timers.now()
+        if self.on_state:
+            self.on_state(session)
+
+    def restore_state(self, session_id: str, state: bytes, changed_at: float) -> None:
+        session = self._named(session_id)
+        session.state, session.state_changed_at = state, changed_at
 
     def ids(self, changed_after: float | None) -> list[str]:
         """

@@ -5,12 +5,14 @@ The entity messages are sent to: limits, duplicate detection, scheduling, and on
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.config import TopicConfig
 from cosmos_outbox_emulators.servicebus.message import Message
+from cosmos_outbox_emulators.servicebus.noting import NotedDeque, NotedDict
 from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.rules import DEFAULT_RULE, Rule
 from cosmos_outbox_emulators.servicebus.timers import Timer, Timers
@@ -164,3 +166,37 @@ class Topic:
         self._forget(now - window)
         due = max(self._history[0][0] + window, now + window / 10) if self._history else None
         self._history_timer = self._timers.at(due, self._sweep) if due is not None else None
+
+    # What an earlier start kept
+
+    @property
+    def last_sequence(self) -> int:
+        return self._sequence
+
+    def restore(self, seen: Iterable[tuple[float, str]], scheduled: Iterable[Message], sequence: int) -> None:
+        """
+        Take in what an earlier start remembered; scheduled messages get new numbers.
+        """
+        self._sequence = sequence
+        for at, identity in seen:
+            self._seen.add(identity)
+            self._history.append((at, identity))
+        self._sweep()
+        for message in scheduled:
+            self._schedule(message, message.scheduled_at or 0.0)
+
+    def observe(
+        self, seen: Callable[[tuple[float, str]], None], scheduled: Callable[[int, object], None]
+    ) -> None:
+        """
+        Call back with each id that is remembered, and each number whose scheduled message is there, comes or goes.
+        """
+        for remembered in self._history:
+            seen(remembered)
+        for number, value in self._scheduled.items():
+            scheduled(number, value)
+        self._history = NotedDeque(self._history, seen)
+        self._scheduled = NotedDict(self._scheduled, scheduled)
+
+    def scheduled_message(self, number: int) -> Message | None:
+        return self._scheduled[number][1] if number in self._scheduled else None

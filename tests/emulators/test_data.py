@@ -1,0 +1,243 @@
+"""
+`--data`: what a client was told is there after the process was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sqlite3
+import sys
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import aiohttp
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox_emulators.__main__ import main
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.cosmos.transaction import Operation, OperationKind, Transaction
+from cosmos_outbox_emulators.data import FILE, kept
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.queue import Outcome
+from cosmos_outbox_emulators.servicebus.rules import Rule
+from tests.emulators.cosmos.sdk import drain
+from tests.emulators.servicebus.engine import Recorder, broker, message, scheduled
+from tests.emulators.servicebus.sdk import leaky_sockets, receive_all, texts
+
+pytestmark = pytest.mark.looptime(False)
+
+ENTITIES = {
+    "topics": [
+        {
+            "name": "events",
+            "dedup_window_s": 600,
+            "subscriptions": [
+                {"name": "all", "requires_session": True},
+                {"name": "plain", "max_delivery_count": 1},
+            ],
+        }
+    ],
+    "queues": [{"name": "q"}],
+}
+
+
+@asynccontextmanager
+async def emulators(folder: Path, *, killed: bool):
+    """
+    A process on the folder, with clients of both services; it ends by SIGKILL, or as Ctrl-C does it.
+    """
+    config = folder.parent / "config.json"
+    config.write_text(json.dumps(ENTITIES))
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "cosmos_outbox_emulators",
+            "--json",
+            "--data",
+            str(folder),
+            "--config",
+            str(config),
+        ),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        announced = json.loads(await process.stdout.readline())
+        with leaky_sockets():
+            async with (
+                CosmosClient.from_connection_string(announced["cosmos"]) as cosmos,
+                ServiceBusClient.from_connection_string(announced["servicebus"]) as servicebus,
+            ):
+                yield cosmos, servicebus
+        process.send_signal(signal.SIGKILL if killed else signal.SIGINT)
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_killed_process_has_lost_nothing_that_a_client_was_told(tmp_path: Path):
+    async with emulators(tmp_path / "data", killed=True) as (client, servicebus):
+        database = await client.create_database("d")
+        container = await database.create_container(
+            "c", PartitionKey("/pk"), default_ttl=-1, offer_throughput=20_000
+        )
+        await database.create_container("gone", PartitionKey("/pk"))
+        for number in range(6):
+            operations = [("create", ({"id": f"{number}-{part}", "pk": f"k{number}"},)) for part in "ba"]
+            await container.execute_item_batch(operations, f"k{number}")
+        await container.delete_item("0-a", "k0")
+        await container.upsert_item({"id": "1-a", "pk": "k1", "new": True})
+        await database.delete_container("gone")
+        before = await everything(container)
+        items, _, token = await drain(container, start_time="Beginning")
+        async with servicebus.get_queue_sender("q") as sender:
+            await sender.send_messages(ServiceBusMessage("hello"))
+
+    async with emulators(tmp_path / "data", killed=False) as (client, servicebus):
+        async with servicebus.get_queue_receiver("q") as receiver:
+            assert ["hello"] == texts(await receive_all(receiver, 1))
+        database = client.get_database_client("d")
+        assert ["c"] == [one["id"] async for one in database.list_containers()]
+        container = database.get_container_client("c")
+        assert before == await everything(container)
+        assert items == (await drain(container, start_time="Beginning"))[0]
+        created = await container.create_item({"id": "later", "pk": "k0"})
+        changes, *_ = await drain(container, continuation=token)
+        assert ["later"] == [change["id"] for change in changes], "a continuation goes on after a restart"
+        assert created["_etag"] not in {item["_etag"] for item in items}
+
+
+async def test_the_account_is_saved_before_each_answer():
+    saved: list[int] = []
+    async with CosmosServer() as server, aiohttp.ClientSession() as session:
+        server.before_output = lambda: saved.append(len(server.account.databases))
+        async with session.get(server.url) as reply:
+            assert ([0], 401) == (saved, reply.status)
+
+
+async def everything(container):
+    properties = await container.read()
+    ranges = [one async for one in container.read_feed_ranges(force_refresh=True)]
+    return properties, ranges, [item async for item in container.read_all_items()]
+
+
+def publish(broker, topic, *messages):
+    broker.topic(topic).publish([*messages])
+
+
+def settle(broker, path, *outcomes):
+    """
+    Receive as many messages as there are outcomes, and settle each; None leaves it locked.
+    """
+    queue, receiver = broker.queue(path), Recorder(credit=len(outcomes))
+    session = queue.sessions.accept(receiver, "s") if queue.sessions else None
+    queue.pump(receiver, session)
+    for (_, token), outcome in zip(receiver.got, outcomes, strict=True):
+        if outcome:
+            queue.settle(token, outcome, "no use" if outcome is Outcome.DEAD_LETTER else None)
+    return session
+
+
+def held(queue):
+    return [(e.message.message_id, e.sequence, e.delivery_count, e.state) for e in queue.entries.values()]
+
+
+def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Path):
+    """
+    Killed: its folder is copied while it runs.
+    """
+    first, clock = broker(ENTITIES)
+    with kept(tmp_path / "data", Account(), first) as save:
+        odd = message(
+            "odd", session_id="s", application={"a": 1.5, "b": b"\x00", "c": None}, annotations={"x": 1}
+        )
+        publish(first, "events", message("a", session_id="s"), odd)
+        publish(first, "events", scheduled("later", clock() + 60, session_id="s"))
+        publish(
+            first,
+            "q",
+            *(message(name) for name in ("done", "deferred", "abandoned", "locked", "dead", "ttl")),
+        )
+        publish(first, "q", message("short", ttl_ms=5000))
+        session = settle(first, "events/Subscriptions/all", Outcome.COMPLETE)
+        first.queue("events/Subscriptions/all").sessions.set_state(session, b"half way")
+        ends = (Outcome.COMPLETE, Outcome.DEFER, Outcome.ABANDON, None, Outcome.DEAD_LETTER)
+        settle(first, "q", *ends)
+        first.add_queue({"name": "made at run time", "lock_s": 7})
+        publish(first, "made at run time", message("x"))
+        rule = Rule(name="never", constant=False)
+        first.topic("events").subscriptions["plain"].rules = {"never": rule}
+        save()
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        paths = [path for path, queue in first.queues.items() if queue.entries]
+        before = {path: held(first.queue(path)) for path in paths}
+
+    second, clock = broker(ENTITIES)
+    with kept(tmp_path / "copy", Account(), second):
+        assert before == {path: held(second.queue(path)) for path in paths}
+        assert 7 == second.queue("made at run time").config.lock_s
+        subscription = second.queue("events/Subscriptions/all")
+        receiver = Recorder()
+        session = subscription.sessions.accept(receiver, "s")
+        subscription.pump(receiver, session)
+        [(entry, _)] = receiver.got
+        assert (odd, b"half way") == (entry.message, session.state)
+        assert odd.application_properties == entry.application_properties
+        publish(second, "events", message("a", session_id="s"), message("new", session_id="s"))
+        clock.advance(61)
+        assert ["odd", "new", "later"] == receiver.ids, "a is remembered"
+        assert [2, 3, 4] == [entry.sequence for entry, _ in receiver.got]
+        assert not any("new" in str(one) for one in held(second.queue("events/Subscriptions/plain")))
+        assert "short" not in str(held(second.queue("q"))), "it expires at its time"
+
+
+def test_a_folder_of_another_process_or_format_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with kept(tmp_path, Account(), Broker.default()):
+        assert 2 == main(["--data", str(tmp_path)])
+    assert "do other emulators use it?" in capsys.readouterr().err
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    assert 2 == main(["--data", str(tmp_path)])
+    assert "format 99" in capsys.readouterr().err
+
+
+def test_what_expired_leaves_the_folder(tmp_path: Path):
+    clock = AdjustableClock()
+    account = Account(clock=clock)
+    with kept(tmp_path, account, Broker.default()) as save:
+        account.create_database({"id": "d"})
+        container = account.create_container(
+            "d", {"id": "c", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 10}
+        )
+        save()
+        put(container, clock)
+    assert 1 == rows(tmp_path)
+    clock.advance(11)
+    with kept(tmp_path, Account(clock=clock), Broker.default()):
+        pass
+    assert 0 == rows(tmp_path)
+
+
+def put(container, clock):
+    transaction = Transaction(container, container.key_from_header('["a"]'), clock())
+    transaction.execute(Operation(kind=OperationKind.CREATE, body={"id": "1", "pk": "a"}))
+    transaction.commit()
+
+
+def rows(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        return connection.execute("SELECT count(*) FROM items").fetchone()[0]
