@@ -18,6 +18,7 @@ from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.explorer import explorer_routes
 from cosmos_outbox_emulators.servicebus.broker import Broker
 
 _FURTHEST_ADVANCE_S = 10 * 365 * 86400.0
@@ -60,6 +61,7 @@ class ControlServer:
         application = web.Application(middlewares=[_problems])
         application.add_routes(
             [
+                *explorer_routes(self._cosmos, self._broker),
                 web.get("/health", _answer(lambda _: {"status": "ok"})),
                 web.get("/certificate.pem", self._serve_certificate),
                 web.get("/cosmos/stats", _answer(lambda _: self._cosmos_stats())),

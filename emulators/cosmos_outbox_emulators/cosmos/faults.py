@@ -169,6 +169,22 @@ class Faults:
     def clear(self) -> None:
         self._armed.clear()
 
+    def as_list(self) -> list[dict[str, Any]]:
+        """
+        Return what each rule says, and how many more requests it strikes.
+        """
+        return [
+            {
+                **{
+                    field.name: value
+                    for field in fields(armed.rule)
+                    if (value := getattr(armed.rule, field.name)) != field.default
+                },
+                "left": armed.left,
+            }
+            for armed in self._armed
+        ]
+
     def strike(
         self,
         kind: RequestKind,

@@ -5,7 +5,7 @@ The sessions of one queue: who holds which, which one is next, and what state ea
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
@@ -43,6 +43,9 @@ class Sessions:
     @property
     def count(self) -> int:
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
 
     def _named(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
