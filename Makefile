@@ -156,6 +156,9 @@ lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and th
 		.venv/bin/uv pip compile pyproject.toml $${image#*:} --constraint requirements-dev.txt --universal \
 		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
 		--output-file infra/docker/requirements-$${image%%:*}.txt || exit 1; done
+	.venv/bin/uv pip compile emulators/pyproject.toml --extra tls --constraint requirements-dev.txt --universal \
+		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+		--output-file emulators/requirements-image.txt
 	echo hatchling | .venv/bin/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet --output-file infra/docker/requirements-build.txt
 	.venv/bin/uv pip compile --group infra --universal --python-version 3.11 --upgrade --generate-hashes --no-header \

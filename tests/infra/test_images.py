@@ -171,6 +171,20 @@ def test_an_api_is_found_healthy_by_the_images_own_probe_and_exits_with_0(
         assert 0 == _stopped(images, container)
 
 
+def test_the_image_of_the_emulators_answers_its_own_probe_and_exits_with_0(
+    images: Images, tmp_path_factory: pytest.TempPathFactory
+):
+    podman = images.engine.control == "podman"
+    bases = local_bases(images.engine, tmp_path_factory.mktemp("bases")) if podman else ()
+    tag = "localhost/cosmos-outbox-emulators:test"
+    checked([*images.engine.build, "-f", "emulators/Dockerfile", "-t", tag, *bases, "emulators"])
+    health = json.loads(images.engine.call("inspect", tag))[0]["Config"]["Healthcheck"]["Test"]
+    with _running(images, tag, "--tls", env={}) as container:
+        _wait_for_log(images, container, "Ctrl-C stops them")
+        images.engine.call("exec", container, *health[1:])
+        assert 0 == _stopped(images, container)
+
+
 def test_two_builds_of_the_same_sources_have_the_same_layers(
     images: Images, tmp_path_factory: pytest.TempPathFactory
 ):

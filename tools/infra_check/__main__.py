@@ -63,6 +63,7 @@ def _policies() -> Iterator[Callable[[], Findings]]:
     yield lambda: azd.problems(templates)
     yield lambda: environments.problems(_everywhere())
     yield lambda: tools.hadolint(INFRA / "docker/Dockerfile")
+    yield lambda: tools.hadolint(ROOT / "emulators/Dockerfile")
     yield lambda: dockerfile.problems((INFRA / "docker/Dockerfile").read_text(encoding="utf-8"))
     yield lambda: workflow.problems(ROOT / ".github/workflows")
 
