@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra docs test-image format dist lock lock-infra lock-docs clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra docs test-image test-vendor format dist lock lock-infra lock-docs lock-vendor clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -134,6 +134,16 @@ sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX:
 	@for image in worker api consumer; do inventory=sbom/$$image.inventory; \
 		$(INFRA) -m tools.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
 
+VENDOR := .venv-vendor/bin/python
+VENDOR_STAMP := .venv-vendor/.installed
+$(VENDOR_STAMP): requirements-vendor.txt
+	$(PYTHON) -m venv .venv-vendor
+	$(VENDOR) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-vendor.txt
+	@touch $@
+
+test-vendor: $(VENDOR_STAMP) ## the SDKs' own tests against our emulators (VENDOR_ARGS="cosmos"); ends with one JSON object
+	@$(VENDOR) -m tools.vendor_tests $(VENDOR_ARGS)
+
 format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -169,5 +179,10 @@ lock-docs: $(STAMP) ## pin the tools of make docs again
 	.venv/bin/uv pip compile --group docs --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
 		--no-annotate --quiet --output-file requirements-docs.txt
 
+lock-vendor: $(STAMP) ## pin what the SDKs' own tests need again, the SDKs to the tested versions
+	$(PY) -m pip install --quiet uv
+	.venv/bin/uv pip compile --group vendor --constraint requirements-dev.txt --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-vendor.txt
+
 clean: ## remove .venv and caches
-	rm -rf .venv .venv-docs .venv-infra site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-infra .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

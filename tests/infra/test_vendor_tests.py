@@ -1,0 +1,85 @@
+"""
+How the runs of the vendors' own tests are judged, and that what they need is pinned.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tools.vendor_tests.__main__ import SUITES
+from tools.vendor_tests.expected import Expected, Kind, judge, read_expected
+from tools.vendor_tests.running import Outcome, Result, read_report
+from tools.vendor_tests.source import ROOT, pin, unpack
+from tools.vendor_tests.suite import Edit, Suite
+
+KNOWN = Expected(
+    kind=Kind.DOCUMENTED, cause="no sprocs", tests=("test_a.py::*::test_sproc[*]", "test_b.py::*")
+)
+
+
+def result(test: str, outcome: Outcome) -> Result:
+    return Result(test=test, outcome=outcome)
+
+
+def test_a_failure_without_a_cause_is_wrong_and_an_entry_that_passes_is_mended():
+    verdict = judge(
+        [
+            result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED),
+            result("test_a.py::TestA::test_read", Outcome.FAILED),
+            result("test_b.py::test_query", Outcome.PASSED),
+            result("test_b.py::test_later", Outcome.SKIPPED),
+        ],
+        [KNOWN],
+    )
+
+    assert ["test_a.py::TestA::test_read"] == [wrong.test for wrong in verdict.wrong]
+    assert {Kind.DOCUMENTED: 1} == verdict.accepted
+    assert ["test_b.py::*"] == verdict.mended
+    assert (1, 1) == (verdict.passed, verdict.skipped)
+
+
+def test_a_test_is_named_by_file_class_and_name(tmp_path: Path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        """<testsuites><testsuite>
+        <testcase classname="tests.async_tests.test_a.TestA" name="test_read[1]"/>
+        <testcase classname="tests.async_tests.test_a.TestA" name="test_read[1]"><error message="teardown"/></testcase>
+        <testcase classname="test_a" name="test_free"><skipped/></testcase>
+        <testcase classname="" name="async_tests.test_a"><error message="no module"/></testcase>
+        </testsuite></testsuites>"""
+    )
+
+    assert [
+        ("async_tests/test_a.py::TestA::test_read[1]", Outcome.FAILED),
+        ("async_tests/test_a.py::test_free", Outcome.SKIPPED),
+        ("async_tests/test_a.py::async_tests.test_a", Outcome.FAILED),
+    ] == [(found.test, found.outcome) for found in read_report(report, "async_tests/test_a.py")]
+
+
+def test_a_release_without_the_line_to_edit_is_refused(tmp_path: Path):
+    (tmp_path / "sdk-1/tests").mkdir(parents=True)
+    (tmp_path / "sdk-1/tests/test_config.py").write_text("host = 'azure'\n")
+    archive = tmp_path / "sdk.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(tmp_path / "sdk-1", "sdk-1")
+    edits = (Edit(file="test_config.py", old="local_host", new="host"),)
+    suite = Suite(name="none", distribution="sdk", environment=lambda addresses: {}, edits=edits)
+
+    with pytest.raises(ValueError, match="sdk has no 'local_host'"):
+        unpack(suite, archive, tmp_path / "work")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_expected_failure_has_a_kind_and_a_cause(name: str):
+    read_expected(SUITES[name].expected)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_tests_run_on_the_sdk_that_everything_else_is_tested_with(name: str):
+    requirement = pin(SUITES[name].distribution)
+
+    assert requirement in (ROOT / "requirements-vendor.txt").read_text(encoding="utf-8")
+    assert "--hash=sha256:" in requirement

@@ -1,0 +1,3 @@
+"""
+The vendor SDKs' own tests, run against our emulators.
+"""

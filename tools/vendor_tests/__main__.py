@@ -1,0 +1,105 @@
+"""
+`python -m tools.vendor_tests [SUITE ...]`: run the vendor SDKs' own tests against our emulators; 1 where a failure is unexpected.
+
+The last line is one JSON object: of each suite, how many tests passed, failed though nothing says why (wrong), and failed
+where the emulators are documented to differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tools.vendor_tests import cosmos
+from tools.vendor_tests.expected import Kind, Verdict, judge, read_expected
+from tools.vendor_tests.running import Outcome, Result, run_file
+from tools.vendor_tests.source import ROOT, sdist, unpack
+from tools.vendor_tests.suite import Suite
+
+SUITES = {suite.name: suite for suite in (cosmos.SUITE,)}
+
+
+def say(text: str) -> None:
+    """
+    Print a line at once.
+    """
+    print(text, flush=True)  # noqa: T201  # the output of this command
+
+
+def chosen(suite: Suite, tests: Path, only: Sequence[str]) -> list[str]:
+    """
+    Return the files of a suite that shall run, by path inside the folder of the tests.
+    """
+    found = {str(file.relative_to(tests)) for glob in suite.files for file in tests.glob(glob)}
+    out = {file for file in found for glob in suite.left_out if fnmatchcase(file, glob)}
+    return [file for file in sorted(found - out) if not only or any(fnmatchcase(file, glob) for glob in only)]
+
+
+def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> Verdict:
+    """
+    Fetch, unpack and run a suite, some files at a time; say of each file how it went.
+    """
+    logs = folder / f"{suite.name}-logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    tests = unpack(suite, sdist(suite.distribution, folder), folder / suite.name)
+
+    def run(file: str) -> list[Result]:
+        results = run_file(suite, tests, file, logs)
+        counts = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
+        if results:
+            say(f"{file}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
+        return results
+
+    with ThreadPoolExecutor(jobs) as pool:
+        results = [result for part in pool.map(run, chosen(suite, tests, only)) for result in part]
+    tracebacks = sum(log.read_text().count("Traceback (most") for log in logs.glob("*.emulators.log"))
+    if tracebacks:
+        say(f"{suite.name}: the emulators logged {tracebacks} tracebacks, see {logs}/*.emulators.log")
+    return judge(results, read_expected(suite.expected))
+
+
+def report(name: str, verdict: Verdict) -> dict[str, int]:
+    """
+    Say what is wrong and what is mended; return the figures.
+    """
+    for result in verdict.wrong:
+        say(f"wrong: {result.test}\n       {result.why}")
+    for pattern in verdict.mended:
+        say(f"passes, remove it from {name}.toml: {pattern}")
+    kinds = ", ".join(f"{verdict.accepted[kind]} {kind}" for kind in Kind)
+    say(f"{name}: {verdict.passed} passed, {len(verdict.wrong)} wrong, {kinds}, {verdict.skipped} skipped")
+    return {
+        f"{name}_passed": verdict.passed,
+        f"{name}_wrong": len(verdict.wrong),
+        f"{name}_documented": verdict.accepted[Kind.DOCUMENTED],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """
+    Run the suites; return 1 where something is wrong.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tools.vendor_tests", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all")
+    parser.add_argument("--only", nargs="+", default=(), metavar="GLOB", help="these files of the tests")
+    parser.add_argument("--jobs", type=int, default=2, help="files at a time (default 2)")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".vendor-tests", help="for sdists and logs")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.suites) - SUITES.keys():
+        parser.error(f"no such suite: {', '.join(sorted(unknown))}")
+    figures: dict[str, int] = {}
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.suites or SUITES:
+        verdict = run_suite(SUITES[name], options.folder.resolve(), jobs=options.jobs, only=options.only)
+        figures |= report(name, verdict)
+    say(json.dumps(figures))
+    return int(any(count for name, count in figures.items() if name.endswith("_wrong")))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""
+Running one test file in a process of its own against fresh emulators, and reading what became of each test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from tools.vendor_tests.source import ROOT
+from tools.vendor_tests.suite import Addresses, Suite
+
+_NOTHING_SELECTED = 5
+
+
+class Outcome(StrEnum):
+    """
+    What became of a test.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """
+    One test: `file::class::test`, its outcome and the first line of why it failed.
+    """
+
+    test: str
+    outcome: Outcome
+    why: str = ""
+
+
+@contextmanager
+def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
+    """
+    Run both emulators on free ports; what they log goes to a file.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "cosmos_outbox_emulators",
+        "serve",
+        "--json",
+        "--control-port",
+        "0",
+        *options,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "emulators")}
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process,  # noqa: S603
+    ):
+        try:
+            assert process.stdout is not None  # noqa: S101  # it is a pipe
+            yield Addresses(**json.loads(process.stdout.readline()))
+        finally:
+            process.terminate()
+
+
+def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
+    """
+    Run the selected tests of one file; a file that exceeds its time is one failure more.
+    """
+    stem = file.replace("/", ".").removesuffix(".py")
+    report = logs / f"{stem}.xml"
+    report.unlink(missing_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        file,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+        "-W",
+        "ignore",
+    ]
+    command += ["--rootdir", ".", "-o", "junit_family=xunit1", f"--junitxml={report}"]
+    command += [f"--timeout={suite.test_seconds}", *(("-m", suite.markers) if suite.markers else ())]
+    with emulators(suite.serve, logs / f"{stem}.emulators.log") as addresses:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+            **suite.environment(addresses),
+            "NO_PROXY": "127.0.0.1,localhost",
+            "PYTHONPATH": str(tests),
+        }
+        with (
+            (logs / f"{stem}.log").open("w") as output,
+            subprocess.Popen(  # noqa: S603
+                command, cwd=tests, env=environment, stdout=output, stderr=output, start_new_session=True
+            ) as process,
+        ):
+            try:
+                code = process.wait(suite.file_seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                why = f"the file was cut off after {suite.file_seconds} s"
+                return [Result(test=f"{file}::time", outcome=Outcome.FAILED, why=why)]
+    if code == _NOTHING_SELECTED:
+        return []
+    if not report.exists():
+        why = f"pytest ended with status {code}; see {stem}.log"
+        return [Result(test=f"{file}::start", outcome=Outcome.FAILED, why=why)]
+    return list(read_report(report, file))
+
+
+def read_report(report: Path, file: str) -> Iterator[Result]:
+    """
+    Yield the results of a JUnit report; a test with a failure and an error at its end is one result.
+    """
+    module = file.removesuffix(".py").rpartition("/")[2]
+    seen: dict[str, Result] = {}
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # pytest wrote it
+        scope = case.get("classname", "").split(".")
+        classes = scope[scope.index(module) + 1 :] if module in scope else []
+        test = "::".join([file, *classes, case.get("name", "")])
+        bad = next((child for child in case if child.tag in ("failure", "error")), None)
+        if bad is not None:
+            why = (bad.get("message") or bad.text or "").strip().replace("\n", " ")
+            seen[test] = Result(test=test, outcome=Outcome.FAILED, why=why[:300])
+        elif test not in seen:
+            skipped = case.find("skipped") is not None
+            seen[test] = Result(test=test, outcome=Outcome.SKIPPED if skipped else Outcome.PASSED)
+    yield from seen.values()

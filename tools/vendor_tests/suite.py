@@ -1,0 +1,81 @@
+"""
+What there is to know of one SDK's tests before they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """
+    Where the emulators of one test file listen: two connection strings and the URL of the control API.
+    """
+
+    cosmos: str
+    servicebus: str
+    control: str
+
+
+def parts(connection_string: str) -> dict[str, str]:
+    """
+    Return the values of a connection string by name, such as `AccountKey`.
+    """
+    return dict(text.split("=", 1) for text in connection_string.split(";") if text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """
+    One text of an unpacked file that is replaced; the run fails where the text is gone.
+    """
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """
+    One SDK's own tests and what lets them run here.
+
+    Args:
+        name: Begins the figures in the last line; names `NAME.toml` with the expected failures, and `shims/NAME`, which is
+            copied over the unpacked tests.
+        distribution: Whose sdist holds the tests; requirements-dev.txt has its version and hash.
+        environment: Returns the variables that lead the tests to the emulators.
+        tests: Folder of the tests inside the sdist.
+        files: Globs of the files to run, inside that folder.
+        left_out: Globs of files that are not run.
+        markers: Expression for `pytest -m`. Defaults to all tests.
+        edits: Lines that have to differ here.
+        serve: Options of the emulators.
+        test_seconds: A test is cut off after them.
+        file_seconds: A file is cut off after them.
+    """
+
+    name: str
+    distribution: str
+    environment: Callable[[Addresses], dict[str, str]]
+    tests: str = "tests"
+    files: tuple[str, ...] = ("**/test_*.py",)
+    left_out: tuple[str, ...] = ()
+    markers: str = ""
+    edits: tuple[Edit, ...] = ()
+    serve: tuple[str, ...] = ()
+    test_seconds: int = 120
+    file_seconds: int = 900
+
+    @property
+    def shims(self) -> Path:
+        return HERE / "shims" / self.name
+
+    @property
+    def expected(self) -> Path:
+        return HERE / f"{self.name}.toml"
