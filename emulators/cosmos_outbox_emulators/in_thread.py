@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from cosmos_outbox_emulators.certificate import server_context
+from cosmos_outbox_emulators.cosmos import offers
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.seed import plant
@@ -69,7 +70,7 @@ class CosmosEmulator:
         def create() -> None:
             if database not in account.databases:
                 account.create_database({"id": database})
-            account.create_container(database, body, ranges * _RU_PER_RANGE)
+            account.create_container(database, body, offers.manual(ranges * _RU_PER_RANGE))
 
         _call(self._loop, create)
 

@@ -8,10 +8,10 @@ import base64
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from cosmos_outbox_emulators.cosmos import partition_key
+from cosmos_outbox_emulators.cosmos import indexing, offers, partition_key
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, conflict
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
@@ -21,12 +21,6 @@ WELL_KNOWN_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGy
 _OWNER_MISSING = 1003
 _LONGEST_ID = 255
 _MOST_PARTITIONS = 1000
-_INDEXING: JsonObject = {
-    "indexingMode": "consistent",
-    "automatic": True,
-    "includedPaths": [{"path": "/*"}],
-    "excludedPaths": [{"path": '/"_etag"/?'}],
-}
 _UNSUPPORTED = ("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties", "clientEncryptionPolicy")
 
 
@@ -39,6 +33,7 @@ class Database:
         self.properties = properties
         self.raw_rid = raw_rid
         self.containers: dict[str, Container] = {}
+        self.offer: JsonObject | None = None
 
 
 class Account:
@@ -73,7 +68,7 @@ class Account:
 
     # Databases
 
-    def create_database(self, body: JsonObject) -> JsonObject:
+    def create_database(self, body: JsonObject, throughput: JsonObject | None = None) -> JsonObject:
         name = _valid_name(body.get("id"))
         if name in self.databases:
             raise conflict()
@@ -87,7 +82,9 @@ class Account:
             "_colls": "colls/",
             "_users": "users/",
         }
-        self.databases[name] = Database(properties, raw_rid)
+        self.databases[name] = database = Database(properties, raw_rid)
+        if throughput is not None:
+            database.offer = self._offer(throughput, properties)
         return properties
 
     def database(self, name: str, *, as_owner: bool = True) -> Database:
@@ -101,9 +98,13 @@ class Account:
 
     # Containers
 
-    def create_container(self, database_name: str, body: JsonObject, throughput: int = 0) -> Container:
+    def create_container(
+        self, database_name: str, body: JsonObject, throughput: JsonObject | None = None
+    ) -> Container:
         """
         Create a container with one partition for each started 10,000 RU/s, or the account's number if that is more.
+
+        Without throughput of its own it takes part in that of the database, or else has the least there is.
         """
         database = self.database(database_name)
         name = _valid_name(body.get("id"))
@@ -111,17 +112,19 @@ class Account:
             raise conflict()
         raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
         properties = self._container_properties(body, database, raw_rid)
-        partitions = max(self.partitions, -(-throughput // 10_000))
-        if partitions > _MOST_PARTITIONS:
-            raise bad_request(f"The emulator gives a container at most {_MOST_PARTITIONS} partitions.")
+        if throughput is None and database.offer is None:
+            throughput = offers.manual(offers.DEFAULT_THROUGHPUT)
+        wanted = offers.partitions_for(throughput) if throughput else 1
         container = Container(
             path=f"dbs/{database_name}/colls/{name}",
             rid=properties["_rid"],
             raw_rid=raw_rid,
             properties=properties,
-            partitions=partitions,
+            partitions=max(self.partitions, wanted),
             next_sequence=lambda: next(self._sequence),
         )
+        if throughput is not None:
+            container.offer = self._offer(throughput, properties)
         database.containers[name] = container
         return container
 
@@ -182,8 +185,8 @@ class Account:
             raise bad_request("This emulator does not support unique keys.")
         rid = _text(raw_rid)
         return {
-            "indexingPolicy": _INDEXING,
             **{name: value for name, value in body.items() if name != "defaultTtl"},
+            "indexingPolicy": indexing.completed(body.get("indexingPolicy")),
             **_default_ttl(body.get("defaultTtl")),
             "id": _valid_name(body.get("id")),
             "partitionKey": partition_key.parse_definition(body.get("partitionKey")),
@@ -196,6 +199,53 @@ class Account:
             "_udfs": "udfs/",
             "_conflicts": "conflicts/",
         }
+
+    # Offers
+
+    def offers(self) -> list[JsonObject]:
+        return [owner.offer for owner in self._owners() if owner.offer is not None]
+
+    def _owners(self) -> Iterator[Database | Container]:
+        for database in self.databases.values():
+            yield database
+            yield from database.containers.values()
+
+    def replace_offer(self, rid: str, body: JsonObject) -> JsonObject:
+        """
+        Change the throughput of a container or a database; a container that needs more partitions is split at once.
+        """
+        for owner in self._owners():
+            if owner.offer is None or owner.offer["_rid"] != rid:
+                continue
+            content = offers.replaced(owner.offer["content"], body.get("content"))
+            owner.offer = {**owner.offer, "content": content, **self._stamp()}
+            if isinstance(owner, Container):
+                owner.grow(offers.partitions_for(content))
+            return owner.offer
+        raise _missing(as_owner=False)
+
+    def _offer(self, content: JsonObject, owner: JsonObject) -> JsonObject:
+        rid = _text(next(self._rids).to_bytes(4, "big"))
+        return offers.described(content, rid=rid, owner=owner, stamp=self._stamp())
+
+    # Resource ids
+
+    def by_name(self, segments: tuple[str, ...]) -> tuple[str, ...]:
+        """
+        Return a path of names for one of resource ids (`_self`); a name that looks like an id is a name.
+        """
+        if len(segments) < 2 or segments[0] != "dbs" or segments[1] in self.databases:
+            return segments
+        database = next((d for d in self.databases.values() if d.properties["_rid"] == segments[1]), None)
+        if database is None:
+            return segments
+        named = ["dbs", database.properties["id"], *segments[2:]]
+        container = next((c for c in database.containers.values() if named[3:4] == [c.rid]), None)
+        if container is not None:
+            named[3] = container.properties["id"]
+            if len(named) == 6 and named[4] == "docs":
+                named[5] = container.id_of(named[5]) or named[5]
+        return tuple(named)
 
     def _stamp(self) -> JsonObject:
         return {"_etag": f'"{next(self._sequence):020x}"', "_ts": int(self.clock())}

@@ -12,14 +12,17 @@ from urllib.parse import unquote
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 
 
-def signature(key: bytes, method: str, segments: Sequence[str], date: str) -> str:
+def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by_rid: bool = False) -> str:
     """
     Sign a request as the service does: verb, resource type, resource link, date; an odd path ends with a type, an even with an id.
+
+    The link of a path of resource ids is the last id alone, in lower case.
     """
-    if len(segments) % 2:
-        resource_type, link = segments[-1], "/".join(segments[:-1])
-    else:
-        resource_type, link = (segments[-2] if segments else ""), "/".join(segments)
+    if tuple(segments[4:]) == ("operations", "partitionkeydelete"):
+        segments = segments[:4]
+    resource_type = segments[-1] if len(segments) % 2 else segments[-2] if segments else ""
+    owner = segments[: len(segments) // 2 * 2]
+    link = owner[-1].lower() if by_rid and owner else "/".join(owner)
     text = f"{method.lower()}\n{resource_type.lower()}\n{link}\n{date.lower()}\n\n"
     return base64.b64encode(hmac.digest(key, text.encode(errors="surrogateescape"), "sha256")).decode()
 
@@ -37,8 +40,9 @@ def check_signature(key: bytes, method: str, segments: Sequence[str], headers: M
     fields = dict(field.split("=", 1) for field in unquote(token).split("&") if "=" in field)
     if fields.get("type") != "master" or fields.get("ver") != "1.0":
         raise CosmosError(401, "The authorization token is not of type master, version 1.0.")
-    expected = signature(key, method, segments, date)
-    if not hmac.compare_digest(expected.encode(), fields.get("sig", "").encode(errors="surrogateescape")):
+    given = fields.get("sig", "").encode(errors="surrogateescape")
+    valid = (signature(key, method, segments, date, by_rid=by_rid).encode() for by_rid in (False, True))
+    if not any(hmac.compare_digest(expected, given) for expected in valid):
         raise CosmosError(
             401,
             "The input authorization token can't serve the request. The wrong key is being used or the expected "

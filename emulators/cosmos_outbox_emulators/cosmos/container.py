@@ -46,6 +46,7 @@ class Container:
             for index, (low, high) in enumerate(partition_key.even_ranges(partitions))
         ]
         self.generation = 1
+        self.offer: JsonObject | None = None
         self.change_feed_reads = 0
         self.on_commit: Callable[[Partition, Mapping[ItemKey, Item | None]], None] | None = None
         self._next_range = partitions
@@ -94,6 +95,13 @@ class Container:
             )
             for old in self.partitions
         ]
+
+    def id_of(self, rid: str) -> str | None:
+        """
+        Return the id of the item with a resource id.
+        """
+        items = (item for partition in self.partitions for item in partition.changes_after(0))
+        return next((item.body["id"] for item in items if item.body["_rid"] == rid), None)
 
     # Keys
 
@@ -154,6 +162,16 @@ class Container:
         child = self._child([low, high], low.low, high.high)
         self._replace([low, high], [child], completing)
         return child.range_id
+
+    def grow(self, count: int) -> None:
+        """
+        Split the widest range until there are so many, as the service does when throughput is raised.
+        """
+        while len(self.partitions) < count:
+            widest = max(
+                self.partitions, key=lambda partition: partition_key.width(partition.low, partition.high)
+            )
+            self.split(widest.range_id)
 
     def _existing(self, range_id: str) -> Partition:
         for partition in self.partitions:

@@ -20,7 +20,7 @@ LARGEST_REQUEST_BYTES = 2 * 1024 * 1024
 MOST_BATCH_OPERATIONS = 100
 
 _KEY_MISMATCH = 1001
-_ROLLED_BACK = b'{"statusCode":424,"subStatusCode":5415,"requestCharge":0.0}'
+ROLLED_BACK = b'{"statusCode":424,"subStatusCode":5415,"requestCharge":0.0}'
 _OPERATIONS = {
     RequestKind.CREATE: OperationKind.CREATE,
     RequestKind.UPSERT: OperationKind.UPSERT,
@@ -39,13 +39,15 @@ def item_reply(
     """
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
+    if kind is RequestKind.DELETE and item_id is None:
+        return _delete_key_reply(container, request, now)
     needs_body = kind not in (RequestKind.READ, RequestKind.DELETE)
-    transaction = Transaction(container, _key(container, request.headers), now)
+    transaction = Transaction(container, key_of(container, request.headers), now)
     outcome = transaction.execute(
         Operation(
             kind=_OPERATIONS[kind],
             id=item_id,
-            body=jsontext.decode_object(request.body) if needs_body else None,
+            body=_body(request, kind) if needs_body else None,
             if_match=request.headers.get("if-match"),
             if_none_match=request.headers.get("if-none-match"),
         )
@@ -55,9 +57,21 @@ def item_reply(
     size = len(item.encoded) if item else 0
     charge = charges.read_charge(size) if kind is RequestKind.READ else charges.write_charge(size)
     headers = document_headers(container, transaction.partition, charge, etag=item.etag if item else None)
-    minimal = needs_body and request.headers.get("prefer", "").lower() == "return=minimal"
+    minimal = needs_body and is_minimal(request.headers)
     body = item.encoded if item and outcome.status != 304 and not minimal else b""
     return Reply(status=outcome.status, body=body, headers=headers)
+
+
+def _delete_key_reply(container: Container, request: Request, now: float) -> Reply:
+    """
+    Delete all items of a partition key; the service does it in the background, here it is done when it answers.
+    """
+    transaction = Transaction(container, key_of(container, request.headers), now)
+    transaction.delete_all()
+    transaction.commit()
+    return Reply(
+        status=200, headers=document_headers(container, transaction.partition, charges.write_charge(0))
+    )
 
 
 def batch_reply(container: Container, request: Request, now: float, fault: FaultRule | None = None) -> Reply:
@@ -66,8 +80,9 @@ def batch_reply(container: Container, request: Request, now: float, fault: Fault
     """
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
-    key = _key(container, request.headers)
-    operations = _operations(jsontext.decode(request.body))
+    key = key_of(container, request.headers)
+    operations = operations_of(jsontext.decode(request.body))
+    minimal = is_minimal(request.headers)
     transaction = Transaction(container, key, now)
     results: list[bytes] = []
     charge = 0.0
@@ -77,8 +92,8 @@ def batch_reply(container: Container, request: Request, now: float, fault: Fault
                 raise _injected(fault)
             outcome = transaction.execute(operation)
         except CosmosError as error:
-            results = [_ROLLED_BACK] * len(operations)
-            results[index] = _failure(error)
+            results = [ROLLED_BACK] * len(operations)
+            results[index] = failure(error)
             headers = document_headers(container, transaction.partition, 1.0)
             return Reply(status=207, body=array(results), headers=headers)
         size = len(outcome.item.encoded) if outcome.item else 0
@@ -86,16 +101,29 @@ def batch_reply(container: Container, request: Request, now: float, fault: Fault
             charges.read_charge(size) if operation.kind is OperationKind.READ else charges.write_charge(size)
         )
         charge += cost
-        results.append(_result(outcome, cost))
+        results.append(result(outcome, cost, minimal=minimal and operation.kind is not OperationKind.READ))
     transaction.commit()
     return Reply(
         status=200, body=array(results), headers=document_headers(container, transaction.partition, charge)
     )
 
 
-def _operations(batch: Any) -> list[Operation]:
+def _body(request: Request, kind: RequestKind) -> jsontext.JsonObject:
+    body = jsontext.decode(request.body)
+    if kind is RequestKind.PATCH and isinstance(body, list):
+        return {"operations": body}
+    if not isinstance(body, dict):
+        raise bad_request("The request payload must be a JSON object.")
+    return body
+
+
+def is_minimal(headers: Mapping[str, str]) -> bool:
+    return headers.get("prefer", "").lower() == "return=minimal"
+
+
+def operations_of(batch: Any) -> list[Operation]:
     if not isinstance(batch, list) or not batch:
-        raise bad_request("The batch request must be a JSON array of at least one operation.")
+        raise bad_request("Batch request has no operations.")
     if len(batch) > MOST_BATCH_OPERATIONS:
         raise bad_request(
             f"Batch request has more operations than what is supported. {len(batch)} > {MOST_BATCH_OPERATIONS}."
@@ -127,13 +155,13 @@ def _operation(index: int, fields: Any) -> Operation:
     )
 
 
-def _result(outcome: Outcome, charge: float) -> bytes:
+def result(outcome: Outcome, charge: float, *, minimal: bool) -> bytes:
     item = outcome.item
     if item is None:
         return b'{"statusCode":%d,"requestCharge":%.2f}' % (outcome.status, charge)
     etag = item.etag.replace('"', '\\"').encode()
-    if outcome.status == 304:
-        return b'{"statusCode":304,"requestCharge":%.2f,"eTag":"%b"}' % (charge, etag)
+    if minimal or outcome.status == 304:
+        return b'{"statusCode":%d,"requestCharge":%.2f,"eTag":"%b"}' % (outcome.status, charge, etag)
     return b'{"statusCode":%d,"requestCharge":%.2f,"eTag":"%b","resourceBody":%b}' % (
         outcome.status,
         charge,
@@ -142,7 +170,7 @@ def _result(outcome: Outcome, charge: float) -> bytes:
     )
 
 
-def _failure(error: CosmosError) -> bytes:
+def failure(error: CosmosError) -> bytes:
     fields: dict[str, Any] = {
         "statusCode": error.status,
         "subStatusCode": error.substatus,
@@ -160,7 +188,7 @@ def _injected(fault: FaultRule) -> CosmosError:
     )
 
 
-def _key(container: Container, headers: Mapping[str, str]) -> LogicalKey:
+def key_of(container: Container, headers: Mapping[str, str]) -> LogicalKey:
     text = headers.get("x-ms-documentdb-partitionkey")
     if text is None:
         raise bad_request("PartitionKey value must be supplied for this operation.", substatus=_KEY_MISMATCH)

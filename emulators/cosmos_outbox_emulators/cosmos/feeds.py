@@ -5,18 +5,18 @@ The requests that read many documents: queries, the read of a whole feed, and th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from itertools import chain
 
-from cosmos_outbox_emulators.cosmos import charges, jsontext, sql
+from cosmos_outbox_emulators.cosmos import charges, sql
 from cosmos_outbox_emulators.cosmos.changefeed import read_changes
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import bad_request
 from cosmos_outbox_emulators.cosmos.item import Item, Position
 from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on, whole_number
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, is_on, whole_number
 from cosmos_outbox_emulators.cosmos.replies import document_headers, listing
 from cosmos_outbox_emulators.cosmos.scope import Window, window_of_key
 
@@ -37,12 +37,7 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
     """
     if is_on(request.headers, "x-ms-cosmos-is-query-plan-request"):
         raise bad_request("This emulator executes cross-partition queries itself and makes no query plans.")
-    body = jsontext.decode(request.body)
-    if isinstance(body, str):
-        body = {"query": body}
-    if not isinstance(body, dict):
-        raise bad_request("The query must be a JSON object with 'query' and 'parameters'.")
-    return _query(container, request, now, sql.parse_query(body.get("query"), body.get("parameters")))
+    return _query(container, request, now, sql.parse_request(request.body))
 
 
 def readfeed_reply(container: Container, request: Request, now: float) -> Reply:
@@ -155,3 +150,10 @@ def _epk(headers: Mapping[str, str], name: str, default: str) -> str:
     if _HEX.fullmatch(value) is None:
         raise bad_request(f"The value of header {name} is not an effective partition key.")
     return value
+
+
+REPLIES: Mapping[RequestKind, Callable[[Container, Request, float], Reply]] = {
+    RequestKind.QUERY: query_reply,
+    RequestKind.READFEED: readfeed_reply,
+    RequestKind.CHANGEFEED: changefeed_reply,
+}

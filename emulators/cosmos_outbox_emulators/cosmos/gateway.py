@@ -9,8 +9,9 @@ import itertools
 import logging
 import re
 from collections import Counter
+from dataclasses import replace
 
-from cosmos_outbox_emulators.cosmos import documents, feeds, jsontext, resources
+from cosmos_outbox_emulators.cosmos import bulk, documents, feeds, jsontext, resources
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.auth import check_signature
 from cosmos_outbox_emulators.cosmos.container import Container
@@ -56,7 +57,7 @@ class Gateway:
         route = route_of(request)
         check_signature(self._key, request.method, route.segments, request.headers)
         self.counts[route.kind] += 1
-        return route
+        return replace(route, segments=self.account.by_name(route.segments))
 
     def partition_of(self, request: Request, route: Route) -> str | None:
         """
@@ -111,6 +112,8 @@ class Gateway:
             case RequestKind.ACCOUNT:
                 return resources.account_reply(self.account, request)
             case RequestKind.METADATA:
+                if len(route.segments) > 4:
+                    return resources.conflicts_reply(self._container(request, route), route.segments)
                 return resources.metadata_reply(self.account, request, route.segments)
             case _:
                 return self._execute_inside(request, route, fault)
@@ -121,16 +124,16 @@ class Gateway:
         match route.kind:
             case RequestKind.PKRANGES:
                 return resources.ranges_reply(container, request)
+            case RequestKind.BATCH if bulk.is_bulk(request):
+                return bulk.bulk_reply(container, request, now)
             case RequestKind.BATCH:
                 return documents.batch_reply(container, request, now, fault)
-            case RequestKind.QUERY:
-                return feeds.query_reply(container, request, now)
-            case RequestKind.CHANGEFEED:
-                return feeds.changefeed_reply(container, request, now)
-            case RequestKind.READFEED:
-                return feeds.readfeed_reply(container, request, now)
+            case RequestKind.QUERY | RequestKind.CHANGEFEED | RequestKind.READFEED:
+                return feeds.REPLIES[route.kind](container, request, now)
             case _:
-                item_id = route.segments[5] if len(route.segments) > 5 else None
+                item_id = (
+                    route.segments[5] if route.segments[4] == "docs" and len(route.segments) > 5 else None
+                )
                 return documents.item_reply(container, request, route.kind, item_id, now)
 
     def _container(self, request: Request, route: Route) -> Container:

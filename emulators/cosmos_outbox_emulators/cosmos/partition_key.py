@@ -26,7 +26,7 @@ UNDEFINED: dict[str, Any] = {}  # the wire form of "the document has no such pro
 MOST_LEVELS = 3
 
 _KEY_MISMATCH = 1001
-_SEGMENT = re.compile(r'/(?:"([^"]+)"|([^/"]+))')
+_SEGMENT = re.compile(r"""/(?:"([^"]+)"|'([^']+)'|([^/"']+))""")
 _LONGEST_KEY_BYTES = 2048
 _RING = 1 << 126
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -62,7 +62,8 @@ def parse_header(text: str, paths: int) -> LogicalKey:
     components = jsontext.decode(text)
     if not isinstance(components, list) or len(components) != paths:
         raise bad_request(
-            f"Partition key {text[:100]} is invalid: an array of {paths} is expected.",
+            "Partition key provided either doesn't correspond to definition in the collection or doesn't match partition "
+            "key field values specified in the document.",
             substatus=_KEY_MISMATCH,
         )
     return logical_key(components)
@@ -70,11 +71,11 @@ def parse_header(text: str, paths: int) -> LogicalKey:
 
 def parse_path(path: Any) -> tuple[str, ...]:
     """
-    Return the names on a path such as `/owner/id` or `/"a/b"`.
+    Return the names on a path such as `/owner/id` or `/"a/b"`; quotes may be single.
     """
     if not isinstance(path, str) or not path or _SEGMENT.sub("", path):
         raise bad_request("A partition key path must start with '/' and name a property.")
-    return tuple(quoted or plain for quoted, plain in _SEGMENT.findall(path))
+    return tuple("".join(forms) for forms in _SEGMENT.findall(path))
 
 
 def parse_definition(definition: Any) -> jsontext.JsonObject:
@@ -155,9 +156,16 @@ def even_ranges(count: int) -> list[tuple[str, str]]:
 
 
 def middle(low: str, high: str) -> str:
-    first = int(low.ljust(32, "0"), 16)
-    beyond = _RING if high == LAST_EPK else int(high.ljust(32, "0"), 16)
-    return f"{(first + beyond) // 2:032X}"
+    return f"{sum(_bounds(low, high)) // 2:032X}"
+
+
+def width(low: str, high: str) -> int:
+    first, beyond = _bounds(low, high)
+    return beyond - first
+
+
+def _bounds(low: str, high: str) -> tuple[int, int]:
+    return int(low.ljust(32, "0"), 16), _RING if high == LAST_EPK else int(high.ljust(32, "0"), 16)
 
 
 def _rotate(value: int, by: int) -> int:

@@ -82,28 +82,39 @@ def route_of(request: Request) -> Route:
     segments = _segments(request.target)
     names = segments[0::2]
     depth = len(segments)
-    if names != ("dbs", "colls", "docs")[: len(names)] and not (
-        depth == 5 and names == ("dbs", "colls", "pkranges")
-    ):
+    if names == ("offers",):
+        return _allowed(request, segments, dict.fromkeys(_OFFER_METHODS[depth - 1], RequestKind.METADATA))
+    if depth > 4 and names[:2] == ("dbs", "colls") and (kinds := _inside_container(request, segments)):
+        return _allowed(request, segments, kinds)
+    if depth > 4 or names != ("dbs", "colls")[: len(names)]:
         raise CosmosError(404, "The requested resource does not exist in this emulator.")
     if depth == 0:
         return _allowed(request, segments, {"GET": RequestKind.ACCOUNT})
-    if depth < 5:
-        methods = ("GET", "POST") if depth % 2 else ("GET", "DELETE", "PUT")[: 1 + depth // 2]
-        return _allowed(request, segments, dict.fromkeys(methods, RequestKind.METADATA))
-    if depth == 6:
-        return _allowed(request, segments, _ITEM_KINDS)
-    if names[2] == "pkranges":
-        return _allowed(request, segments, {"GET": RequestKind.PKRANGES})
-    get = RequestKind.CHANGEFEED if "a-im" in request.headers else RequestKind.READFEED
-    return _allowed(request, segments, {"GET": get, "POST": _posted(request.headers)})
+    methods = ("GET", "POST") if depth % 2 else ("GET", "DELETE", "PUT")[: 1 + depth // 2]
+    return _allowed(request, segments, dict.fromkeys(methods, RequestKind.METADATA))
 
 
+def _inside_container(request: Request, segments: tuple[str, ...]) -> Mapping[str, RequestKind] | None:
+    if segments[4:] == ("docs",):
+        get = RequestKind.CHANGEFEED if "a-im" in request.headers else RequestKind.READFEED
+        return {"GET": get, "POST": _posted(request.headers)}
+    if segments[4:] == ("operations", "partitionkeydelete"):
+        return {"POST": RequestKind.DELETE}
+    return _BELOW_CONTAINERS.get((segments[4], len(segments)))
+
+
+_OFFER_METHODS = (("GET", "POST"), ("GET", "PUT"))
 _ITEM_KINDS = {
     "GET": RequestKind.READ,
     "PUT": RequestKind.REPLACE,
     "DELETE": RequestKind.DELETE,
     "PATCH": RequestKind.PATCH,
+}
+_BELOW_CONTAINERS: Mapping[tuple[str, int], Mapping[str, RequestKind]] = {
+    ("docs", 6): _ITEM_KINDS,
+    ("pkranges", 5): {"GET": RequestKind.PKRANGES},
+    ("conflicts", 5): dict.fromkeys(("GET", "POST"), RequestKind.METADATA),
+    ("conflicts", 6): dict.fromkeys(("GET", "DELETE"), RequestKind.METADATA),
 }
 
 

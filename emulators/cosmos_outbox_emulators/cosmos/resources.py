@@ -4,17 +4,16 @@ The requests about databases, containers and partition key ranges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from cosmos_outbox_emulators.cosmos import jsontext
+from cosmos_outbox_emulators.cosmos import jsontext, offers, sql
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.errors import not_found
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_query, whole_number
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on, is_query
 
 _CHARGE = {"x-ms-request-charge": "1.00"}
-_NEVER_MORE_THROUGHPUT = 1_000_000_000
 
 
 def account_reply(account: Account, request: Request) -> Reply:
@@ -47,6 +46,8 @@ def metadata_reply(account: Account, request: Request, segments: tuple[str, ...]
     """
     Create, read, list, replace or delete a database or a container.
     """
+    if segments[0] == "offers":
+        return _offers(account, request, segments)
     if len(segments) == 1:
         return _databases(account, request)
     if len(segments) == 2:
@@ -58,9 +59,10 @@ def metadata_reply(account: Account, request: Request, segments: tuple[str, ...]
 
 def _databases(account: Account, request: Request) -> Reply:
     if request.method == "POST" and not is_query(request.headers):
-        return _json(account.create_database(jsontext.decode_object(request.body)), status=201)
-    found = [database.properties for database in account.databases.values()]
-    return _json({"_rid": "", "Databases": _select(found, request), "_count": len(found)})
+        throughput = offers.asked_for(request.headers)
+        return _json(account.create_database(jsontext.decode_object(request.body), throughput), status=201)
+    found = _select([database.properties for database in account.databases.values()], request)
+    return _json({"_rid": "", "Databases": found, "_count": len(found)})
 
 
 def _database(account: Account, request: Request, name: str) -> Reply:
@@ -74,10 +76,10 @@ def _containers(account: Account, request: Request, database_name: str) -> Reply
     database = account.database(database_name)
     if request.method == "POST" and not is_query(request.headers):
         body = jsontext.decode_object(request.body)
-        container = account.create_container(database_name, body, _throughput(request.headers))
-        return _described(container, status=201)
-    found = [container.properties for container in database.containers.values()]
-    listing = {"DocumentCollections": _select(found, request), "_count": len(found)}
+        container = account.create_container(database_name, body, offers.asked_for(request.headers))
+        return _described(container, request, status=201)
+    found = _select([container.properties for container in database.containers.values()], request)
+    listing = {"DocumentCollections": found, "_count": len(found)}
     return _json({"_rid": database.properties["_rid"], **listing})
 
 
@@ -87,11 +89,31 @@ def _container(account: Account, request: Request, database_name: str, name: str
             account.delete_container(database_name, name)
             return Reply(status=204, headers=dict(_CHARGE))
         case "PUT":
-            return _described(
-                account.replace_container(database_name, name, jsontext.decode_object(request.body))
-            )
+            body = jsontext.decode_object(request.body)
+            return _described(account.replace_container(database_name, name, body), request)
         case _:
-            return _described(account.container(database_name, name, as_owner=False))
+            return _described(account.container(database_name, name, as_owner=False), request)
+
+
+def _offers(account: Account, request: Request, segments: tuple[str, ...]) -> Reply:
+    if len(segments) == 2 and request.method == "PUT":
+        return _json(account.replace_offer(segments[1], jsontext.decode_object(request.body)))
+    found = account.offers()
+    if len(segments) == 1:
+        return _json({"_rid": "", "Offers": (chosen := _select(found, request)), "_count": len(chosen)})
+    for offer in found:
+        if offer["_rid"] == segments[1]:
+            return _json(offer)
+    raise not_found()
+
+
+def conflicts_reply(container: Container, segments: tuple[str, ...]) -> Reply:
+    """
+    List no conflicts: there is one region.
+    """
+    if len(segments) == 6:
+        raise not_found()
+    return _json({"_rid": container.rid, "Conflicts": [], "_count": 0})
 
 
 def ranges_reply(container: Container, request: Request) -> Reply:
@@ -124,26 +146,36 @@ def ranges_reply(container: Container, request: Request) -> Reply:
 
 def _select(found: list[JsonObject], request: Request) -> list[JsonObject]:
     """
-    Answer the only query that tools send for metadata: by id, with one parameter. Any other lists everything.
+    Filter what is listed by the WHERE of a query; whole resources come back, whatever it selects.
     """
     if not is_query(request.headers):
         return found
-    query = jsontext.decode_object(request.body)
-    parameters = query.get("parameters")
-    wanted = (
-        [p.get("value") for p in parameters if isinstance(p, dict)] if isinstance(parameters, list) else []
-    )
-    return [properties for properties in found if not wanted or properties["id"] in wanted]
+    where = sql.parse_request(request.body).where
+    return found if where is None else [properties for properties in found if where(properties) is True]
 
 
-def _throughput(headers: Mapping[str, str]) -> int:
-    return min(whole_number(headers, "x-ms-offer-throughput", default=0, least=0), _NEVER_MORE_THROUGHPUT)
-
-
-def _described(container: Container, *, status: int = 200) -> Reply:
-    reply = _json(container.properties, status=status)
+def _described(container: Container, request: Request, *, status: int = 200) -> Reply:
+    properties = container.properties
+    if is_on(request.headers, "x-ms-documentdb-populatepartitionstatistics"):
+        properties = {**properties, "statistics": _statistics(container)}
+    reply = _json(properties, status=status)
     reply.headers["etag"] = container.properties["_etag"]
+    if is_on(request.headers, "x-ms-documentdb-populatequotainfo"):
+        reply.headers["x-ms-resource-quota"] = (
+            "documentsSize=20971520;documentsCount=-1;collectionSize=20971520;"
+        )
+        reply.headers["x-ms-resource-usage"] = (
+            f"documentsSize=0;documentsCount={sum(map(len, container.partitions))};collectionSize=0;"
+        )
+        reply.headers["x-ms-documentdb-collection-index-transformation-progress"] = "100"
     return reply
+
+
+def _statistics(container: Container) -> list[JsonObject]:
+    return [
+        {"id": partition.range_id, "sizeInKB": 0, "documentCount": len(partition), "partitionKeys": []}
+        for partition in container.partitions
+    ]
 
 
 def _json(value: Any, *, status: int = 200) -> Reply:

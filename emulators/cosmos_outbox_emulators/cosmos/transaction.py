@@ -23,6 +23,7 @@ from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, expiry
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, encode
 from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
 from cosmos_outbox_emulators.cosmos.patch import apply_patch
+from cosmos_outbox_emulators.cosmos.scope import window_of_key
 from cosmos_outbox_emulators.cosmos.sql import parse_condition
 
 LARGEST_ITEM_BYTES = 2 * 1024 * 1024
@@ -127,9 +128,14 @@ class Transaction:
         body = _required(operation.body)
         current = self._get(operation.id)
         _check_conditions(operation, current)
-        if body.get("id") != operation.id:
-            raise bad_request("The id of an item cannot be changed by a replace.")
-        return Outcome(status=200, item=self._put(body, current))
+        if body.get("id") == operation.id:
+            return Outcome(status=200, item=self._put(body, current))
+        # The service renames: the same resource goes on under the new id.
+        if self._find(body.get("id")) is not None:
+            raise conflict()
+        renamed = self._put(body, current)
+        self._stage(current.key, None)
+        return Outcome(status=200, item=renamed)
 
     def _delete(self, operation: Operation) -> Outcome:
         current = self._get(operation.id)
@@ -147,6 +153,12 @@ class Transaction:
         return Outcome(
             status=200, item=self._put(apply_patch(current.encoded, body.get("operations")), current)
         )
+
+    def delete_all(self) -> None:
+        window = window_of_key(self._key)
+        for item in list(self.partition.scan(window.low, window.high)):
+            if window.contains(item):
+                self._stage(item.key, None)
 
     def _find(self, item_id: Any) -> Item | None:
         if not isinstance(item_id, str):
@@ -166,7 +178,7 @@ class Transaction:
 
     def _put(self, source: JsonObject, current: Item | None) -> Item:
         item_id = _valid_id(source.get("id"))
-        _check_ttl(source.get("ttl"))
+        _check_ttl(source.get("ttl", -1))
         container = self._container
         if container.encoded_key_of(source) != self._key.encoded:
             raise bad_request(
@@ -219,8 +231,6 @@ def _valid_id(item_id: Any) -> str:
 
 
 def _check_ttl(ttl: Any) -> None:
-    if ttl is None:
-        return
     if not isinstance(ttl, int) or isinstance(ttl, bool) or not (ttl == -1 or 0 < ttl <= _LONGEST_TTL):
         raise bad_request(
             "The input ttl is invalid. Ensure to provide a nonzero positive integer less than or equal to "

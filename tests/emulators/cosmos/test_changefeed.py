@@ -212,7 +212,7 @@ def test_a_default_ttl_expires_items_without_one_and_can_be_changed_later():
     assert [] == driver.rows("SELECT VALUE c.id FROM c")
 
 
-@pytest.mark.parametrize("ttl", [None, 100_000])
+@pytest.mark.parametrize("ttl", [-1, 100_000])
 def test_rewriting_an_item_does_not_grow_the_log_or_the_expiry_queue(ttl):
     driver = Driver()
     for n in range(5000):

@@ -91,6 +91,7 @@ def test_a_path_that_leads_nowhere(method, target, expected):
         ("POST", DOCUMENTS, {"id": "a", "pk": "k"}, {}, 400),
         ("POST", DOCUMENTS, {"id": "a", "pk": "other"}, KEY, 400),
         ("POST", DOCUMENTS, {"pk": "k"}, KEY, 400),
+        ("POST", DOCUMENTS, {"id": "a", "pk": "k", "ttl": None}, KEY, 400),
         ("POST", DOCUMENTS, {"id": "a", "pk": "k"}, {"x_ms_documentdb_partitionkey": "k"}, 400),
         ("POST", DOCUMENTS, {"id": "a", "pk": "k"}, {"x_ms_documentdb_partitionkey": '["k","l"]'}, 400),
         ("POST", DOCUMENTS, b'{"id":"a","pk":"k","n":NaN}', KEY, 400),
@@ -176,7 +177,7 @@ def test_metadata_is_listed_and_found_by_id():
 
 def test_throughput_decides_the_number_of_ranges():
     driver = Driver()
-    driver.ok("POST", "/dbs/d/colls", CONTAINER, x_ms_offer_throughput="30001")
+    driver.ok("POST", "/dbs/d/colls", CONTAINER, x_ms_offer_throughput="30100")
     assert 4 == len(driver.account.container("d", "n").partitions)
 
 

@@ -6,6 +6,6 @@ JOIN, GROUP BY, subqueries and user-defined functions are refused with 400.
 """
 
 from cosmos_outbox_emulators.cosmos.sql.execution import QueryPage, run
-from cosmos_outbox_emulators.cosmos.sql.parser import Query, parse_condition, parse_query
+from cosmos_outbox_emulators.cosmos.sql.parser import Query, parse_condition, parse_query, parse_request
 
-__all__ = ["Query", "QueryPage", "parse_condition", "parse_query", "run"]
+__all__ = ["Query", "QueryPage", "parse_condition", "parse_query", "parse_request", "run"]

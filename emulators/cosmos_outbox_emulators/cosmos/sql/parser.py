@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos.errors import bad_request
-from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, encode
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, decode, encode
 from cosmos_outbox_emulators.cosmos.sql.expressions import ExpressionParser
 from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES
 from cosmos_outbox_emulators.cosmos.sql.operators import Expression
@@ -59,6 +59,18 @@ def parse_query(text: Any, parameters: Any = None) -> Query:
     if not isinstance(text, str) or len(text) > _LONGEST_QUERY:
         raise bad_request("The query must be text of at most 512 KB.")
     return _QueryParser(text, values).query(zlib.crc32(encode([text, values])))
+
+
+def parse_request(body: bytes) -> Query:
+    """
+    Compile the body of a query request: an object with `query` and `parameters`, or the text alone.
+    """
+    request = decode(body)
+    if isinstance(request, str):
+        request = {"query": request}
+    if not isinstance(request, dict):
+        raise bad_request("The query must be a JSON object with 'query' and 'parameters'.")
+    return parse_query(request.get("query"), request.get("parameters"))
 
 
 def parse_condition(text: Any) -> Callable[[Any], bool]:

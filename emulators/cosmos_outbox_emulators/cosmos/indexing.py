@@ -1,0 +1,47 @@
+"""
+The indexing policy of a container, completed as the service does. Nothing is indexed here: queries read every document.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos.errors import bad_request
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
+
+_ETAG = {"path": '/"_etag"/?'}
+_MODES = ("consistent", "lazy", "none")
+
+
+def completed(policy: Any) -> JsonObject:
+    """
+    Return a policy with its defaults: everything is included but `_etag`; the old `indexes` of a path are dropped.
+    """
+    if not isinstance(policy, dict | None):
+        raise bad_request("The indexing policy must be a JSON object.")
+    policy = policy or {}
+    mode = str(policy.get("indexingMode", "consistent")).lower()
+    if mode not in _MODES:
+        raise bad_request(f"The indexing mode {mode[:50]} is invalid.")
+    included, excluded = _paths(policy, "includedPaths"), _paths(policy, "excludedPaths")
+    if mode != "none":
+        roots = [path["path"] for path in (*included, *excluded)]
+        included = included if "/*" in roots else [{"path": "/*"}, *included]
+        excluded = excluded if _ETAG in excluded else [*excluded, _ETAG]
+    return {
+        **policy,
+        "indexingMode": mode,
+        "automatic": bool(policy.get("automatic", mode != "none")),
+        "includedPaths": included,
+        "excludedPaths": excluded,
+    }
+
+
+def _paths(policy: JsonObject, name: str) -> list[JsonObject]:
+    paths = policy.get(name) or []
+    if not isinstance(paths, list) or not all(
+        isinstance(path, dict) and isinstance(path.get("path"), str) for path in paths
+    ):
+        raise bad_request(f"'{name}' of the indexing policy must be a list of objects with 'path'.")
+    kept = [{key: value for key, value in path.items() if key != "indexes"} for path in paths]
+    return [{**path, "path": "/*"} if path["path"] == "/" else path for path in kept]

@@ -1,0 +1,105 @@
+"""
+Offers: the provisioned throughput of a container, or of a database for all its containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos import jsontext
+from cosmos_outbox_emulators.cosmos.errors import bad_request
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
+
+DEFAULT_THROUGHPUT = 400
+_PER_PARTITION = 10_000
+_MOST = 1_000_000
+_LEAST_MANUAL, _LEAST_AUTOSCALE = 400, 1000
+
+
+def asked_for(headers: Mapping[str, str]) -> JsonObject | None:
+    """
+    Return the content of the offer that a request to create something asks for; None without one.
+    """
+    manual, autoscale = (
+        headers.get(f"x-ms-{name}") for name in ("offer-throughput", "cosmos-offer-autopilot-settings")
+    )
+    if manual is not None and autoscale is not None:
+        raise bad_request("A request may have manual or autoscale throughput, not both.")
+    if autoscale is not None:
+        return _autoscale(jsontext.decode_object(autoscale.encode()))
+    return None if manual is None else _manual(manual)
+
+
+def manual(throughput: Any) -> JsonObject:
+    return _manual(str(throughput))
+
+
+def replaced(old: JsonObject, content: Any) -> JsonObject:
+    """
+    Return the content of an offer that replaces another of the same mode.
+    """
+    if not isinstance(content, dict):
+        raise bad_request("The offer has no 'content'.")
+    if "offerAutopilotSettings" in old:
+        return _autoscale(content.get("offerAutopilotSettings"))
+    if "offerAutopilotSettings" in content:
+        raise bad_request(
+            "Manual throughput is changed to autoscale by a migration, which this emulator has not."
+        )
+    return manual(content.get("offerThroughput"))
+
+
+def partitions_for(content: JsonObject) -> int:
+    """
+    Return how many partitions carry the throughput: one for each started 10,000 RU/s.
+    """
+    settings = content.get("offerAutopilotSettings")
+    most: int = settings["maxThroughput"] if settings else content["offerThroughput"]
+    return -(-most // _PER_PARTITION)
+
+
+def described(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonObject) -> JsonObject:
+    """
+    Return the offer resource of an owner.
+    """
+    return {
+        "resource": owner["_self"],
+        "offerType": "Invalid",
+        "offerVersion": "V2",
+        "offerResourceId": owner["_rid"],
+        "content": content,
+        "id": rid.rstrip("="),
+        "_rid": rid,
+        "_self": f"offers/{rid}/",
+        **stamp,
+    }
+
+
+def _manual(text: str) -> JsonObject:
+    throughput = (
+        int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 19 else None
+    )
+    if throughput is None:
+        raise bad_request(f"The throughput {text[:50]} is not a whole number.")
+    _check(throughput, _LEAST_MANUAL)
+    return {"offerThroughput": throughput, "offerIsRUPerMinuteThroughputEnabled": False}
+
+
+def _autoscale(settings: Any) -> JsonObject:
+    most = settings.get("maxThroughput") if isinstance(settings, dict) else None
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise bad_request("Autoscale throughput needs a whole number as 'maxThroughput'.")
+    _check(most, _LEAST_AUTOSCALE)
+    return {"offerThroughput": max(_LEAST_MANUAL, most // 10), "offerAutopilotSettings": settings}
+
+
+def _check(throughput: int, least: int) -> None:
+    if throughput < least:
+        raise bad_request(
+            f"Requested throughput {throughput} is less than required minimum throughput {least}."
+        )
+    if throughput > _MOST or throughput % 100:
+        raise bad_request(
+            f"The offer should have valid throughput values between {least} and {_MOST} inclusive in increments of 100."
+        )

@@ -1,0 +1,183 @@
+"""
+Databases, containers and offers, as the management half of an SDK sees them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from multidict import CIMultiDict
+
+from cosmos_outbox_emulators.cosmos.auth import signature
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
+from tests.emulators.cosmos.driver import DATE, DOCUMENTS, Driver, substatus
+
+ISQUERY = {"x_ms_documentdb_isquery": "true"}
+
+
+def offer_of(driver: Driver, link: str) -> dict:
+    query = {
+        "query": "SELECT * FROM root r WHERE r.resource=@link",
+        "parameters": [{"name": "@link", "value": link}],
+    }
+    (offer,) = driver.ok("POST", "/offers", query, **ISQUERY)["Offers"]
+    return offer
+
+
+def signed_by_rid(driver: Driver, method: str, target: str) -> Reply:
+    """
+    Send a request whose path has resource ids, signed as for such a path.
+    """
+    made = signature(
+        base64.b64decode(driver.account.key), method, target.strip("/").split("/"), DATE, by_rid=True
+    )
+    headers = {"authorization": f"type%3Dmaster%26ver%3D1.0%26sig%3D{made}", "x-ms-date": DATE}
+    headers["x-ms-documentdb-partitionkey"] = '["k"]'
+    return driver.gateway.answer(Request(method=method, target=target, headers=CIMultiDict(headers)))
+
+
+def test_more_throughput_splits_a_container_at_once_and_less_merges_nothing():
+    driver = Driver()
+    container = driver.ok("GET", "/dbs/d/colls/c")
+    offer = offer_of(driver, container["_self"])
+    assert 400 == offer["content"]["offerThroughput"]
+
+    def replaced(throughput: int) -> int:
+        offer["content"]["offerThroughput"] = throughput
+        return driver.send("PUT", f"/{offer['_self']}", offer).status
+
+    assert (200, 3) == (replaced(30_000), len(driver.container.partitions))
+    assert (200, 3) == (replaced(400), len(driver.container.partitions))
+    assert (400, 400) == (replaced(100), replaced(450))
+    assert 400 == offer_of(driver, container["_self"])["content"]["offerThroughput"]
+
+
+def test_containers_of_a_database_with_throughput_have_none_of_their_own():
+    driver = Driver()
+    settings = json.dumps({"maxThroughput": 4000})
+    driver.ok("POST", "/dbs", {"id": "shared"}, x_ms_cosmos_offer_autopilot_settings=settings)
+    driver.ok("POST", "/dbs/shared/colls", {"id": "c", "partitionKey": {"paths": ["/pk"]}})
+
+    resources = {offer["resource"] for offer in driver.ok("GET", "/offers")["Offers"]}
+
+    assert driver.ok("GET", "/dbs/shared")["_self"] in resources
+    assert driver.ok("GET", "/dbs/shared/colls/c")["_self"] not in resources
+
+
+def test_resources_are_found_by_their_self_links():
+    driver = Driver()
+    driver.upsert("k", "a")
+    (item,) = driver.rows("SELECT * FROM c")
+
+    assert 200 == signed_by_rid(driver, "GET", "/" + driver.ok("GET", "/dbs/d")["_self"]).status
+    assert 200 == signed_by_rid(driver, "GET", "/" + driver.ok("GET", "/dbs/d/colls/c")["_self"]).status
+    assert "a" == json.loads(signed_by_rid(driver, "GET", "/" + item["_self"]).body)["id"]
+    assert 404 == signed_by_rid(driver, "GET", "/dbs/AAAAAA==/").status
+
+
+@pytest.mark.parametrize(
+    "query", ['SELECT * FROM root r WHERE r.id="e"', {"query": "SELECT * FROM r WHERE r.id = 'e'"}]
+)
+def test_databases_are_queried_by_text(query):
+    driver = Driver()
+    driver.ok("POST", "/dbs", {"id": "e"})
+
+    assert ["e"] == [found["id"] for found in driver.ok("POST", "/dbs", query, **ISQUERY)["Databases"]]
+
+
+def test_an_indexing_policy_is_completed():
+    driver = Driver()
+    policy = {
+        "includedPaths": [{"path": "/", "indexes": [{"kind": "Hash"}]}],
+        "excludedPaths": [{"path": "/a/*"}],
+    }
+    body = {"id": "n", "partitionKey": {"paths": ["/pk"]}, "indexingPolicy": policy}
+
+    made = driver.ok("POST", "/dbs/d/colls", body)["indexingPolicy"]
+
+    assert [{"path": "/*"}] == made["includedPaths"]
+    assert [{"path": "/a/*"}, {"path": '/"_etag"/?'}] == made["excludedPaths"]
+
+
+def test_a_partition_key_path_may_have_single_quotes():
+    driver = Driver()
+    driver.ok("POST", "/dbs/d/colls", {"id": "n", "partitionKey": {"paths": ["/'a\"b'/'c/d'"]}})
+    item = {"id": "1", 'a"b': {"c/d": "k"}}
+
+    assert (
+        201 == driver.send("POST", "/dbs/d/colls/n/docs", item, x_ms_documentdb_partitionkey='["k"]').status
+    )
+
+
+def test_all_items_of_a_partition_key_are_deleted():
+    driver = Driver()
+    driver.upsert("k", "a")
+    driver.upsert("other", "a")
+
+    reply = driver.send(
+        "POST", "/dbs/d/colls/c/operations/partitionkeydelete", x_ms_documentdb_partitionkey='["k"]'
+    )
+
+    assert (200, ["other"]) == (reply.status, driver.rows("SELECT VALUE c.pk FROM c"))
+
+
+def test_one_region_has_no_conflicts():
+    driver = Driver()
+    assert [] == driver.ok("GET", "/dbs/d/colls/c/conflicts")["Conflicts"]
+    assert (404, 0) == substatus(driver.send("GET", "/dbs/d/colls/c/conflicts/x"))
+
+
+def test_a_replace_may_give_an_item_another_id():
+    driver = Driver()
+    driver.upsert("k", "a")
+    driver.upsert("k", "taken")
+    before = json.loads(driver.item("GET", "k", "a").body)
+
+    renamed = json.loads(driver.item("PUT", "k", "a", {"id": "b", "pk": "k"}).body)
+
+    assert (before["_rid"], "b") == (renamed["_rid"], renamed["id"])
+    assert ["b", "taken"] == sorted(driver.rows("SELECT VALUE c.id FROM c"))
+    assert 409 == driver.item("PUT", "k", "b", {"id": "taken", "pk": "k"}).status
+
+
+def test_a_patch_may_be_a_bare_list_of_operations():
+    driver = Driver()
+    driver.upsert("k", "a")
+    assert 200 == driver.item("PATCH", "k", "a", [{"op": "set", "path": "/n", "value": 1}]).status
+
+
+def test_a_batch_leaves_out_bodies_that_the_caller_does_not_want():
+    driver = Driver()
+    create = {"operationType": "Create", "resourceBody": {"id": "a", "pk": "k"}}
+    read = {"operationType": "Read", "id": "a"}
+
+    reply = driver.item(
+        "POST", "k", None, [create, read], x_ms_cosmos_is_batch_request="True", prefer="return=minimal"
+    )
+
+    assert [False, True] == ["resourceBody" in result for result in json.loads(reply.body)]
+
+
+@pytest.mark.parametrize(("goes_on", "expected"), [("True", [201, 409, 201]), ("False", [201, 409, 424])])
+def test_a_bulk_request_undoes_nothing(goes_on, expected):
+    driver = Driver()
+    keys = ("k", "k", "other")
+    operations = [
+        {"operationType": "Create", "resourceBody": {"id": "a", "pk": key}, "partitionKey": json.dumps([key])}
+        for key in keys
+    ]
+    bulk = {"x_ms_cosmos_is_batch_request": "True", "x_ms_cosmos_batch_atomic": "False"}
+
+    reply = driver.send(
+        "POST",
+        DOCUMENTS,
+        operations,
+        x_ms_documentdb_partitionkeyrangeid="0",
+        x_ms_cosmos_batch_continue_on_error=goes_on,
+        **bulk,
+    )
+
+    assert (207, expected) == (reply.status, [result["statusCode"] for result in json.loads(reply.body)])
+    assert expected.count(201) == len(driver.rows("SELECT * FROM c"))
