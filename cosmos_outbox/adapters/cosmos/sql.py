@@ -38,6 +38,13 @@ class Condition:
         later += f" OR IS_NUMBER({name})" if isinstance(value, bool) else ""
         return self._and(f"({name} > ", value, f"{later})")
 
+    def of_each_type(self, path: Sequence[str]) -> list[Condition]:
+        """
+        Return a condition for each type that a property may have, in the order of all values.
+        """
+        tests = ("IS_BOOL", "IS_NUMBER", "IS_STRING")
+        return [Condition(f"{self.text} AND {test}({_property(path)})", self.values) for test in tests]
+
     def selected(
         self, *, order_by: Sequence[str], descending: bool = False
     ) -> tuple[str, list[dict[str, Any]]]:

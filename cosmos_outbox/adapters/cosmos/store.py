@@ -141,6 +141,17 @@ class CosmosStore:
         return found
 
     async def _query(self, query: Condition, order_by: Sequence[str], limit: int) -> list[Document]:
+        try:
+            return await self._merged(query, order_by, limit)
+        except ValueError:
+            # The SDK, which merges what the ranges return, refuses values of two types; so each type is asked for by itself.
+            found: list[Document] = []
+            for of_type in query.of_each_type(order_by):
+                if len(found) < limit:
+                    found += await self._merged(of_type, order_by, limit - len(found))
+            return found
+
+    async def _merged(self, query: Condition, order_by: Sequence[str], limit: int) -> list[Document]:
         text, values = query.selected(order_by=order_by)
         items = self._container.query_items(text, parameters=values, max_item_count=limit)
         async with translated():
