@@ -85,7 +85,7 @@ def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
         "-q",
         "-p",
         "no:cacheprovider",
-        "--tb=short",
+        "--tb=native",
         "-W",
         "ignore",
     ]

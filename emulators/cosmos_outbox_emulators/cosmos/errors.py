@@ -4,6 +4,8 @@ The one way in which the emulator refuses a request: the status, sub-status and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class CosmosError(Exception):
     """
@@ -11,13 +13,20 @@ class CosmosError(Exception):
     """
 
     def __init__(
-        self, status: int, message: str, *, substatus: int = 0, retry_after_ms: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        substatus: int = 0,
+        retry_after_ms: int | None = None,
+        details: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.substatus = substatus
         self.message = message
         self.retry_after_ms = retry_after_ms
+        self.details = details or {}
 
 
 def bad_request(message: str, *, substatus: int = 0) -> CosmosError:

@@ -7,18 +7,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from itertools import chain
 
-from cosmos_outbox_emulators.cosmos import charges, sql
+from cosmos_outbox_emulators.cosmos import charges, jsontext, metrics, sql
 from cosmos_outbox_emulators.cosmos.changefeed import read_changes
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import bad_request
-from cosmos_outbox_emulators.cosmos.item import Item, Position
 from cosmos_outbox_emulators.cosmos.partition import Partition
-from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, is_on, whole_number
+from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK, LogicalKey, logical_key
+from cosmos_outbox_emulators.cosmos.protocol import (
+    QUERY_PLAN,
+    Reply,
+    Request,
+    RequestKind,
+    is_on,
+    whole_number,
+)
 from cosmos_outbox_emulators.cosmos.replies import document_headers, listing
 from cosmos_outbox_emulators.cosmos.scope import Window, window_of_key
+from cosmos_outbox_emulators.cosmos.walk import Walk
 
 _DEFAULT_PAGE = 100
 _LARGEST_PAGE = 1000
@@ -28,48 +34,77 @@ _HEX = re.compile(
     r"[0-9A-F]{0,98}"
 )  # of a hierarchical key's three hashes, and of the bound "FF" behind them
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
+_NOTHING = object()
+_CROSS_PARTITION_DISABLED = (
+    "Cross partition query is required but disabled. Please set x-ms-documentdb-query-enablecrosspartition to true, specify "
+    "x-ms-documentdb-partitionkey, or revise your query to avoid this exception."
+)
 _EVERYTHING = sql.parse_query("SELECT * FROM c")
 
 
 def query_reply(container: Container, request: Request, now: float) -> Reply:
     """
-    Answer a query, over all partitions if need be: no query plan and no merging by the client is needed.
+    Answer a query of one partition key or one range, or of several if the rows need no merging; or make the plan to merge them.
     """
-    if is_on(request.headers, "x-ms-cosmos-is-query-plan-request"):
-        raise bad_request("This emulator executes cross-partition queries itself and makes no query plans.")
-    return _query(container, request, now, sql.parse_request(request.body))
+    headers = request.headers
+    query = sql.parse_request(request.body)
+    if is_on(headers, QUERY_PLAN):
+        sql.plan.check_features(query, headers.get("x-ms-cosmos-supported-query-features", ""))
+        body = jsontext.encode(sql.plan.execution_info(query, _ranges(container, query)))
+        return Reply(status=200, body=body, headers={"x-ms-request-charge": "1.00"})
+    partitions, window = _scope(container, headers)
+    if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
+        if not is_on(headers, "x-ms-documentdb-query-enablecrosspartition"):
+            key = _key_in_filter(container, query)
+            if key is None:
+                raise bad_request(_CROSS_PARTITION_DISABLED)
+            partitions, window = [container.partition_of(key.epk)], window_of_key(key)
+        elif not sql.plan.is_servable(query):
+            raise sql.plan.not_servable(query, _ranges(container, query))
+    return _query(container, request, now, query, Walk(partitions, window))
 
 
 def readfeed_reply(container: Container, request: Request, now: float) -> Reply:
     """
     List all items.
     """
-    return _query(container, request, now, _EVERYTHING)
+    return _query(container, request, now, _EVERYTHING, Walk(*_scope(container, request.headers)))
 
 
-def _query(container: Container, request: Request, now: float, query: sql.Query) -> Reply:
-    partitions, window = _scope(container, request.headers)
-    for partition in partitions:
+def _key_in_filter(container: Container, query: sql.Query) -> LogicalKey | None:
+    """
+    Return the partition key that the filter of a query names, if it is a plain conjunction with each path set equal to a value.
+    """
+    values = [query.equalities.get(path, _NOTHING) for path in container.key_paths]
+    return None if _NOTHING in values else logical_key(values)
+
+
+def _ranges(container: Container, query: sql.Query) -> list[jsontext.JsonObject]:
+    key = _key_in_filter(container, query)
+    if key is None:
+        return [sql.plan.range_of(FIRST_EPK, LAST_EPK, point=False)]
+    return [sql.plan.range_of(key.epk, key.epk, point=True)]
+
+
+def _query(container: Container, request: Request, now: float, query: sql.Query, walk: Walk) -> Reply:
+    for partition in walk.partitions:
         partition.purge(now)
-
-    def scan(after: Position | None) -> chain[Item]:
-        return chain.from_iterable(
-            filter(window.contains, partition.scan(window.low, window.high, after))
-            for partition in partitions
-        )
-
     page_size = whole_number(request.headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
     page = sql.run(
         query,
-        scan,
+        walk,
         page_size=min(page_size, _LARGEST_PAGE) if page_size > 0 else _LARGEST_PAGE,
         continuation=request.headers.get("x-ms-continuation"),
     )
     size = sum(map(len, page.rows))
-    headers = document_headers(container, partitions[0], charges.query_charge(len(page.rows), size))
+    headers = document_headers(container, walk.partitions[0], charges.query_charge(len(page.rows), size))
     headers["x-ms-item-count"] = str(len(page.rows))
     if page.continuation is not None:
         headers["x-ms-continuation"] = page.continuation
+    if is_on(request.headers, "x-ms-documentdb-populatequerymetrics"):
+        headers["x-ms-documentdb-query-metrics"] = metrics.query_metrics(query, page.rows)
+    if is_on(request.headers, "x-ms-cosmos-populateindexmetrics"):
+        headers["x-ms-cosmos-index-utilization"] = metrics.index_metrics(container)
     return Reply(status=200, body=listing(container, page.rows), headers=headers)
 
 

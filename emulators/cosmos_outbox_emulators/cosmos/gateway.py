@@ -91,7 +91,11 @@ class Gateway:
             return self.refuse(request, CosmosError(500, "The emulator has a defect; see its log."))
 
     def refuse(self, request: Request, error: CosmosError) -> Reply:
-        body = {"code": _CODES.get(error.status, str(error.status)), "message": error.message}
+        body = {
+            "code": _CODES.get(error.status, str(error.status)),
+            "message": error.message,
+            **error.details,
+        }
         headers = {"x-ms-substatus": str(error.substatus), "x-ms-request-charge": "1.00"}
         if error.retry_after_ms is not None:
             headers["x-ms-retry-after-ms"] = str(error.retry_after_ms)

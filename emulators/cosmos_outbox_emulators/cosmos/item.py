@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
 
 ItemKey = tuple[bytes, str]
-Position = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +26,6 @@ class Item:
     body: JsonObject
     encoded: bytes
     expires_at: float | None
-
-    @property
-    def position(self) -> Position:
-        """
-        The place in scan order: it does not move when the item, its neighbours or its partition change.
-        """
-        return self.epk, self.sequence
 
 
 def expiry(body: JsonObject, timestamp: int, default_ttl: int | None) -> float | None:

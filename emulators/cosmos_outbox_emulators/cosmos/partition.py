@@ -12,7 +12,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
-from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, Position
+from cosmos_outbox_emulators.cosmos.item import Item, ItemKey
 from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK
 from cosmos_outbox_emulators.cosmos.scan_order import ScanOrder
 
@@ -112,5 +112,5 @@ class Partition:
             if self._items.get(item.key) is item:
                 yield item
 
-    def scan(self, low: str, high: str, after: Position | None = None) -> Iterator[Item]:
+    def scan(self, low: str, high: str, after: int = 0) -> Iterator[Item]:
         return self._scan_order.walk(self._items, low, high, after)

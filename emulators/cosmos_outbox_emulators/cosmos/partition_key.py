@@ -86,6 +86,10 @@ def parse_definition(definition: Any) -> jsontext.JsonObject:
         raise bad_request("The container has no partition key definition with 'paths'.")
     paths, kind, version = definition["paths"], definition.get("kind", "Hash"), definition.get("version", 2)
     most = {"Hash": 1, "MultiHash": MOST_LEVELS}.get(kind, 0) if isinstance(kind, str) else 0
+    if most and len(paths) > most:
+        raise bad_request(
+            f"Too many partition key paths: {len(paths)}. At most {most} are allowed for kind {kind}."
+        )
     if not 1 <= len(paths) <= most:
         raise bad_request("A partition key has one path of kind Hash, or one to three of kind MultiHash.")
     if version != 2 or isinstance(version, bool):

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 
+QUERY_PLAN = "x-ms-cosmos-is-query-plan-request"
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
@@ -156,7 +157,11 @@ def is_on(headers: Mapping[str, str], name: str) -> bool:
 
 def is_query(headers: Mapping[str, str]) -> bool:
     kind = headers.get("content-type", "").lower()
-    return is_on(headers, "x-ms-documentdb-isquery") or kind.startswith("application/query+json")
+    return (
+        is_on(headers, "x-ms-documentdb-isquery")
+        or is_on(headers, QUERY_PLAN)
+        or kind.startswith("application/query+json")
+    )
 
 
 def whole_number(headers: Mapping[str, str], name: str, *, default: int, least: int) -> int:

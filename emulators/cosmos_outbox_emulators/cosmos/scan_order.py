@@ -1,53 +1,70 @@
 """
-The order in which queries walk through a partition: by effective partition key, then by creation.
+The orders in which queries walk through a partition: by age, or, inside one partition key, by its items alone.
 
-Positions never move, so a query resumed at a position neither repeats nor skips an item, whatever was written meanwhile, and
-also when the partition was split.
+An item keeps its age when it is replaced, so a query resumed behind an age neither repeats nor skips an item.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from operator import itemgetter
 
-from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, Position
+from cosmos_outbox_emulators.cosmos.item import Item, ItemKey
 
 _SLACK = 1000
+_Entry = tuple[str, int, ItemKey]
+_age = itemgetter(1)
 
 
 class ScanOrder:
     """
-    Positions of the items of one partition, sorted when a query scans them.
+    Places of the items of one partition, sorted when a query scans them.
     """
 
     def __init__(self) -> None:
-        self._sorted: list[tuple[str, int, ItemKey]] = []
-        self._added: list[tuple[str, int, ItemKey]] = []
+        self._by_key: list[_Entry] = []
+        self._by_age: list[_Entry] = []
+        self._added: list[_Entry] = []
 
     def add(self, item: Item) -> None:
         self._added.append((item.epk, item.sequence, item.key))
 
     def compact(self, items: Mapping[ItemKey, Item]) -> None:
         """
-        Forget positions of deleted items once they outnumber the living.
+        Forget places of deleted items once they outnumber the living.
         """
-        if len(self._sorted) + len(self._added) > 2 * len(items) + _SLACK:
-            self._sorted = sorted((item.epk, item.sequence, key) for key, item in items.items())
-            self._added.clear()
+        if len(self._by_key) + len(self._added) > 2 * len(items) + _SLACK:
+            self._added = [(item.epk, item.sequence, key) for key, item in items.items()]
+            self._by_key, self._by_age = [], []
 
-    def walk(
-        self, items: Mapping[ItemKey, Item], low: str, high: str, after: Position | None
-    ) -> Iterator[Item]:
+    def walk(self, items: Mapping[ItemKey, Item], low: str, high: str, after: int) -> Iterator[Item]:
+        """
+        Yield the items in [low, high) that are younger than `after`, the oldest first.
+        """
         if self._added:
-            self._sorted += self._added
-            self._sorted.sort()
-            self._added.clear()
-        order = self._sorted
-        start = bisect_left(order, (low,))
-        if after is not None:
-            start = max(start, bisect_right(order, (after[0], after[1] + 1)))
-        for index in range(start, bisect_left(order, (high,))):
-            _, sequence, key = order[index]
-            item = items.get(key)
-            if item is not None and item.sequence == sequence:
-                yield item
+            self._sort_in()
+        if high == low + "G":  # one effective partition key
+            places = self._by_key
+            chosen = range(bisect_left(places, (low, after + 1)), bisect_left(places, (high,)))
+        else:
+            places = self._by_age
+            chosen = range(bisect_right(places, after, key=_age), len(places))
+        for index in chosen:
+            epk, sequence, key = places[index]
+            if low <= epk < high:
+                item = items.get(key)
+                if item is not None and item.sequence == sequence:
+                    yield item
+
+    def _sort_in(self) -> None:
+        self._by_key += self._added
+        self._by_key.sort()
+        ages = [sequence for _, sequence, _ in (*self._by_age[-1:], *self._added)]
+        self._by_age += self._added
+        if any(
+            older > younger for older, younger in pairwise(ages)
+        ):  # only a split adds the young before the old
+            self._by_age.sort(key=_age)
+        self._added.clear()

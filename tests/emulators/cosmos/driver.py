@@ -76,7 +76,14 @@ class Driver:
         return self.item("POST", key, None, operations, x_ms_cosmos_is_batch_request="True")
 
     def query(self, text: str, parameters: dict[str, Any] | None = None, **headers: str) -> Reply:
+        """
+        Query one partition key or range, if a header names it, or the only range there is, or else all.
+        """
         body = {"query": text, "parameters": [{"name": n, "value": v} for n, v in (parameters or {}).items()]}
+        if not any(name.startswith("x_ms_documentdb_partitionkey") for name in headers):
+            (first, *others) = self.container.partitions
+            addressed = {"x_ms_documentdb_partitionkeyrangeid": first.range_id}
+            headers |= {"x_ms_documentdb_query_enablecrosspartition": "True"} if others else addressed
         return self.send("POST", DOCUMENTS, body, x_ms_documentdb_isquery="true", **headers)
 
     def rows(self, text: str, parameters: dict[str, Any] | None = None, **headers: str) -> list[Any]:

@@ -18,7 +18,7 @@ from tests.support.effort import examples
 
 KEY = {"x_ms_documentdb_partitionkey": '["k"]'}
 BATCH = {**KEY, "x_ms_cosmos_is_batch_request": "True"}
-QUERY = {"x_ms_documentdb_isquery": "True"}
+QUERY = {"x_ms_documentdb_isquery": "True", "x_ms_documentdb_partitionkeyrangeid": "0"}
 FEED = {"a_im": "Incremental Feed"}
 CONTAINER = {"id": "n", "partitionKey": {"paths": ["/pk"]}}
 

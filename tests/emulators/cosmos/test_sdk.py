@@ -336,18 +336,17 @@ async def test_queries_run_on_one_key_on_one_range_and_on_all():
 async def test_a_query_resumes_from_its_continuation_in_another_client():
     async with running(partitions=2) as it:
         for i in range(25):
-            await it.container.create_item({"id": f"d{i}", "pk": f"k{i}", "i": i})
+            await it.container.create_item({"id": f"d{i}", "pk": "k", "i": i})
         query = "SELECT VALUE c.i FROM c ORDER BY c.i DESC"
-        pages = it.container.query_items(query, max_item_count=10).by_page()
+        of_key = {"partition_key": "k", "max_item_count": 10}
+        pages = it.container.query_items(query, **of_key).by_page()
         first = [item async for item in await pages.__anext__()]
         token = pages.continuation_token
-        await it.container.create_item({"id": "late", "pk": "late", "i": 24.5})
+        await it.container.create_item({"id": "late", "pk": "k", "i": 24.5})
         async with CosmosClient(it.server.url, it.server.key) as other:
             container = other.get_database_client("d").get_container_client("c")
             rest = [
-                i
-                async for page in container.query_items(query, max_item_count=10).by_page(token)
-                async for i in page
+                i async for page in container.query_items(query, **of_key).by_page(token) async for i in page
             ]
         assert list(range(24, -1, -1)) == first + rest
 

@@ -5,7 +5,8 @@ A query reads one document at a time: filters, projections, aggregates over all 
 JOIN, GROUP BY, subqueries and user-defined functions are refused with 400.
 """
 
+from cosmos_outbox_emulators.cosmos.sql import plan
 from cosmos_outbox_emulators.cosmos.sql.execution import QueryPage, run
 from cosmos_outbox_emulators.cosmos.sql.parser import Query, parse_condition, parse_query, parse_request
 
-__all__ = ["Query", "QueryPage", "parse_condition", "parse_query", "parse_request", "run"]
+__all__ = ["Query", "QueryPage", "parse_condition", "parse_query", "parse_request", "plan", "run"]

@@ -1,29 +1,28 @@
 """
 Running a query page by page, with continuations that stay true while the data changes.
 
-A continuation holds the position of the last row given out (and, with ORDER BY, its values), never a row number: a resumed
-query goes on behind that position, so rows written meanwhile cannot make it repeat or skip others.
+A continuation holds what is left of the walk behind the last row given out (and, with ORDER BY, that row's values), never a row
+number: rows written meanwhile cannot make a resumed query repeat or skip others. A full page has one even if no row is left.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos import jsontext
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
-from cosmos_outbox_emulators.cosmos.item import Item, Position
+from cosmos_outbox_emulators.cosmos.item import Item
 from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES
 from cosmos_outbox_emulators.cosmos.sql.parser import MOST_ROWS, Query
-from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_key
+from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated, SortKey, sort_key
+from cosmos_outbox_emulators.cosmos.walk import Segment, Walk
 
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
-
-Scan = Callable[[Position | None], Iterator[Item]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,54 +37,65 @@ class QueryPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    position: Position
+    item: Item
     keys: tuple[SortKey, ...]
     encoded: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resume:
-    position: Position | None
-    keys: tuple[SortKey, ...]
-    skip: int
-    left: int | None
+    segments: tuple[Segment, ...]
+    keys: tuple[SortKey, ...] = ()
+    sequence: int | None = None
+    skip: int = 0
+    left: int | None = None
 
 
-def run(query: Query, scan: Scan, *, page_size: int, continuation: str | None = None) -> QueryPage:
+def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = None) -> QueryPage:
     """
-    Run a query over `scan(after)`, which yields items in scan order behind a position.
+    Run a query over what a walk visits.
     """
     resume = (
         _decode(continuation, query)
         if continuation
-        else _Resume(position=None, keys=(), skip=query.offset, left=query.limit)
+        else _Resume(segments=walk.whole, skip=query.offset, left=query.most)
     )
     if query.aggregates:
-        return QueryPage(rows=list(islice(_aggregate(query, scan(None)), *_slice(resume))))
+        return QueryPage(rows=list(islice(_aggregate(query, walk.items()), *_slice(resume))))
     if query.order or query.distinct:
-        rows: Iterator[_Row] = iter(_behind(_sorted(query, _rows(query, scan(None))), query, resume))
+        rows: Iterator[_Row] = iter(_behind(_sorted(query, _rows(query, walk.items())), query, resume))
     else:
-        rows = _rows(query, scan(resume.position))
-    return _page(query, rows, resume, page_size)
+        rows = _rows(query, walk.items(resume.segments))
+    return _page(query, rows, resume, walk, page_size)
 
 
 def _slice(resume: _Resume) -> tuple[int, int | None]:
     return resume.skip, None if resume.left is None else resume.skip + resume.left
 
 
-def _page(query: Query, rows: Iterator[_Row], resume: _Resume, page_size: int) -> QueryPage:
-    start, stop = _slice(resume)
-    chosen = islice(rows, start, stop)
+def _page(query: Query, rows: Iterator[_Row], resume: _Resume, walk: Walk, page_size: int) -> QueryPage:
     page: list[_Row] = []
     size = 0
-    for row in chosen:
-        if len(page) >= page_size or (page and size + len(row.encoded) > LARGEST_PAGE_BYTES):
-            left = None if resume.left is None else resume.left - len(page)
-            more = _encode(query, _Resume(position=page[-1].position, keys=page[-1].keys, skip=0, left=left))
-            return QueryPage(rows=[row.encoded for row in page], continuation=more)
+    full = False
+    for row in islice(rows, *_slice(resume)):
+        if page and size + len(row.encoded) > LARGEST_PAGE_BYTES:
+            full = True
+            break
         page.append(row)
         size += len(row.encoded)
-    return QueryPage(rows=[row.encoded for row in page])
+        if len(page) >= page_size:
+            full = True
+            break
+    left = None if resume.left is None else resume.left - len(page)
+    more = None
+    if full and left != 0:
+        last = page[-1]
+        sorts = query.order or query.distinct
+        segments = () if sorts else walk.rest(resume.segments, last.item)
+        more = _encode(
+            query, _Resume(segments=segments, keys=last.keys, sequence=last.item.sequence, left=left)
+        )
+    return QueryPage(rows=[row.encoded for row in page], continuation=more)
 
 
 def _rows(query: Query, items: Iterable[Item]) -> Iterator[_Row]:
@@ -95,41 +105,40 @@ def _rows(query: Query, items: Iterable[Item]) -> Iterator[_Row]:
         encoded = _project(query, item)
         if encoded is not None:
             keys = tuple(sort_key(expression(item.body)) for expression, _ in query.order)
-            yield _Row(position=item.position, keys=keys, encoded=encoded)
+            yield _Row(item=item, keys=keys, encoded=encoded)
 
 
 def _project(query: Query, item: Item) -> bytes | None:
-    if query.columns is None:
-        return item.encoded
+    return item.encoded if query.columns is None else _selected(query, item.body)
+
+
+def _selected(query: Query, document: dict[str, Any]) -> bytes | None:
+    columns = query.columns or ()
     if query.value:
-        value = query.columns[0].expression(item.body)
+        value = columns[0].expression(document)
         return None if value is UNDEFINED else jsontext.encode(value)
-    named = ((column.name, column.expression(item.body)) for column in query.columns)
+    named = ((column.name, column.expression(document)) for column in columns)
     return jsontext.encode({name: value for name, value in named if value is not UNDEFINED})
 
 
 def _aggregate(query: Query, items: Iterable[Item]) -> Iterator[bytes]:
-    columns = query.columns or ()
-    collected: list[list[Any]] = [[] for _ in columns]
+    collected: list[list[Any]] = [[] for _ in query.aggregates]
     for item in items:
         if query.where is not None and query.where(item.body) is not True:
             continue
-        for column, values in zip(columns, collected, strict=True):
-            value = column.expression(item.body)
+        for aggregate, values in zip(query.aggregates, collected, strict=True):
+            value = aggregate.argument(item.body)
             if value is not UNDEFINED:
                 values.append(value)
-    row: dict[str, Any] = {}
-    for column, values in zip(columns, collected, strict=True):
+    results: list[Any] = []
+    for aggregate, values in zip(query.aggregates, collected, strict=True):
         try:
-            result = AGGREGATES[column.aggregate or ""](values)
+            results.append(AGGREGATES[aggregate.name](values))
         except ArithmeticError:  # a sum that no double holds
-            result = UNDEFINED
-        if result is not UNDEFINED:
-            row[column.name] = result
-    if not query.value:
-        yield jsontext.encode(row)
-    elif row:
-        yield jsontext.encode(next(iter(row.values())))
+            results.append(UNDEFINED)
+    row = _selected(query, Aggregated(results))
+    if row is not None:
+        yield row
 
 
 def _sorted(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
@@ -146,7 +155,7 @@ def _sorted(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
 
 def _behind(rows: Iterable[_Row], query: Query, resume: _Resume) -> Iterator[_Row]:
     for row in rows:
-        if resume.position is None or _is_behind(row, query, resume):
+        if resume.sequence is None or _is_behind(row, query, resume):
             yield row
 
 
@@ -154,11 +163,11 @@ def _is_behind(row: _Row, query: Query, resume: _Resume) -> bool:
     for (_, descending), key, last in zip(query.order, row.keys, resume.keys, strict=True):
         if key != last:
             return key < last if descending else key > last
-    return resume.position is None or row.position > resume.position
+    return resume.sequence is None or row.item.sequence > resume.sequence
 
 
 def _encode(query: Query, resume: _Resume) -> str:
-    state = [query.fingerprint, resume.position, resume.keys, resume.left]
+    state = [query.fingerprint, resume.segments, resume.keys, resume.sequence, resume.left]
     text = base64.b64encode(jsontext.encode(state)).decode()
     if len(text) > _LONGEST_CONTINUATION:
         raise bad_request("The ORDER BY values are too long for a continuation. Ask for larger pages.")
@@ -167,9 +176,12 @@ def _encode(query: Query, resume: _Resume) -> str:
 
 def _decode(text: str, query: Query) -> _Resume:
     try:
-        fingerprint, position, keys, left = jsontext.decode(base64.b64decode(text, validate=True))
+        fingerprint, segments, keys, sequence, left = jsontext.decode(base64.b64decode(text, validate=True))
         resume = _Resume(
-            position=_position(position), keys=tuple(map(_sort_key, keys)), skip=0, left=_left(left)
+            segments=tuple(map(_segment, segments)),
+            keys=tuple(map(_sort_key, keys)),
+            sequence=_whole(sequence),
+            left=_left(left),
         )
     except (ValueError, TypeError, CosmosError) as error:
         raise bad_request("The continuation token is malformed.") from error
@@ -178,11 +190,17 @@ def _decode(text: str, query: Query) -> _Resume:
     return resume
 
 
-def _position(value: Sequence[Any]) -> Position:
-    epk, sequence = value
-    if not isinstance(epk, str) or not isinstance(sequence, int):
+def _segment(value: Sequence[Any]) -> Segment:
+    low, high, after = value
+    if not isinstance(low, str) or not isinstance(high, str):
         raise TypeError(value)
-    return epk, sequence
+    return low, high, _whole(after)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(value)
+    return value
 
 
 def _sort_key(value: Sequence[Any]) -> SortKey:

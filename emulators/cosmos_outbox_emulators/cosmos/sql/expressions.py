@@ -5,6 +5,7 @@ Expressions: from tokens to closures, by recursive descent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos.errors import bad_request
@@ -23,11 +24,22 @@ from cosmos_outbox_emulators.cosmos.sql.operators import (
     negation,
     path,
 )
-from cosmos_outbox_emulators.cosmos.sql.tokens import Token, TokenKind, syntax_error
-from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED
+from cosmos_outbox_emulators.cosmos.sql.tokens import Token, TokenKind, syntax_error, tokenize
+from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated
 
 _CONSTANTS: dict[str, Any] = {"TRUE": True, "FALSE": False, "NULL": None, "UNDEFINED": UNDEFINED}
 _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """
+    An aggregate of a query: its name, the argument, and the argument's text.
+    """
+
+    name: str
+    argument: Expression
+    text: str
 
 
 class ExpressionParser:
@@ -35,17 +47,27 @@ class ExpressionParser:
     A recursive descent over a list of tokens, from the loosest operator (??, ?:) to the tightest (property access).
     """
 
-    def __init__(self, tokens: Sequence[Token], parameters: Mapping[str, Any]) -> None:
-        self._tokens = tokens
+    def __init__(self, text: str, parameters: Mapping[str, Any]) -> None:
+        self._text = text
+        self._tokens: Sequence[Token] = tokenize(text)
         self._parameters = parameters
         self._next = 0
         # What paths start with; checked against FROM, which comes later in the text
         self.roots: set[str] = set()
+        # What SELECT computes over all matches; None where no aggregate may stand
+        self.aggregates: list[Aggregate] | None = None
 
     # Tokens
 
     def peek(self, *words: str) -> bool:
         return any(self._tokens[self._next].is_word(word) for word in words)
+
+    @property
+    def position(self) -> int:
+        return self._tokens[self._next].start
+
+    def text_from(self, start: int) -> str:
+        return self._text[start : self.position].strip()
 
     def at(self, kind: TokenKind) -> bool:
         return self._tokens[self._next].kind is kind
@@ -180,7 +202,28 @@ class ExpressionParser:
         self.roots.add(token.text)
         return path(self._steps())
 
+    def _aggregate(self, name: str) -> Expression:
+        """
+        Take the argument of an aggregate; its value is found where the results of all aggregates are.
+        """
+        outer, self.aggregates = self.aggregates or [], None
+        self.expect("(")
+        start = self.position
+        argument = self.expression()
+        text = self.text_from(start)
+        self.expect(")")
+        index = len(outer)
+        outer.append(Aggregate(name=name, argument=argument, text=text))
+        self.aggregates = outer
+
+        def find(document: Any) -> Any:
+            return document.results[index] if isinstance(document, Aggregated) else UNDEFINED
+
+        return find
+
     def _call(self, name: str) -> Expression:
+        if self.aggregates is not None and name.upper() in AGGREGATES:
+            return self._aggregate(name.upper())
         function = FUNCTIONS.get(name.upper())
         if function is None:
             known = "an aggregate, which only SELECT may use" if name.upper() in AGGREGATES else "not known"

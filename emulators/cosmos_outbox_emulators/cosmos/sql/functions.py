@@ -14,6 +14,8 @@ from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, equal, is_numbe
 
 Function = Callable[..., Any]
 
+_EARTH_METRES = 6_371_009
+
 
 def _of_strings(compute: Callable[[str, str], Any]) -> Function:
     def function(left: Any, right: Any, ignore_case: Any = False) -> Any:
@@ -67,6 +69,28 @@ def _round(value: float) -> Any:
     return math.floor(value + 0.5) if value >= 0 else math.ceil(value - 0.5)
 
 
+def _distance(left: Any, right: Any) -> Any:
+    """
+    Return the metres between two GeoJSON points, on a sphere: within half a percent of the service, which has an ellipsoid.
+    """
+    places = [_degrees(point) for point in (left, right)]
+    if UNDEFINED in places:
+        return UNDEFINED
+    (east, north), (other_east, other_north) = (map(math.radians, place) for place in places)
+    chord = math.sin((other_north - north) / 2) ** 2
+    chord += math.cos(north) * math.cos(other_north) * math.sin((other_east - east) / 2) ** 2
+    return 2 * _EARTH_METRES * math.asin(math.sqrt(min(1.0, chord)))
+
+
+def _degrees(point: Any) -> Any:
+    place = point.get("coordinates") if isinstance(point, dict) and point.get("type") == "Point" else None
+    return (
+        place[:2]
+        if isinstance(place, list) and len(place) > 1 and all(map(is_number, place[:2]))
+        else UNDEFINED
+    )
+
+
 FUNCTIONS: dict[str, Function] = {
     "ABS": _of_number(abs),
     "ARRAY_CONTAINS": _array_contains,
@@ -88,6 +112,7 @@ FUNCTIONS: dict[str, Function] = {
     "LENGTH": _of_string(len),
     "LOWER": _of_string(str.lower),
     "ROUND": _of_number(_round),
+    "ST_DISTANCE": _distance,
     "STARTSWITH": _of_strings(str.startswith),
     "STRINGEQUALS": _of_strings(lambda left, right: left == right),
     "SUBSTRING": _substring,

@@ -7,14 +7,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos.errors import bad_request
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, decode, encode
-from cosmos_outbox_emulators.cosmos.sql.expressions import ExpressionParser
-from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES
+from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate, ExpressionParser
 from cosmos_outbox_emulators.cosmos.sql.operators import Expression
-from cosmos_outbox_emulators.cosmos.sql.tokens import TokenKind, tokenize
+from cosmos_outbox_emulators.cosmos.sql.tokens import TokenKind
 
 MOST_ROWS = 2_147_483_647
 _LONGEST_QUERY = 512 * 1024
@@ -23,12 +23,25 @@ _LONGEST_QUERY = 512 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """
-    One selected value; with an aggregate it is computed over all matches instead of for each.
+    One selected value, its text, and whether an aggregate is in it.
     """
 
     name: str
     expression: Expression
-    aggregate: str | None = None
+    text: str
+    aggregated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """
+    The texts of a query's clauses, from which a plan makes another query.
+    """
+
+    alias: str
+    origin: str
+    where: str | None
+    order: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +58,14 @@ class Query:
     order: tuple[tuple[Expression, bool], ...] = ()
     offset: int = 0
     limit: int | None = None
+    top: int | None = None
+    aggregates: tuple[Aggregate, ...] = ()
+    source: Source
+    equalities: Mapping[tuple[str, ...], Any]
 
     @property
-    def aggregates(self) -> bool:
-        return any(column.aggregate for column in self.columns or ())
+    def most(self) -> int | None:
+        return min((count for count in (self.top, self.limit) if count is not None), default=None)
 
 
 def parse_query(text: Any, parameters: Any = None) -> Query:
@@ -95,39 +112,74 @@ def _parameter_values(parameters: Any) -> JsonObject:
 
 
 class _QueryParser(ExpressionParser):
-    def __init__(self, text: str, parameters: Mapping[str, Any]) -> None:
-        super().__init__(tokenize(text), parameters)
-
     def query(self, fingerprint: int) -> Query:
         self.expect("SELECT")
         distinct = self.accept("DISTINCT") is not None
         top = self._count() if self.accept("TOP") else None
         value = self.accept("VALUE") is not None
+        self.aggregates = []
         columns = None if self.accept("*") else self._columns(single=value)
+        aggregates, self.aggregates = tuple(self.aggregates), None
+        start = self.position
         alias = self._source()
-        where = self.expression() if self.accept("WHERE") else None
-        order = self._order() if self.accept("ORDER") else ()
+        origin = self.text_from(start)
+        where = where_text = None
+        equalities: dict[tuple[str, ...], Any] = {}
+        if self.accept("WHERE"):
+            start = self.position
+            first = self._next
+            where = self.expression()
+            equalities = self._equalities(first)
+            where_text = self.text_from(start)
+        order = self._order() if self.accept("ORDER") else []
         offset, limit = self._window() if self.accept("OFFSET") else (0, None)
         if not self.at(TokenKind.END):
             raise self.unexpected()
         for root in self.roots - {alias}:
             raise bad_request(f"Identifier '{root[:50]}' could not be resolved.")
-        limits = [count for count in (top, limit) if count is not None]
         query = Query(
             fingerprint=fingerprint,
             columns=columns,
             value=value,
             distinct=distinct,
             where=where,
-            order=order,
+            order=tuple((expression, descending) for expression, descending, _ in order),
             offset=offset,
-            limit=min(limits, default=None),
+            limit=limit,
+            top=top,
+            aggregates=aggregates,
+            equalities=equalities,
+            source=Source(
+                alias=alias, origin=origin, where=where_text, order=tuple(text for *_, text in order)
+            ),
         )
-        if query.aggregates and not all(column.aggregate for column in columns or ()):
+        if aggregates and not all(column.aggregated for column in columns or ()):
             raise bad_request(
                 "Aggregates beside plain values need GROUP BY, which this emulator does not have."
             )
         return query
+
+    def _equalities(self, first: int) -> dict[tuple[str, ...], Any]:
+        """
+        Return the paths that a filter sets equal to one value: `c.a.b = 1 AND c.x = @x`. A filter with OR or NOT sets none.
+        """
+        tokens = self._tokens[first : self._next]
+        if any(token.is_word(word) for token in tokens for word in ("OR", "NOT", "BETWEEN", "?", "??", "(")):
+            return {}
+        found: dict[tuple[str, ...], Any] = {}
+        conjuncts = [
+            list(group) for is_and, group in groupby(tokens, lambda token: token.is_word("AND")) if not is_and
+        ]
+        for *path, sign, value in (conjunct for conjunct in conjuncts if len(conjunct) > 2):
+            names, dots = path[2::2], path[1::2]
+            plain = all(name.kind is TokenKind.NAME for name in names) and all(
+                dot.is_word(".") for dot in dots
+            )
+            known = value.kind in (TokenKind.STRING, TokenKind.NUMBER, TokenKind.PARAMETER)
+            if sign.is_word("=") and plain and known and len(path) % 2:
+                literal = self.parameter(value.text) if value.kind is TokenKind.PARAMETER else value.value
+                found[tuple(name.text for name in names)] = literal
+        return found
 
     def _columns(self, *, single: bool) -> tuple[Column, ...]:
         columns = [self._column(1)]
@@ -138,25 +190,17 @@ class _QueryParser(ExpressionParser):
         return tuple(columns)
 
     def _column(self, number: int) -> Column:
-        name, aggregate = f"${number}", None
-        if self._at_aggregate():
-            aggregate = self.take().text.upper()
-            self.expect("(")
-            expression = self.expression()
-            self.expect(")")
-        else:
-            start = self._next
-            expression = self.expression()
-            name = self._implied_name(start) or name
+        before, first, start = len(self.aggregates or ()), self._next, self.position
+        expression = self.expression()
+        text = self.text_from(start)
+        name = self._implied_name(first) or f"${number}"
         if self.accept("AS"):
             token = self.take()
             if token.kind is not TokenKind.NAME:
                 raise bad_request("AS must be followed by a name.")
             name = token.text
-        return Column(name=name, expression=expression, aggregate=aggregate)
-
-    def _at_aggregate(self) -> bool:
-        return self.peek(*AGGREGATES) and self.peek_second("(")
+        aggregated = len(self.aggregates or ()) > before
+        return Column(name=name, expression=expression, text=text, aggregated=aggregated)
 
     def _implied_name(self, start: int) -> str | None:
         """
@@ -183,13 +227,15 @@ class _QueryParser(ExpressionParser):
             raise bad_request("This emulator reads whole documents: no JOIN, no IN after FROM, no GROUP BY.")
         return self.take().text if self.at(TokenKind.NAME) and not reserved else source.text
 
-    def _order(self) -> tuple[tuple[Expression, bool], ...]:
+    def _order(self) -> list[tuple[Expression, bool, str]]:
         self.expect("BY")
-        order: list[tuple[Expression, bool]] = []
+        order: list[tuple[Expression, bool, str]] = []
         while not order or self.accept(","):
+            start = self.position
             expression = self.expression()
-            order.append((expression, self.accept("ASC", "DESC") == "DESC"))
-        return tuple(order)
+            text = self.text_from(start)
+            order.append((expression, self.accept("ASC", "DESC") == "DESC", text))
+        return order
 
     def _window(self) -> tuple[int, int]:
         offset = self._count()

@@ -28,12 +28,13 @@ class TokenKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Token:
     """
-    One token; `value` is the decoded literal, or the text itself.
+    One token, and where it stands in the query; `value` is the decoded literal.
     """
 
     kind: TokenKind
     text: str
     value: Any = None
+    start: int = 0
 
     def is_word(self, word: str) -> bool:
         return self.kind in (TokenKind.NAME, TokenKind.OPERATOR) and self.text.upper() == word
@@ -65,19 +66,19 @@ def tokenize(text: str) -> list[Token]:
         if match is None:
             raise syntax_error(text[position:].lstrip())
         kind = TokenKind(str(match.lastgroup))
-        tokens.append(_token(kind, match[kind.value]))
+        tokens.append(_token(kind, match[kind.value], match.start(kind.value)))
         position = match.end()
-    return [*tokens, Token(TokenKind.END, "end of query")]
+    return [*tokens, Token(TokenKind.END, "end of query", start=len(text))]
 
 
-def _token(kind: TokenKind, text: str) -> Token:
+def _token(kind: TokenKind, text: str, start: int) -> Token:
     if kind is TokenKind.STRING:
-        return Token(kind, text, _ESCAPE.sub(_unescape, text[1:-1]))
+        return Token(kind, text, _ESCAPE.sub(_unescape, text[1:-1]), start)
     if kind is TokenKind.NUMBER:
         if len(text) > 400:  # longer than any double; and Python refuses to read integers of 4,300 digits
             raise syntax_error(text)
-        return Token(kind, text, float(text) if any(mark in text for mark in ".eE") else int(text))
-    return Token(kind, text)
+        return Token(kind, text, float(text) if any(mark in text for mark in ".eE") else int(text), start)
+    return Token(kind, text, start=start)
 
 
 def _unescape(match: re.Match[str]) -> str:

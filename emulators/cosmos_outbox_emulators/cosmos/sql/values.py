@@ -19,6 +19,16 @@ class Undefined(Enum):
     UNDEFINED = 0
 
 
+class Aggregated(dict[str, Any]):
+    """
+    Stand in for a document where SELECT is evaluated once for all matches.
+    """
+
+    def __init__(self, results: list[Any]) -> None:
+        super().__init__()
+        self.results = results
+
+
 UNDEFINED: Final = Undefined.UNDEFINED
 
 SortKey = tuple[int, Any]

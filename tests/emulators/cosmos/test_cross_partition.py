@@ -1,0 +1,146 @@
+"""
+Queries over several partition keys: which the gateway serves, which it leaves to the client, and what a client makes of a plan.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
+
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.emulators.cosmos.driver import Driver, documents, substatus
+
+ALL = {"x_ms_documentdb_query_enablecrosspartition": "True"}
+QUERY = {"x_ms_documentdb_isquery": "true"}
+MERGED = [
+    "SELECT * FROM c ORDER BY c.n",
+    "SELECT COUNT(1) FROM c",
+    "SELECT DISTINCT c.n FROM c",
+    "SELECT TOP 1 * FROM c",
+]
+
+
+def posted(driver: Driver, text: str, **headers: str):
+    return driver.send("POST", "/dbs/d/colls/c/docs", {"query": text}, **QUERY, **headers)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_query_of_several_keys_has_to_say_so(partitions):
+    driver = Driver(partitions=partitions)
+    driver.upsert("k", "a")
+
+    assert (400, 0) == substatus(posted(driver, "SELECT * FROM c"))
+    assert (400, 0) == substatus(posted(driver, "SELECT * FROM c WHERE c.pk = 'k' OR c.n = 1"))
+    assert ["a"] == [
+        item["id"] for item in documents(posted(driver, "SELECT * FROM c WHERE c.pk = 'k' AND c.id = 'a'"))
+    ]
+    assert ["a"] == [item["id"] for item in documents(posted(driver, "SELECT * FROM c", **ALL))]
+
+
+@pytest.mark.parametrize("query", [*MERGED, "SELECT * FROM c OFFSET 1 LIMIT 1"])
+def test_what_a_client_must_merge_is_refused_with_the_plan(query):
+    driver = Driver(partitions=2)
+
+    reply = posted(driver, query, **ALL)
+
+    assert (400, 1004) == substatus(reply)
+    plan = json.loads(
+        posted(
+            driver,
+            query,
+            x_ms_cosmos_is_query_plan_request="True",
+            x_ms_cosmos_supported_query_features=("OrderBy, Aggregate, Distinct, Top, OffsetAndLimit"),
+        ).body
+    )
+    assert plan == json.loads(json.loads(reply.body)["additionalErrorInfo"])
+
+
+def test_a_plan_that_the_client_cannot_carry_out_is_refused():
+    asked = posted(
+        Driver(),
+        MERGED[0],
+        x_ms_cosmos_is_query_plan_request="True",
+        x_ms_cosmos_supported_query_features="Top",
+    )
+    assert (400, 0) == substatus(asked)
+
+
+def test_a_plan_names_the_range_of_the_only_key_that_can_match():
+    driver = Driver(partitions=2)
+    text = "SELECT * FROM c WHERE c.pk = 'k' ORDER BY c.n"
+    info = json.loads(json.loads(posted(driver, text, **ALL).body)["additionalErrorInfo"])
+    (only,) = info["queryRanges"]
+    assert (only["min"], True) == (only["max"], only["isMaxInclusive"])
+
+
+@pytest.mark.looptime(False)
+async def test_the_sdk_merges_what_the_ranges_return():
+    numbers = [5, 3, 8, 1, 9, 2, 7, 3, 5, 6]
+    async with CosmosServer(Account(partitions=3)) as server, CosmosClient(server.url, server.key) as client:
+        database = await client.create_database("d")
+        container = await database.create_container("c", PartitionKey("/pk"))
+        for index, n in enumerate(numbers):
+            await container.create_item({"id": str(index), "pk": f"k{index}", "n": n})
+
+        async def rows(text: str) -> list:
+            return [row async for row in container.query_items(text, max_item_count=2)]
+
+        assert sorted(numbers) == await rows("SELECT VALUE c.n FROM c ORDER BY c.n")
+        assert [9, 8, 7] == [
+            row["n"] for row in await rows("SELECT TOP 3 c.n, c.id FROM c ORDER BY c.n DESC")
+        ]
+        assert sorted(numbers)[2:5] == await rows("SELECT VALUE c.n FROM c ORDER BY c.n OFFSET 2 LIMIT 3")
+        assert sorted(set(numbers)) == sorted(await rows("SELECT DISTINCT VALUE c.n FROM c"))
+        assert sorted(set(numbers)) == await rows("SELECT DISTINCT VALUE c.n FROM c ORDER BY c.n")
+        assert [len(numbers)] == await rows("SELECT VALUE COUNT(1) FROM c")
+        assert [sum(numbers) / len(numbers)] == await rows("SELECT VALUE AVG(c.n) FROM c")
+        assert [None] == await rows("SELECT VALUE MAX(c.missing) FROM c")
+
+
+def test_rows_come_range_by_range_in_the_order_of_their_creation():
+    driver = Driver(partitions=3)
+    for number in range(30):
+        driver.upsert(f"k{number}", str(number))
+    driver.upsert("k3", "3", again=True)
+
+    rows = [int(row) for row in driver.rows("SELECT VALUE c.id FROM c", x_ms_max_item_count="-1", **ALL)]
+
+    ranges = [
+        [
+            int(row)
+            for row in driver.rows("SELECT VALUE c.id FROM c", x_ms_documentdb_partitionkeyrangeid=p.range_id)
+        ]
+        for p in driver.container.partitions
+    ]
+    assert rows == [row for of_range in ranges for row in of_range]
+    assert all(sorted(of_range) == of_range for of_range in ranges)
+
+
+def test_a_last_page_that_is_full_has_a_continuation_to_an_empty_one():
+    driver = Driver()
+    for number in range(4):
+        driver.upsert("k", str(number))
+    headers = {"x_ms_max_item_count": "2"}
+    sizes, token = [], None
+    for _ in range(3):
+        reply = driver.query("SELECT * FROM c", **headers, **({"x_ms_continuation": token} if token else {}))
+        sizes.append(len(documents(reply)))
+        token = reply.headers.get("x-ms-continuation")
+
+    assert ([2, 2, 0], None) == (sizes, token)
+
+
+def test_a_query_says_how_it_was_executed_when_asked():
+    driver = Driver()
+    driver.upsert("k", "a")
+    asked = {"x_ms_documentdb_populatequerymetrics": "True", "x_ms_cosmos_populateindexmetrics": "True"}
+
+    told = driver.query("SELECT * FROM c", **asked).headers
+
+    assert "outputDocumentCount=1" in told["x-ms-documentdb-query-metrics"].split(";")
+    assert "x-ms-cosmos-index-utilization" in told
+    assert "x-ms-documentdb-query-metrics" not in driver.query("SELECT * FROM c").headers
