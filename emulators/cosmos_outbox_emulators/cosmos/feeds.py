@@ -15,6 +15,8 @@ from cosmos_outbox_emulators.cosmos.errors import bad_request
 from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK, LogicalKey, logical_key
 from cosmos_outbox_emulators.cosmos.protocol import (
+    CROSS_PARTITION,
+    CROSS_PARTITION_DISABLED,
     QUERY_PLAN,
     Reply,
     Request,
@@ -35,10 +37,6 @@ _HEX = re.compile(
 )  # of a hierarchical key's three hashes, and of the bound "FF" behind them
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
 _NOTHING = object()
-_CROSS_PARTITION_DISABLED = (
-    "Cross partition query is required but disabled. Please set x-ms-documentdb-query-enablecrosspartition to true, specify "
-    "x-ms-documentdb-partitionkey, or revise your query to avoid this exception."
-)
 _EVERYTHING = sql.parse_query("SELECT * FROM c")
 
 
@@ -54,10 +52,10 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
         return Reply(status=200, body=body, headers={"x-ms-request-charge": "1.00"})
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
-        if not is_on(headers, "x-ms-documentdb-query-enablecrosspartition"):
+        if not is_on(headers, CROSS_PARTITION):
             key = _key_in_filter(container, query)
             if key is None:
-                raise bad_request(_CROSS_PARTITION_DISABLED)
+                raise bad_request(CROSS_PARTITION_DISABLED)
             partitions, window = [container.partition_of(key.epk)], window_of_key(key)
         elif not sql.plan.is_servable(query):
             raise sql.plan.not_servable(query, _ranges(container, query))

@@ -10,6 +10,7 @@ import logging
 import re
 from collections import Counter
 from dataclasses import replace
+from urllib.parse import quote
 
 from cosmos_outbox_emulators.cosmos import bulk, documents, feeds, jsontext, resources
 from cosmos_outbox_emulators.cosmos.account import Account
@@ -22,6 +23,7 @@ from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind,
 log = logging.getLogger(__name__)
 
 _RECREATED = 1024
+_IN_A_URL = "/:%?&=+,;@!$'()*~"
 _ACTIVITY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _CODES = {
     400: "BadRequest",
@@ -109,6 +111,9 @@ class Gateway:
             activity = f"00000000-0000-0000-0000-{next(self._activities):012x}"
         reply.headers["x-ms-activity-id"] = activity
         reply.headers["content-type"] = "application/json"
+        reply.headers["content-location"] = quote(
+            request.origin + request.target, safe=_IN_A_URL, errors="replace"
+        )
         return reply
 
     def _execute(self, request: Request, route: Route, fault: FaultRule | None) -> Reply:
@@ -117,7 +122,7 @@ class Gateway:
                 return resources.account_reply(self.account, request)
             case RequestKind.METADATA:
                 if len(route.segments) > 4:
-                    return resources.conflicts_reply(self._container(request, route), route.segments)
+                    return resources.conflicts_reply(self._container(request, route), request, route.segments)
                 return resources.metadata_reply(self.account, request, route.segments)
             case _:
                 return self._execute_inside(request, route, fault)

@@ -13,6 +13,11 @@ from urllib.parse import unquote
 
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 
+CROSS_PARTITION = "x-ms-documentdb-query-enablecrosspartition"
+CROSS_PARTITION_DISABLED = (
+    "Cross partition query is required but disabled. Please set x-ms-documentdb-query-enablecrosspartition to true, specify "
+    "x-ms-documentdb-partitionkey, or revise your query to avoid this exception."
+)
 QUERY_PLAN = "x-ms-cosmos-is-query-plan-request"
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")

@@ -9,9 +9,16 @@ from typing import Any
 from cosmos_outbox_emulators.cosmos import jsontext, offers, sql
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.container import Container
-from cosmos_outbox_emulators.cosmos.errors import not_found
+from cosmos_outbox_emulators.cosmos.errors import bad_request, not_found
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on, is_query
+from cosmos_outbox_emulators.cosmos.protocol import (
+    CROSS_PARTITION,
+    CROSS_PARTITION_DISABLED,
+    Reply,
+    Request,
+    is_on,
+    is_query,
+)
 
 _CHARGE = {"x-ms-request-charge": "1.00"}
 
@@ -107,12 +114,15 @@ def _offers(account: Account, request: Request, segments: tuple[str, ...]) -> Re
     raise not_found()
 
 
-def conflicts_reply(container: Container, segments: tuple[str, ...]) -> Reply:
+def conflicts_reply(container: Container, request: Request, segments: tuple[str, ...]) -> Reply:
     """
     List no conflicts: there is one region.
     """
     if len(segments) == 6:
         raise not_found()
+    several = "x-ms-documentdb-partitionkey" not in request.headers
+    if is_query(request.headers) and several and not is_on(request.headers, CROSS_PARTITION):
+        raise bad_request(CROSS_PARTITION_DISABLED)
     return _json({"_rid": container.rid, "Conflicts": [], "_count": 0})
 
 

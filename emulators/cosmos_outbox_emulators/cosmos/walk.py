@@ -1,8 +1,8 @@
 """
 The walk of a query over the partitions of a container: range by range, in each range by age.
 
-What is left of a walk is a list of segments, each with the age behind which it goes on. It stays true when items are written and
-ranges are split or merged meanwhile: nothing is repeated or skipped.
+A page never has rows of two ranges. What is left of a walk is a list of segments, each with the age behind which it goes on. It stays
+true when items are written and ranges are split or merged meanwhile: nothing is repeated or skipped.
 """
 
 from __future__ import annotations
@@ -26,22 +26,30 @@ class Walk:
         self._window = window
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
 
-    def items(self, segments: Sequence[Segment] | None = None) -> Iterator[Item]:
-        for low, high, after in self.whole if segments is None else segments:
-            for partition in self.partitions:
-                if partition.low < high and low < partition.high:
-                    items = partition.scan(max(low, partition.low), min(high, partition.high), after)
-                    yield from filter(self._window.contains, items)
-
-    def rest(self, segments: Sequence[Segment], item: Item) -> tuple[Segment, ...]:
+    def items(self, segment: Segment | None = None) -> Iterator[Item]:
         """
-        Return what is left behind an item that these segments led to.
+        Yield what is left of a segment, or everything.
+        """
+        low, high, after = segment or self.whole[0]
+        for partition in self.partitions:
+            if partition.low < high and low < partition.high:
+                items = partition.scan(max(low, partition.low), min(high, partition.high), after)
+                yield from filter(self._window.contains, items)
+
+    def head(self, segments: Sequence[Segment]) -> tuple[Segment | None, tuple[Segment, ...]]:
+        """
+        Cut what is left into the part that the next range holds, and all behind it; None where nothing is left.
         """
         for index, (low, high, after) in enumerate(segments):
-            if low <= item.epk < high:
-                (partition,) = (p for p in self.partitions if p.low <= item.epk < p.high)
-                end = min(high, partition.high)
-                here = (max(low, partition.low), end, item.sequence)
-                later = [] if end == high else [(end, high, after)]
-                return (here, *later, *segments[index + 1 :])
-        return ()
+            for partition in self.partitions:
+                if partition.low < high and low < partition.high:
+                    end = min(high, partition.high)
+                    later = [(end, high, after), *segments[index + 1 :]]
+                    return (max(low, partition.low), end, after), tuple(filter(self._holds, later))
+        return None, ()
+
+    def _holds(self, segment: Segment) -> bool:
+        low, high, _ = segment
+        return low < high and any(
+            partition.low < high and low < partition.high for partition in self.partitions
+        )

@@ -96,6 +96,9 @@ async def test_the_sdk_merges_what_the_ranges_return():
         assert sorted(numbers)[2:5] == await rows("SELECT VALUE c.n FROM c ORDER BY c.n OFFSET 2 LIMIT 3")
         assert sorted(set(numbers)) == sorted(await rows("SELECT DISTINCT VALUE c.n FROM c"))
         assert sorted(set(numbers)) == await rows("SELECT DISTINCT VALUE c.n FROM c ORDER BY c.n")
+        assert sorted(set(numbers))[2:6] == await rows(
+            "SELECT DISTINCT VALUE c.n FROM c ORDER BY c.n OFFSET 2 LIMIT 4"
+        )
         assert [len(numbers)] == await rows("SELECT VALUE COUNT(1) FROM c")
         assert [sum(numbers) / len(numbers)] == await rows("SELECT VALUE AVG(c.n) FROM c")
         assert [None] == await rows("SELECT VALUE MAX(c.missing) FROM c")
@@ -107,7 +110,14 @@ def test_rows_come_range_by_range_in_the_order_of_their_creation():
         driver.upsert(f"k{number}", str(number))
     driver.upsert("k3", "3", again=True)
 
-    rows = [int(row) for row in driver.rows("SELECT VALUE c.id FROM c", x_ms_max_item_count="-1", **ALL)]
+    rows, pages = [], 0
+    token: dict[str, str] | None = {}
+    while token is not None:
+        reply = driver.query("SELECT VALUE c.id FROM c", x_ms_max_item_count="-1", **ALL, **token)
+        rows += [int(row) for row in documents(reply)]
+        pages += 1
+        more = reply.headers.get("x-ms-continuation")
+        token = None if more is None else {"x_ms_continuation": more}
 
     ranges = [
         [
@@ -116,6 +126,7 @@ def test_rows_come_range_by_range_in_the_order_of_their_creation():
         ]
         for p in driver.container.partitions
     ]
+    assert 3 == pages, "a page has rows of one range only"
     assert rows == [row for of_range in ranges for row in of_range]
     assert all(sorted(of_range) == of_range for of_range in ranges)
 

@@ -63,17 +63,20 @@ def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = 
     if query.aggregates:
         return QueryPage(rows=list(islice(_aggregate(query, walk.items()), *_slice(resume))))
     if query.order or query.distinct:
-        rows: Iterator[_Row] = iter(_behind(_sorted(query, _rows(query, walk.items())), query, resume))
-    else:
-        rows = _rows(query, walk.items(resume.segments))
-    return _page(query, rows, resume, walk, page_size)
+        rows = _behind(_sorted(query, _rows(query, walk.items())), query, resume)
+        return _page(query, rows, resume, (), page_size)
+    here, later = walk.head(resume.segments)
+    items = iter(()) if here is None else walk.items(here)
+    return _page(query, _rows(query, items), resume, (here, *later) if here else (), page_size)
 
 
 def _slice(resume: _Resume) -> tuple[int, int | None]:
     return resume.skip, None if resume.left is None else resume.skip + resume.left
 
 
-def _page(query: Query, rows: Iterator[_Row], resume: _Resume, walk: Walk, page_size: int) -> QueryPage:
+def _page(
+    query: Query, rows: Iterator[_Row], resume: _Resume, segments: Sequence[Segment], page_size: int
+) -> QueryPage:
     page: list[_Row] = []
     size = 0
     full = False
@@ -90,11 +93,13 @@ def _page(query: Query, rows: Iterator[_Row], resume: _Resume, walk: Walk, page_
     more = None
     if full and left != 0:
         last = page[-1]
-        sorts = query.order or query.distinct
-        segments = () if sorts else walk.rest(resume.segments, last.item)
-        more = _encode(
-            query, _Resume(segments=segments, keys=last.keys, sequence=last.item.sequence, left=left)
+        here = [(low, high, last.item.sequence) for low, high, _ in segments[:1]]
+        rest = _Resume(
+            segments=(*here, *segments[1:]), keys=last.keys, sequence=last.item.sequence, left=left
         )
+        more = _encode(query, rest)
+    elif segments[1:] and left != 0:
+        more = _encode(query, _Resume(segments=tuple(segments[1:]), left=left))
     return QueryPage(rows=[row.encoded for row in page], continuation=more)
 
 
@@ -180,7 +185,7 @@ def _decode(text: str, query: Query) -> _Resume:
         resume = _Resume(
             segments=tuple(map(_segment, segments)),
             keys=tuple(map(_sort_key, keys)),
-            sequence=_whole(sequence),
+            sequence=None if sequence is None else _whole(sequence),
             left=_left(left),
         )
     except (ValueError, TypeError, CosmosError) as error:

@@ -96,12 +96,10 @@ def _rewritten(query: Query) -> str:
     Return the query that each range runs; empty where that is the query itself.
     """
     source = query.source
-    head = (
-        "SELECT "
-        + ("DISTINCT " if query.distinct else "")
-        + (f"TOP {query.top} " if query.top is not None else "")
-    )
-    tail = "" if query.limit is None else f" OFFSET 0 LIMIT {query.offset + query.limit}"
+    # What is equal in several ranges counts once, so the client alone can count rows that are distinct
+    top, limit = (None, None) if query.distinct else (query.top, query.limit)
+    head = "SELECT " + ("DISTINCT " if query.distinct else "") + (f"TOP {top} " if top is not None else "")
+    tail = "" if limit is None else f" OFFSET 0 LIMIT {query.offset + limit}"
     where = "" if source.where is None else f" WHERE {source.where}"
     if query.aggregates:
         items = ", ".join(f'{{"item": {_partial(a.name, a.text)}}}' for a in query.aggregates)
