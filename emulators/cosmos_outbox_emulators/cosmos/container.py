@@ -8,7 +8,7 @@ import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from cosmos_outbox_emulators.cosmos import partition_key
+from cosmos_outbox_emulators.cosmos import hash_v1, partition_key
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, expiry
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
@@ -41,9 +41,11 @@ class Container:
         self.properties = properties
         self.next_sequence = next_sequence
         self.key_paths = [partition_key.parse_path(path) for path in properties["partitionKey"]["paths"]]
+        self.version: int = properties["partitionKey"]["version"]
+        self._ring = hash_v1 if self.version == 1 else partition_key
         self.partitions = [
             Partition(range_id=str(index), low=low, high=high)
-            for index, (low, high) in enumerate(partition_key.even_ranges(partitions))
+            for index, (low, high) in enumerate(self._ring.even_ranges(partitions))
         ]
         self.generation = 1
         self.offer: JsonObject | None = None
@@ -110,7 +112,7 @@ class Container:
         if key is None:
             if len(self._keys) >= _CACHED_KEYS:
                 self._keys.clear()
-            key = self._keys[text] = partition_key.parse_header(text, len(self.key_paths))
+            key = self._keys[text] = partition_key.parse_header(text, len(self.key_paths), self.version)
         return key
 
     def encoded_key_of(self, body: JsonObject) -> bytes:
@@ -143,7 +145,7 @@ class Container:
         410/1002. Children keep the LSNs, so the parent's continuation goes on at both.
         """
         parent = self._existing(range_id)
-        cut = partition_key.middle(parent.low, parent.high)
+        cut = self._ring.middle(parent.low, parent.high)
         if not parent.low < cut < parent.high:
             raise bad_request(f"Range {range_id} is too narrow to split.")
         first = self._child([parent], parent.low, cut)
@@ -169,7 +171,7 @@ class Container:
         """
         while len(self.partitions) < count:
             widest = max(
-                self.partitions, key=lambda partition: partition_key.width(partition.low, partition.high)
+                self.partitions, key=lambda partition: self._ring.width(partition.low, partition.high)
             )
             self.split(widest.range_id)
 

@@ -33,8 +33,8 @@ _LARGEST_PAGE = 1000
 _UNLIMITED = 2**31  # a page of the change feed then ends by its size only
 _RANGE_ID = re.compile(r"\d{1,9}", re.ASCII)
 _HEX = re.compile(
-    r"[0-9A-F]{0,98}"
-)  # of a hierarchical key's three hashes, and of the bound "FF" behind them
+    r"[0-9A-F]{0,300}"
+)  # of a hierarchical key's three hashes and the bound "FF" behind them, or of version 1 with 101 bytes of text
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
 _NOTHING = object()
 _EVERYTHING = sql.parse_query("SELECT * FROM c")
@@ -74,7 +74,7 @@ def _key_in_filter(container: Container, query: sql.Query) -> LogicalKey | None:
     Return the partition key that the filter of a query names, if it is a plain conjunction with each path set equal to a value.
     """
     values = [query.equalities.get(path, _NOTHING) for path in container.key_paths]
-    return None if _NOTHING in values else logical_key(values)
+    return None if _NOTHING in values else logical_key(values, container.version)
 
 
 def _ranges(container: Container, query: sql.Query) -> list[jsontext.JsonObject]:

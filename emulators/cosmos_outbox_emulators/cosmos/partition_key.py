@@ -4,7 +4,7 @@ Partition keys: their values on the wire and in documents, and their place on th
 The effective partition key (EPK) of kind Hash, version 2, is the byte-reversed MurmurHash3 (x64, 128 bit) of the typed
 value, its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF". Of kind
 MultiHash (a hierarchical key) it is the hash of each component, one after the other, so all keys with the same first
-components lie next to each other.
+components lie next to each other. Version 1 of kind Hash is in `hash_v1`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from cosmos_outbox_emulators.cosmos import jsontext
+from cosmos_outbox_emulators.cosmos import hash_v1, jsontext
 from cosmos_outbox_emulators.cosmos.errors import bad_request
 
 FIRST_EPK = ""
@@ -43,17 +43,19 @@ class LogicalKey:
     epk: str
 
 
-def logical_key(components: Sequence[Any]) -> LogicalKey:
+def logical_key(components: Sequence[Any], version: int = 2) -> LogicalKey:
     """
-    Return a full key; the hash of one component is the same for kind Hash and kind MultiHash.
+    Return a full key; in version 2 the hash of one component is the same for kind Hash and kind MultiHash.
     """
     encoded = [_encode_component(component) for component in components]
     if sum(map(len, encoded)) > _LONGEST_KEY_BYTES:
         raise bad_request("Partition key value is longer than 2048 bytes.")
+    if version == 1:
+        return LogicalKey(encoded=encoded[0], epk=hash_v1.effective_partition_key(components[0], encoded[0]))
     return LogicalKey(encoded=b"".join(encoded), epk="".join(map(effective_partition_key, encoded)))
 
 
-def parse_header(text: str, paths: int) -> LogicalKey:
+def parse_header(text: str, paths: int, version: int = 2) -> LogicalKey:
     """
     Read `x-ms-documentdb-partitionkey`, a JSON array with one component for each path of the container.
 
@@ -66,7 +68,7 @@ def parse_header(text: str, paths: int) -> LogicalKey:
             "key field values specified in the document.",
             substatus=_KEY_MISMATCH,
         )
-    return logical_key(components)
+    return logical_key(components, version)
 
 
 def parse_path(path: Any) -> tuple[str, ...]:
@@ -92,11 +94,11 @@ def parse_definition(definition: Any) -> jsontext.JsonObject:
         )
     if not 1 <= len(paths) <= most:
         raise bad_request("A partition key has one path of kind Hash, or one to three of kind MultiHash.")
-    if version != 2 or isinstance(version, bool):
-        raise bad_request("This emulator supports partition keys of version 2.")
+    if version not in (1, 2) or isinstance(version, bool) or (version == 1 and kind == "MultiHash"):
+        raise bad_request("The version of a partition key is 1 or 2, that of kind MultiHash is 2.")
     if len({parse_path(path) for path in paths}) < len(paths):
         raise bad_request("A partition key must not name a path twice.")
-    return {"paths": paths, "kind": kind, "version": 2}
+    return {"paths": paths, "kind": kind, "version": version}
 
 
 def encoded_key_of(body: jsontext.JsonObject, paths: Iterable[Sequence[str]]) -> bytes:

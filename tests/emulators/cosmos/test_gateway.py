@@ -80,7 +80,7 @@ def test_a_path_that_leads_nowhere(method, target, expected):
         ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a"], "kind": []}}, {}, 400),
         ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a//b"]}}, {}, 400),
         ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a", "/b"], "kind": "MultiHash", "version": 1}}, {}, 400),
-        ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a"], "version": 1}}, {}, 400),
+        ("POST", "/dbs/d/colls", {**CONTAINER, "partitionKey": {"paths": ["/a"], "version": 3}}, {}, 400),
         ("POST", "/dbs/d/colls", {**CONTAINER, "defaultTtl": 0}, {}, 400),
         ("POST", "/dbs/d/colls", {**CONTAINER, "defaultTtl": "1"}, {}, 400),
         ("POST", "/dbs/d/colls", {**CONTAINER, "uniqueKeyPolicy": {"uniqueKeys": [{"paths": ["/a"]}]}}, {}, 400),

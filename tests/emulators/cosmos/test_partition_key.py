@@ -11,6 +11,7 @@ from azure.cosmos.aio import CosmosClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosmos_outbox_emulators.cosmos import hash_v1
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.partition_key import (
     encode_components,
@@ -111,3 +112,36 @@ def test_the_key_of_a_document_is_found_along_the_path():
 
 def test_a_quoted_name_on_a_path_may_hold_slashes():
     assert ("owner", "a/b") == parse_path('/owner/"a/b"')
+
+
+async def test_the_hash_of_version_1_is_the_one_of_the_python_sdk():
+    draw = random.Random(21)
+    texts = ("".join(draw.choices(string.printable + "äß€😀漢", k=length)) for length in range(0, 150, 3))
+    values = [
+        *texts,
+        *(struct.unpack("<d", draw.randbytes(7) + b"\x40")[0] for _ in range(20)),
+        1.5,
+        True,
+        False,
+    ]
+    async with CosmosServer() as server, CosmosClient(server.url, server.key) as client:
+        database = await client.create_database("d")
+        container = await database.create_container("c", PartitionKey("/pk", version=1))
+        for value in values:
+            expected = (await container.feed_range_from_partition_key(value))["Range"]["min"]
+            assert expected.upper() == logical_key([value], 1).epk, value
+
+
+def test_ranges_of_version_1_are_cut_where_the_service_cuts_them():
+    ranges = hash_v1.even_ranges(5)
+    bounds = [
+        "05C1C9CD673398",
+        "05C1D9CD673398",
+        "05C1E399CD6732",
+        "05C1E9CD673398",
+    ]  # of Microsoft's emulator
+    assert bounds == [low for low, _ in ranges[1:]]
+    for low, high in ranges:
+        cut = hash_v1.middle(low, high)
+        assert low < cut < high
+        assert abs(hash_v1.width(low, cut) - hash_v1.width(cut, high)) <= 1
