@@ -127,6 +127,7 @@ class LinkEnd:
         self.source = _terminus(attach[5], Code.SOURCE)
         self.target = _terminus(attach[6], Code.TARGET)
         self.properties: dict[Any, Any] = attach[13] or {}
+        self.entity: str | None = None  # what a token is needed for
         self.detached = False
 
     def accept(

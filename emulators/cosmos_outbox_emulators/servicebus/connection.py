@@ -4,6 +4,7 @@ One AMQP connection: protocol headers, SASL, frames, and what each performative 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -63,6 +64,7 @@ class Connection:
         self._channels: dict[int, Channel] = {}
         self._ended: set[int] = set()
         self._grants: dict[str, float] = {}
+        self._expiries: dict[str, Timer] = {}
         self._heard_at = broker.timers.now()
         self._heartbeat: Timer | None = None
         self._watch: Timer | None = None
@@ -96,7 +98,7 @@ class Connection:
         self._heard_at = self.broker.timers.now()
 
     def on_lost(self) -> None:
-        for timer in (self._heartbeat, self._watch):
+        for timer in (self._heartbeat, self._watch, *self._expiries.values()):
             if timer:
                 timer.cancel()
         channels, self._channels = list(self._channels.values()), {}
@@ -178,7 +180,7 @@ class Connection:
             "latin1"
         ):
             return False
-        self.authorise("", float("inf"))
+        self.authorise("", math.inf)
         return True
 
     def on_frame(self, kind: int, channel: int, body: bytes) -> None:
@@ -243,10 +245,36 @@ class Connection:
 
     def authorise(self, path: str, expires: float) -> None:
         self._grants[path] = expires
+        if path in self._expiries:
+            self._expiries.pop(path).cancel()
+        if expires < math.inf:
+            self._expiries[path] = self.broker.timers.at(expires, self._detach_unauthorised)
+
+    def _is_authorised(self, path: str) -> bool:
+        now = self.broker.timers.now()
+        return any(covers(granted, path) and now < expires for granted, expires in self._grants.items())
+
+    def _detach_unauthorised(self) -> None:
+        """
+        Detach the links whose token has run out and was not renewed.
+        """
+        for channel in list(self._channels.values()):
+            for link in list(channel.links.values()):
+                end = link.end
+                if end.entity is None or end.detached or self._is_authorised(end.entity):
+                    continue
+                claim = "Listen" if end.peer_receives else "Send"
+                link.close()
+                end.detach(
+                    AmqpError(
+                        Condition.LINK_DETACH_FORCED,
+                        f"The link '{end.name}' is force detached. Code: RenewToken. Details: Unauthorized access. "
+                        f"'{claim}' claim(s) are required to perform this operation. Resource: 'sb://localhost/{end.entity}'.",
+                    )
+                )
 
     def check_authorised(self, path: str) -> None:
-        now = self.broker.timers.now()
-        if not any(covers(granted, path) and now < expires for granted, expires in self._grants.items()):
+        if not self._is_authorised(path):
             raise AmqpError(
                 Condition.UNAUTHORIZED_ACCESS,
                 f"Unauthorized access. A token for '{path}' is required to perform this operation.",

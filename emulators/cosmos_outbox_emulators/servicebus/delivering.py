@@ -103,7 +103,11 @@ class DeliveryLink:
             self._waiting = None
         self._session = session
         source = list(self.end.source)
-        source[7] = {**(source[7] or {}), SESSION_FILTER: session.id}
+        filters = source[7] or {}
+        asked = filters.get(SESSION_FILTER)
+        # In the form that the client used: AMQP wants a described value, the oldest SDKs read a bare string only.
+        answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
+        source[7] = {**filters, SESSION_FILTER: answer}
         ticks = Long(int(session.locked_until * TICKS_PER_S) + TICKS_AT_EPOCH)
         self.end.accept(source=source, properties={vendor("locked-until-utc"): ticks})
 
@@ -129,7 +133,7 @@ class DeliveryLink:
             self.end.handle,
             number,
             token,
-            entry.encoded(),
+            entry.encoded(None if self.receive_and_delete else token),
             settled=self.receive_and_delete,
             max_frame_size=self._wire.peer_frame_size,
         )
@@ -170,11 +174,11 @@ class DeliveryLink:
                 del self.end.channel.unsettled[delivery_id]
             return
         del self.end.channel.unsettled[delivery_id]
-        outcome, reason, description = wanted
+        outcome, reason, description, changes = wanted
 
         def act() -> bytes:
             try:
-                self._queue.settle(token, outcome, reason, description)
+                self._queue.settle(token, outcome, reason, description, changes=changes)
             except AmqpError as error:
                 return rejected(error)
             return _echo(state)
@@ -198,7 +202,10 @@ class DeliveryLink:
         self._session = None
 
 
-def _read_outcome(state: Described | None) -> tuple[Outcome, str | None, str | None] | None:
+_Wanted = tuple[Outcome, str | None, str | None, dict[str, Any]]
+
+
+def _read_outcome(state: Described | None) -> _Wanted | None:
     """
     What a delivery state asks for; None when it is no final one.
     """
@@ -209,17 +216,22 @@ def _read_outcome(state: Described | None) -> tuple[Outcome, str | None, str | N
         raise DecodeError("a delivery state is a described list")
     simple = {Code.ACCEPTED: Outcome.COMPLETE, Code.RELEASED: Outcome.RELEASE}.get(state.descriptor)
     if simple:
-        return simple, None, None
+        return simple, None, None, {}
     if state.descriptor == Code.MODIFIED:
-        undeliverable_here = len(fields) > 1 and fields[1]
-        return (Outcome.DEFER if undeliverable_here else Outcome.ABANDON), None, None
+        _, undeliverable_here, annotations = (*fields[:3], None, None, None)[:3]
+        outcome = Outcome.DEFER if undeliverable_here else Outcome.ABANDON
+        return outcome, None, None, _changes(annotations)
     if state.descriptor != Code.REJECTED:
         raise DecodeError(f"unknown delivery state {state.descriptor!r:.80}")
     failure = fields[0].value if fields and isinstance(fields[0], Described) else []
     _, text, info = (*failure[:3], None, None, None)[:3] if isinstance(failure, list) else (None, None, None)
-    info = info if isinstance(info, dict) else {}
-    reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription") or text
-    return Outcome.DEAD_LETTER, _text(reason), _text(description)
+    info = _changes(info)
+    reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
+    return Outcome.DEAD_LETTER, _text(reason), _text(description or text), info
+
+
+def _changes(properties: Any) -> dict[str, Any]:
+    return {str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {}
 
 
 def _text(value: Any) -> str | None:

@@ -12,7 +12,7 @@ from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 from cosmos_outbox_emulators.servicebus.message import Message, encode_delivery
 from cosmos_outbox_emulators.servicebus.timers import Timer
 
-ACTIVE, DEFERRED = 0, 1
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 
 
 class Receiver(Protocol):
@@ -45,7 +45,9 @@ class Entry:
         "message", "sequence", "session", "state", "token", "ttl_s",
     )  # fmt: skip
 
-    def __init__(self, message: Message, sequence: int, enqueued_sequence: int, enqueued_at: float) -> None:
+    def __init__(
+        self, message: Message, sequence: int, enqueued_sequence: int | None, enqueued_at: float
+    ) -> None:
         self.message = message
         self.sequence = sequence
         self.enqueued_sequence = enqueued_sequence
@@ -59,7 +61,7 @@ class Entry:
         self.session: Session | None = None
         self.state = ACTIVE
 
-    def encoded(self) -> bytes:
+    def encoded(self, token: bytes | None = None) -> bytes:
         return encode_delivery(
             self.message,
             application_properties=self.application_properties,
@@ -70,6 +72,7 @@ class Entry:
             enqueued_sequence=self.enqueued_sequence,
             locked_until=self.locked_until,
             state=self.state,
+            token=token,
         )
 
 

@@ -182,8 +182,9 @@ class Management:
         except ValueError as error:
             raise AmqpError(Condition.ARGUMENT_ERROR, str(error)) from None
         reason, description = body.get("deadletter-reason"), body.get("deadletter-description")
+        changes = _get(body, "properties-to-modify", dict | None)
         for token in _tokens(body):
-            self._queue.settle(token, outcome, _text(reason), _text(description))
+            self._queue.settle(token, outcome, _text(reason), _text(description), changes=changes)
         return Reply()
 
     def _receive_by_sequence_number(self, body: dict[Any, Any]) -> Reply:

@@ -24,6 +24,8 @@ _BROKER_ANNOTATIONS = frozenset({
     "x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-enqueue-sequence-number", "x-opt-locked-until",
     "x-opt-message-state", "x-opt-scheduled-enqueue-time",
 })  # fmt: skip
+_NEVER_NULL = ("x-opt-scheduled-enqueue-time", "x-opt-message-state", "x-opt-enqueue-sequence-number")
+LOCK_TOKEN = Symbol("x-opt-lock-token")
 
 
 # Not frozen: building a frozen dataclass of this width costs more than parsing the message does.
@@ -39,10 +41,12 @@ class Message:
     ttl_s: float | None = None
     scheduled_at: float | None = None
     durable_priority: bytes = b"\x40\x40"
+    delivery_annotations: dict[Any, Any] = field(default_factory=dict)
     annotations: dict[Any, Any] = field(default_factory=dict)
     properties: bytes = b""
     application_properties: bytes = b""
     body: bytes = b""
+    footer: bytes = b""
 
     @property
     def identity(self) -> str:
@@ -104,10 +108,12 @@ def parse_message(data: bytes) -> Message:
             body.append(data[start:position])
         elif code == Code.HEADER:
             position = _read_header(message, data, position)
-        elif code == Code.MESSAGE_ANNOTATIONS:
-            position = _read_annotations(message, data, position)
+        elif code in (Code.DELIVERY_ANNOTATIONS, Code.MESSAGE_ANNOTATIONS):
+            position = _read_annotations(message, code, data, position)
         else:
             position = skip(data, position)
+            if code == Code.FOOTER:
+                message.footer = data[start:position]
     message.body = body[0] if len(body) == 1 else b"".join(body)
     if message.message_id is None:
         _assign_id(message)
@@ -148,12 +154,19 @@ def _read_header(message: Message, data: bytes, position: int) -> int:
     return position
 
 
-def _read_annotations(message: Message, data: bytes, position: int) -> int:
+def _read_annotations(message: Message, code: int, data: bytes, position: int) -> int:
     annotations, position = decode(data, position)
     if annotations is None:
         return position
     if type(annotations) is not dict:
-        raise DecodeError("message annotations are a map")
+        raise DecodeError("annotations are a map")
+    if code == Code.DELIVERY_ANNOTATIONS:
+        annotations.pop(LOCK_TOKEN, None)
+        message.delivery_annotations = annotations
+        return position
+    for name in _NEVER_NULL:
+        if name in annotations and annotations[name] is None:
+            raise DecodeError(f"the annotation {name} is not null")
     scheduled = annotations.get("x-opt-scheduled-enqueue-time")
     if isinstance(scheduled, int):
         message.scheduled_at = scheduled / 1000
@@ -251,8 +264,9 @@ _SEQUENCE = _key("x-opt-sequence-number") + b"\x81"
 _ENQUEUED_SEQUENCE = _key("x-opt-enqueue-sequence-number") + b"\x81"
 _LOCKED_UNTIL = _key("x-opt-locked-until") + b"\x83"
 _STATE = _key("x-opt-message-state") + b"\x71"
+_LOCK_TOKEN = _key(LOCK_TOKEN) + b"\x98"
 _pack_header = struct.Struct(">BI").pack
-_MAX_UINT = 0xFFFFFFFF
+MAX_UINT = 0xFFFFFFFF
 
 
 def encode_delivery(
@@ -263,21 +277,24 @@ def encode_delivery(
     ttl_s: float | None,
     enqueued_at: float,
     sequence: int,
-    enqueued_sequence: int,
+    enqueued_sequence: int | None,
     locked_until: float | None,
     state: int,
+    token: bytes | None = None,
 ) -> bytes:
     """
     The message as a receiver gets it: the broker's header and annotations before the sender's own sections.
     """
-    ttl = b"\x40" if ttl_s is None or ttl_s * 1000 > _MAX_UINT else encode(UInt(int(ttl_s * 1000)))
+    ttl = b"\x40" if ttl_s is None or ttl_s * 1000 > MAX_UINT else encode(UInt(int(ttl_s * 1000)))
     header = message.durable_priority + ttl + b"\x40" + _pack_header(0x70, delivery_count)
     annotations = (
         _ENQUEUED_TIME + pack_i64(int(enqueued_at * 1000))
         + _SEQUENCE + pack_i64(sequence)
-        + _ENQUEUED_SEQUENCE + pack_i64(enqueued_sequence)
     )  # fmt: skip
-    count = 6
+    count = 4
+    if enqueued_sequence is not None:
+        annotations += _ENQUEUED_SEQUENCE + pack_i64(enqueued_sequence)
+        count += 2
     if locked_until is not None:
         annotations += _LOCKED_UNTIL + pack_i64(int(locked_until * 1000))
         count += 2
@@ -288,10 +305,22 @@ def encode_delivery(
         annotations += encode_map_items(message.annotations)
         count += 2 * len(message.annotations)
     return b"".join((
-        b"\x00\x53\x70\xc0", bytes((len(header) + 1, 5)), header,
+        b"\x00\x53\x70\xc0", bytes((len(header) + 1, 5)), header, _delivery_annotations(message, token),
         b"\x00\x53\x72\xd1", pack_u32(len(annotations) + 4), pack_u32(count), annotations,
-        message.properties, application_properties, message.body,
+        message.properties, application_properties, message.body, message.footer,
     ))  # fmt: skip
+
+
+def _delivery_annotations(message: Message, token: bytes | None) -> bytes:
+    content = b""
+    if token:
+        # A delivery tag has the byte order of .NET, a uuid of AMQP that of its text.
+        content = _LOCK_TOKEN + token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+    count = 2 * len(message.delivery_annotations) + (2 if token else 0)
+    if not count:
+        return b""
+    content += encode_map_items(message.delivery_annotations)
+    return b"\x00\x53\x71\xd1" + pack_u32(len(content) + 4) + pack_u32(count) + content
 
 
 def to_timestamp(seconds: float) -> Timestamp:

@@ -62,6 +62,7 @@ def _open(end: LinkEnd, attach: list[Any], router: ReplyRouter) -> Link:
         return RequestLink(end, CBS, router, lambda request: put_token(wire, request))
     base = base_path(path)
     wire.check_authorised(base)
+    end.entity = base
     if path.lower().endswith(MANAGEMENT):
         management = Management(wire, base)
         if end.peer_receives:

@@ -45,6 +45,7 @@ class Code(IntEnum):
     DATA = 0x75
     SEQUENCE = 0x76
     VALUE = 0x77
+    FOOTER = 0x78
 
 
 AMQP_FRAME, SASL_FRAME = 0, 1

@@ -6,14 +6,23 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from random import Random
+from typing import Any
 
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.config import QueueConfig
-from cosmos_outbox_emulators.servicebus.entry import ACTIVE, DEFERRED, Entry, Receiver, Session, put_in_order
-from cosmos_outbox_emulators.servicebus.message import Message, with_application_properties
+from cosmos_outbox_emulators.servicebus.entry import (
+    ACTIVE,
+    DEFERRED,
+    SCHEDULED,
+    Entry,
+    Receiver,
+    Session,
+    put_in_order,
+)
+from cosmos_outbox_emulators.servicebus.message import MAX_UINT, Message, with_application_properties
 from cosmos_outbox_emulators.servicebus.sessions import Sessions
 from cosmos_outbox_emulators.servicebus.timers import Timers
 
@@ -55,6 +64,7 @@ class Queue:
         self.entries: dict[int, Entry] = {}
         self.locked: dict[bytes, Entry] = {}
         self._deferred: dict[int, Entry] = {}
+        self._scheduled: dict[int, Entry] = {}
         self._ready: deque[Entry] = deque()
         self._last_sequence = 0
         self._timers = timers
@@ -72,12 +82,24 @@ class Queue:
     def lock_s(self) -> float:
         return self.config.lock_s
 
+    def next_sequence(self) -> int:
+        self._last_sequence += 1
+        return self._last_sequence
+
     # Storing
 
+    def show_scheduled(self, message: Message, number: int, when: float) -> None:
+        """
+        Let a message be peeked at that its topic keeps until its time.
+        """
+        entry = self._scheduled[number] = Entry(message, number, None, when)
+        entry.state = SCHEDULED
+
+    def hide_scheduled(self, number: int) -> None:
+        self._scheduled.pop(number, None)
+
     def put(self, message: Message, now: float, enqueued_sequence: int | None = None) -> None:
-        self._last_sequence += 1
-        sequence = self._last_sequence
-        entry = Entry(message, sequence, enqueued_sequence or sequence, now)
+        entry = Entry(message, self.next_sequence(), enqueued_sequence, now)
         if self.sessions and message.session_id is None:
             self._dead_letter(
                 entry,
@@ -196,9 +218,18 @@ class Queue:
     # Settling
 
     def settle(
-        self, token: bytes, outcome: Outcome, reason: str | None = None, description: str | None = None
+        self,
+        token: bytes,
+        outcome: Outcome,
+        reason: str | None = None,
+        description: str | None = None,
+        *,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
         """
+        Args:
+            changes: application properties that an abandoned, deferred or dead-lettered message has from now on.
+
         Raises:
             AmqpError: the lock is lost; nothing was changed.
         """
@@ -207,14 +238,19 @@ class Queue:
             self._forget_lock(entry)
             del self.entries[entry.sequence]
             self.completed += 1
-        elif outcome is Outcome.DEFER:
+            return
+        if outcome is Outcome.DEAD_LETTER and self.dead_letters is None:
+            raise AmqpError(
+                Condition.NOT_ALLOWED, "A message cannot be dead-lettered from a dead-letter queue."
+            )
+        if changes:
+            entry.application_properties = with_application_properties(
+                entry.application_properties, dict(changes)
+            )
+        if outcome is Outcome.DEFER:
             self._forget_lock(entry)
             self._defer(entry)
         elif outcome is Outcome.DEAD_LETTER:
-            if self.dead_letters is None:
-                raise AmqpError(
-                    Condition.NOT_ALLOWED, "A message cannot be dead-lettered from a dead-letter queue."
-                )
             self._forget_lock(entry)
             del self.entries[entry.sequence]
             self._dead_letter(entry, reason, description)
@@ -233,9 +269,9 @@ class Queue:
         Give a locked entry back to the place it came from, or to the dead letters when it was delivered too often.
         """
         self._forget_lock(entry)
-        if counted:
+        if counted and self.dead_letters:  # dead letters are not counted
             entry.delivery_count += 1
-            if self.dead_letters and entry.delivery_count >= self.config.max_delivery_count:
+            if entry.delivery_count >= self.config.max_delivery_count:
                 del self.entries[entry.sequence]
                 self._dead_letter(
                     entry,
@@ -262,10 +298,9 @@ class Queue:
         """
         Store an entry that another queue gave up, marked with why; here it never expires.
         """
-        self._last_sequence += 1
-        entry.sequence = self._last_sequence
+        entry.sequence = self.next_sequence()
         entry.state = ACTIVE
-        entry.ttl_s = entry.expires_at = None
+        entry.ttl_s, entry.expires_at = MAX_UINT / 1000, None
         if extra:
             entry.application_properties = with_application_properties(entry.application_properties, extra)
         self._store(entry)
@@ -313,10 +348,13 @@ class Queue:
     # Looking and fetching by number
 
     def peek(self, from_sequence: int, count: int, session_id: str | None) -> Iterator[Entry]:
-        for sequence, entry in self.entries.items():
+        for entry in heapq.merge(
+            self.entries.values(), self._scheduled.values(), key=lambda entry: entry.sequence
+        ):
             if count <= 0:
                 return
-            if sequence >= from_sequence and (session_id is None or entry.message.session_id == session_id):
+            wanted = session_id is None or entry.message.session_id == session_id
+            if wanted and entry.sequence >= from_sequence:
                 count -= 1
                 yield entry
 

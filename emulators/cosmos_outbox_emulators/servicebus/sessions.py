@@ -179,7 +179,7 @@ class Sessions:
         return session.locked_until
 
     def set_state(self, session: Session, state: bytes | None) -> None:
-        session.state = state
+        session.state = state or None
         session.state_changed_at = self._timers.now()
         if self.on_state:
             self.on_state(session)
@@ -190,11 +190,13 @@ class Sessions:
 
     def ids(self, changed_after: float | None) -> list[str]:
         """
-        Sessions with messages, or, given a time, those whose state changed after it.
+        Sessions with messages or state, or, given a time, those whose state changed after it.
         """
         if changed_after is None:
             return sorted(
-                session.id for session in self._sessions.values() if session.ready or session.locked
+                session.id
+                for session in self._sessions.values()
+                if session.ready or session.locked or session.state is not None
             )
         return sorted(
             s.id

@@ -32,6 +32,7 @@ class Timers:
         self.on_earlier: Callable[[float], None] | None = None
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
+        self._sweep_at = 1024
 
     @property
     def next_due(self) -> float | None:
@@ -40,6 +41,11 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def at(self, due: float, callback: Callable[[], None]) -> Timer:
+        if len(self._heap) >= self._sweep_at:
+            # Deadlines that were cancelled long before they are due must not pile up.
+            self._heap = [item for item in self._heap if item[2].callback]
+            heapq.heapify(self._heap)
+            self._sweep_at = 2 * len(self._heap) + 1024
         earlier = not self._heap or due < self._heap[0][0]
         timer = Timer(due, callback)
         heapq.heappush(self._heap, (due, next(self._order), timer))

@@ -93,8 +93,7 @@ class Topic:
             if self._first_copies([message], now):
                 numbers.append(self._schedule(message, message.scheduled_at or now))
             else:
-                self._sequence += 1
-                numbers.append(self._sequence)
+                numbers.append(self._next_number())
         return numbers
 
     def cancel(self, numbers: list[int]) -> None:
@@ -102,6 +101,8 @@ class Topic:
             raise AmqpError(Condition.MESSAGE_NOT_FOUND, "The scheduled message does not exist.")
         for number in numbers:
             self._scheduled.pop(number)[0].cancel()
+            if self._own_queue:
+                self._own_queue.hide_scheduled(number)
 
     def _check(self, messages: list[Message]) -> None:
         if self.disabled:
@@ -115,20 +116,32 @@ class Topic:
             )
 
     def _schedule(self, message: Message, when: float) -> int:
-        self._sequence += 1
-        number = self._sequence
+        number, queue = self._next_number(), self._own_queue
 
         def enqueue() -> None:
             del self._scheduled[number]
+            if queue:
+                queue.hide_scheduled(number)
             self._store(message, self._timers.now(), number)
 
         self._scheduled[number] = self._timers.at(when, enqueue), message
+        if queue:
+            queue.show_scheduled(message, number, when)
         return number
 
+    @property
+    def _own_queue(self) -> Queue | None:
+        return self.subscriptions[""].queue if self.config.queue else None
+
+    def _next_number(self) -> int:
+        if self._own_queue:
+            return self._own_queue.next_sequence()
+        self._sequence += 1
+        return self._sequence
+
     def _store(self, message: Message, now: float, number: int | None = None) -> None:
-        if number is None:
-            self._sequence += 1
-            number = self._sequence
+        if number is None and not self.config.queue:
+            number = self._next_number()
         self.published += 1
         for subscription in self.subscriptions.values():
             if subscription.takes(message):

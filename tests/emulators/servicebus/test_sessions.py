@@ -204,11 +204,11 @@ def test_a_deferred_message_is_locked_by_its_session_and_deferred_again_when_tha
     assert 1 == len(queue.receive_deferred([1], session=again.session, receive_and_delete=False))
 
 
-def test_sessions_are_listed_by_messages_or_by_change_of_state():
+def test_sessions_are_listed_by_messages_or_state_or_by_change_of_state():
     queue, clock = session_queue()
     put(queue, clock, "b1", "a1")
     receiver = accept(queue, "c")
     queue.sessions.set_state(receiver.session, b"x")
-    assert ["a", "b"] == queue.sessions.ids(None)
+    assert ["a", "b", "c"] == queue.sessions.ids(None)
     assert ["c"] == queue.sessions.ids(clock() - 1)
     assert [] == queue.sessions.ids(clock())

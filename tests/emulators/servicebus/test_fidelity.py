@@ -1,0 +1,202 @@
+"""
+What Azure does although a reader of AMQP would not guess it; the sources are in the fidelity table of the README.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.decoding import DecodeError
+from cosmos_outbox_emulators.servicebus.encoding import encode
+from cosmos_outbox_emulators.servicebus.message import parse_message, read_application_properties
+from cosmos_outbox_emulators.servicebus.performatives import Code, error, performative
+from cosmos_outbox_emulators.servicebus.primitives import Described, Symbol, Timestamp, ULong
+from cosmos_outbox_emulators.servicebus.queue import Outcome
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.emulators.servicebus import engine, wire
+from tests.emulators.servicebus.engine import Recorder, message, scheduled
+
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+SESSION_FILTER_CODE = ULong(0x137_0000_00C)
+CONFIG = {"queues": [{"name": "q", "lock_s": 30}, {"name": "sessions", "requires_session": True}]}
+wired = pytest.mark.looptime(False)
+
+
+@pytest.fixture
+def queue():
+    broker, clock = engine.broker(CONFIG)
+    queue = broker.queue("q")
+    queue.broker, queue.clock, queue.topic = broker, clock, broker.topic("q")
+    return queue
+
+
+@pytest.fixture
+async def server():
+    async with ServiceBusServer(Broker.from_config(CONFIG)) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server):
+    async with wire.connected(server) as connected:
+        yield connected
+
+
+def locked(queue):
+    """
+    The one message of a queue, as (entry, lock token).
+    """
+    receiver = Recorder()
+    queue.attach(receiver)
+    queue.pump(receiver)
+    queue.detach(receiver)
+    (got,) = receiver.got
+    return got
+
+
+def properties(entry):
+    entry.message.application_properties = entry.application_properties
+    return read_application_properties(entry.message)
+
+
+def peeked(queue):
+    return [(entry.message.message_id, entry.sequence, entry.state) for entry in queue.peek(0, 10, None)]
+
+
+@wired
+async def test_a_session_filter_is_answered_in_the_form_it_was_asked(server, client):
+    for handle, asked in ((3, Described(SESSION_FILTER_CODE, "ada")), (4, "bob")):
+        client.send(
+            wire.attach(
+                str(handle),
+                handle,
+                receive=True,
+                source="sessions",
+                target="x",
+                filters={SESSION_FILTER: asked},
+            )
+        )
+        assert asked == (await client.until(Code.ATTACH))[5].value[7][SESSION_FILTER]
+
+
+@wired
+async def test_a_delivery_is_annotated_with_its_lock_token_and_what_the_sender_annotated(server, client):
+    sent = (
+        b"\x00\x53\x71"
+        + encode({Symbol("mine"): 1})
+        + engine.encoded()
+        + b"\x00\x53\x78"
+        + encode({"sum": 2})
+    )
+    server.broker.topic("q").publish([parse_message(sent)])
+    client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
+    while (got := await client.read())[0] != Code.TRANSFER:
+        pass
+    sections = wire.sections(got[2])
+    assert {"mine": 1, "x-opt-lock-token": uuid.UUID(bytes_le=got[1][2])} == sections[
+        Code.DELIVERY_ANNOTATIONS
+    ]
+    assert {"sum": 2} == sections[Code.FOOTER]
+
+
+@wired
+async def test_links_are_detached_when_their_token_runs_out_unless_it_was_renewed():
+    broker, clock = engine.broker(CONFIG)
+    async with ServiceBusServer(broker) as server, wire.connected(server) as client:
+        client.send(wire.attach("in", 3, receive=True, source="q", target="x"))
+        await client.until(Code.ATTACH)
+        (connection,) = server._connections
+        connection.authorise("", clock() + 100)
+        clock.advance(60)
+        connection.authorise("", clock() + 100)
+        clock.advance(99)
+        assert not next(iter(broker.topic("q").links)).end.detached
+        clock.advance(1)
+        failure = (await client.until(Code.DETACH))[2].value
+    assert "amqp:link:detach-forced" == failure[0]
+    assert "Code: RenewToken" in failure[1]
+
+
+@wired
+@pytest.mark.parametrize("undeliverable_here", [False, True])
+async def test_abandoning_or_deferring_changes_properties(server, client, undeliverable_here):
+    server.broker.topic("q").publish([message("a", application={"old": 1, "kept": 2})])
+    client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
+    changes = {Symbol("old"): "new"}
+    client.send(wire.disposition(0, performative(Code.MODIFIED, True, undeliverable_here, changes)))
+    await client.until(Code.DISPOSITION)
+    (entry,) = server.broker.queue("q").entries.values()
+    assert {"old": "new", "kept": 2} == properties(entry)
+
+
+@wired
+async def test_dead_lettering_changes_properties(server, client):
+    server.broker.topic("q").publish([message("a")])
+    client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
+    info = {"DeadLetterReason": "bad", "mine": 1}
+    failure = error(AmqpError("com.microsoft:dead-letter", "", info))
+    client.send(wire.disposition(0, performative(Code.REJECTED, failure)))
+    await client.until(Code.DISPOSITION)
+    (entry,) = server.broker.queue("q").dead_letters.entries.values()
+    assert ("bad", 1) == (properties(entry)["DeadLetterReason"], properties(entry)["mine"])
+
+
+def test_dead_letters_are_not_counted_again_and_last_for_ever(queue):
+    queue.topic.publish([message("a", ttl_ms=60_000)])
+    entry, token = locked(queue)
+    queue.settle(token, Outcome.ABANDON)
+    queue.settle(locked(queue)[1], Outcome.DEAD_LETTER)
+    queue.clock.advance(60)
+    for _ in range(20):
+        queue.dead_letters.settle(locked(queue.dead_letters)[1], Outcome.ABANDON)
+    assert 1 == entry.delivery_count
+    header = wire.sections(entry.encoded())[Code.HEADER]
+    assert 0xFFFFFFFF == header[2]
+
+
+def test_a_queue_shows_what_is_scheduled_until_its_time_or_its_cancel(queue):
+    later = queue.clock() + 50
+    queue.topic.publish([message("now"), scheduled("sent", later)])
+    cancelled, waiting = queue.topic.schedule([scheduled("x", later), scheduled("y", later)])
+    assert [("now", 1, 0), ("sent", 2, 2), ("x", 3, 2), ("y", 4, 2)] == peeked(queue)
+    assert (3, 4) == (cancelled, waiting)
+    queue.topic.cancel([cancelled])
+    queue.clock.advance(50)
+    # Each gets a new number, as if it had been sent just now.
+    assert [("now", 1, 0), ("sent", 5, 0), ("y", 6, 0)] == peeked(queue)
+
+
+def test_a_subscription_does_not_show_what_is_scheduled():
+    broker, clock = engine.topic_broker()
+    broker.topic("t").publish([scheduled("later", clock() + 50)])
+    assert [] == peeked(broker.queue("t/Subscriptions/s"))
+
+
+def test_only_a_message_that_was_numbered_before_says_so(queue):
+    queue.topic.publish([message("direct"), scheduled("later", queue.clock() + 50)])
+    queue.clock.advance(50)
+    annotations = [
+        wire.sections(entry.encoded())[Code.MESSAGE_ANNOTATIONS] for entry in queue.peek(0, 10, None)
+    ]
+    name = "x-opt-enqueue-sequence-number"
+    assert [None, 2] == [found.get(name) for found in annotations]
+
+
+@pytest.mark.parametrize("name", ["x-opt-scheduled-enqueue-time", "x-opt-message-state"])
+def test_an_annotation_of_the_broker_is_not_null(name):
+    with pytest.raises(DecodeError, match=name):
+        message("a", annotations={name: None})
+    message("a", annotations={"x-opt-partition-key": None, "x-opt-locked-until": Timestamp(1)})
+
+
+def test_an_empty_state_of_a_session_is_none():
+    broker, _ = engine.broker(CONFIG)
+    sessions = broker.queue("sessions").sessions
+    session = sessions.accept(Recorder(), "ada")
+    sessions.set_state(session, b"x")
+    sessions.set_state(session, b"")
+    assert session.state is None
