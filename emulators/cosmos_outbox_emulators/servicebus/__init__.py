@@ -1,7 +1,8 @@
 """
 An emulator of Azure Service Bus: topics, subscriptions, sessions and queues over AMQP 1.0, for the unmodified vendor SDKs.
 
-Standard library only, one process, all of it in memory; `persistence` keeps a copy in a file where that is wanted. It shows what a sender or a receiver does when the service is slow,
+One process, all of it in memory; `persistence` keeps a copy in a file where that is wanted. aiohttp speaks HTTP, the standard library
+is the rest. It shows what a sender or a receiver does when the service is slow,
 gone, or has stored a message and could not say so.
 
 ```text
@@ -17,6 +18,9 @@ framing ── connection ── opening ── publishing, delivering, requests
             channel (AMQP session, link ends)
   │
 server        the TCP port; it alone drives the timers
+  │
+http          the same port for HTTP: WebSockets, and
+administration ── descriptions, ruledescriptions ── atom    management of entities, in XML
 ```
 
 - An entry is in exactly one place: ready, locked under a token, or deferred. A session exists while it has messages, state or a

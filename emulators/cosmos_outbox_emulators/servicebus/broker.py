@@ -12,7 +12,12 @@ from typing import Any
 
 from cosmos_outbox_emulators.servicebus import config as configuration
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition, entity_not_found
-from cosmos_outbox_emulators.servicebus.config import BrokerConfig, QueueConfig, TopicConfig
+from cosmos_outbox_emulators.servicebus.config import (
+    BrokerConfig,
+    QueueConfig,
+    SubscriptionConfig,
+    TopicConfig,
+)
 from cosmos_outbox_emulators.servicebus.faults import Faults
 from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.timers import Timers
@@ -51,7 +56,7 @@ class Broker:
         self._random = random or Random()
         self._owners: dict[str, Topic] = {}
         for topic in config.topics:
-            self._add(topic)
+            self.create(topic)
 
     @classmethod
     def from_config(
@@ -76,10 +81,10 @@ class Broker:
         """
         Create a topic while the broker runs; the fields are those of the configuration.
         """
-        return self._add(configuration.parse_topic(value, "topic"))
+        return self.create(configuration.parse_topic(value, "topic"))
 
     def add_queue(self, value: dict[str, Any]) -> Topic:
-        return self._add(configuration.parse_queue(value, "queue"))
+        return self.create(configuration.parse_queue(value, "queue"))
 
     def delete(self, name: str) -> None:
         """
@@ -87,10 +92,22 @@ class Broker:
         """
         topic = self.topic(name)
         del self.topics[name.lower()]
-        for path in [path for path, owner in self._owners.items() if owner is topic]:
+        self._forget([path for path, owner in self._owners.items() if owner is topic])
+        self._revoke(topic, entity_not_found(name))
+
+    def delete_subscription(self, topic_name: str, name: str) -> None:
+        """
+        Delete a subscription with all it holds. The links of its topic are detached; those to other subscriptions come back.
+        """
+        topic = self.topic(topic_name)
+        path = topic.subscriptions.pop(name).queue.path.lower()
+        self._forget([own for own in self._owners if own == path or own.startswith(f"{path}/$")])
+        self._revoke(topic, entity_not_found(path))
+
+    def _forget(self, paths: list[str]) -> None:
+        for path in paths:
             del self._owners[path]
             del self.queues[path]
-        self._revoke(topic, entity_not_found(name))
 
     def set_disabled(self, name: str, disabled: bool) -> None:
         """
@@ -136,7 +153,11 @@ class Broker:
         """
         return self._owners[path.lower()]
 
-    def _add(self, config: TopicConfig) -> Topic:
+    def create(self, config: TopicConfig) -> Topic:
+        """
+        Raises:
+            ValueError: there is an entity of that name.
+        """
         if config.name.lower() in self.topics:
             raise ValueError(f"{config.name}: an entity of that name exists")
         subscriptions: dict[str, Subscription] = {}
@@ -145,9 +166,13 @@ class Broker:
         if config.queue:
             subscriptions[""] = Subscription(queue=self._add_queue(topic, config.name, config.queue))
         for item in config.subscriptions:
-            path = f"{config.name}/Subscriptions/{item.name}"
-            subscriptions[item.name] = Subscription(queue=self._add_queue(topic, path, item.queue))
+            self.create_subscription(topic, item)
         return topic
+
+    def create_subscription(self, topic: Topic, config: SubscriptionConfig) -> Queue:
+        queue = self._add_queue(topic, f"{topic.name}/Subscriptions/{config.name}", config.queue)
+        topic.subscriptions[config.name] = Subscription(queue=queue)
+        return queue
 
     def _add_queue(self, topic: Topic, path: str, config: QueueConfig) -> Queue:
         holding = QueueConfig(lock_s=config.lock_s)

@@ -5,6 +5,7 @@ What a broker serves: topics, subscriptions and queues, checked field by field w
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,18 @@ def _name(value: Any, path: str) -> str:
     if not isinstance(value, str) or not value.strip("/") or len(value) > 260 or "$" in value:
         raise _fail(path, "an entity name of 1 to 260 characters without '$'", value)
     return value.strip("/")
+
+
+def check_name(name: str, length: int, *, dollar: bool = False) -> None:
+    """
+    Raises:
+        ValueError: no name that HTTP management accepts.
+    """
+    allowed = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*" if not dollar else r"[$A-Za-z0-9][A-Za-z0-9._-]*")
+    if len(name) > length or not allowed.fullmatch(name):
+        raise ValueError(
+            f"The name {name!r:.80} is not one of 1 to {length} letters, digits, '.', '-' and '_'."
+        )
 
 
 def _keys(value: Any, path: str) -> dict[str, str]:

@@ -146,6 +146,8 @@ class Connection:
     # Handshake
 
     def on_header(self, header: bytes) -> None:
+        if self._stage is Stage.HEADER:
+            self.broker.connections += 1
         if header == SASL_HEADER and self._stage is Stage.HEADER:
             self._stage = Stage.SASL
             mechanisms = Array(Symbol(name) for name in MECHANISMS)

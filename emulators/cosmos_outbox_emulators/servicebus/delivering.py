@@ -133,7 +133,7 @@ class DeliveryLink:
             self.end.handle,
             number,
             token,
-            entry.encoded(None if self.receive_and_delete else token),
+            entry.encoded(b"" if self.receive_and_delete else token),
             settled=self.receive_and_delete,
             max_frame_size=self._wire.peer_frame_size,
         )

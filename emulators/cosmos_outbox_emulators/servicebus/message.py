@@ -284,6 +284,9 @@ def encode_delivery(
 ) -> bytes:
     """
     The message as a receiver gets it: the broker's header and annotations before the sender's own sections.
+
+    Args:
+        token: lock token of a delivery over a link, empty where it is not locked. Defaults to none: no such delivery.
     """
     ttl = b"\x40" if ttl_s is None or ttl_s * 1000 > MAX_UINT else encode(UInt(int(ttl_s * 1000)))
     header = message.durable_priority + ttl + b"\x40" + _pack_header(0x70, delivery_count)
@@ -313,12 +316,13 @@ def encode_delivery(
 
 def _delivery_annotations(message: Message, token: bytes | None) -> bytes:
     content = b""
-    if token:
+    if token is None:  # not delivered over a link
+        if not message.delivery_annotations:
+            return b""
+    elif token:
         # A delivery tag has the byte order of .NET, a uuid of AMQP that of its text.
         content = _LOCK_TOKEN + token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
     count = 2 * len(message.delivery_annotations) + (2 if token else 0)
-    if not count:
-        return b""
     content += encode_map_items(message.delivery_annotations)
     return b"\x00\x53\x71\xd1" + pack_u32(len(content) + 4) + pack_u32(count) + content
 

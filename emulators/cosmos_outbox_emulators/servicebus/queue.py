@@ -79,6 +79,16 @@ class Queue:
         return len(self.entries)
 
     @property
+    def size(self) -> int:
+        """
+        Bytes of the bodies and properties it holds.
+        """
+        messages = [entry.message for entry in self.entries.values()]
+        return sum(
+            len(item.body) + len(item.application_properties) + len(item.properties) for item in messages
+        )
+
+    @property
     def lock_s(self) -> float:
         return self.config.lock_s
 

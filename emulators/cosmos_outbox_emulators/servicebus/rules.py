@@ -34,8 +34,14 @@ class Rule:
 
     name: str
     constant: bool | None = True
+    sql: None = None
     system: Mapping[str, str] = field(default_factory=dict)
     application: Mapping[str, Any] = field(default_factory=dict)
+    described: Any = field(default=None, compare=False)
+
+    @property
+    def is_correlation(self) -> bool:
+        return self.constant is None and self.sql is None
 
     def accepts(self, message: Message) -> bool:
         if self.constant is not None:
@@ -47,7 +53,7 @@ class Rule:
         return all(own.get(key) == value for key, value in self.application.items())
 
 
-def parse_rule(name: Any, description: Any) -> Rule:
+def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
     """
     Read the body of an add-rule request.
 
@@ -65,7 +71,13 @@ def parse_rule(name: Any, description: Any) -> Rule:
         if not isinstance(wanted, dict):
             raise AmqpError(Condition.ARGUMENT_ERROR, "A correlation filter is a map.")
         system = {key: wanted[key] for key in _POSITIONS if wanted.get(key) is not None}
-        return Rule(name=name, constant=None, system=system, application=wanted.get("properties") or {})
+        return Rule(
+            name=name,
+            constant=None,
+            system=system,
+            application=wanted.get("properties") or {},
+            described=described,
+        )
     sql = description.get("sql-filter")
     expression = sql.get("expression") if isinstance(sql, dict) else None
     constant = _CONSTANT_SQL.get(expression.strip().lower()) if isinstance(expression, str) else None
@@ -74,7 +86,7 @@ def parse_rule(name: Any, description: Any) -> Rule:
             Condition.NOT_IMPLEMENTED,
             f"The emulator evaluates no SQL filter but 1=1 and 1=0, got {expression!r}.",
         )
-    return Rule(name=name, constant=constant)
+    return Rule(name=name, constant=constant, described=described)
 
 
 def describe(rule: Rule) -> dict[Any, Any]:

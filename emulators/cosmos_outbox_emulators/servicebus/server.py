@@ -1,5 +1,5 @@
 """
-The broker on a TCP port.
+The broker on a TCP port, which speaks AMQP and HTTP.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Self
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.connection import Connection
+from cosmos_outbox_emulators.servicebus.framing import Frames
+from cosmos_outbox_emulators.servicebus.http import FirstBytes, HttpSide
 
 
 class ServiceBusServer:
@@ -33,6 +35,8 @@ class ServiceBusServer:
         self.port = port
         self._tls = tls
         self._server: asyncio.Server | None = None
+        self._http = HttpSide(broker, self._accept_frames)
+        self._http_protocol: Callable[[], asyncio.Protocol] | None = None
         self._connections: set[Connection] = set()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -47,6 +51,7 @@ class ServiceBusServer:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
+        self._http_protocol = await self._http.start()
         accept = self._accept if self._tls is None else lambda: _AfterHandshake(self._accept)
         self._server = await loop.create_server(accept, self.host, self.port, backlog=512, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -66,6 +71,7 @@ class ServiceBusServer:
         self.broker.timers.on_earlier = self.broker.on_down = None
         if self._alarm:
             self._alarm.cancel()
+        await self._http.stop()
         if self._server:
             await self._server.wait_closed()
         # An aborted transport frees its socket in the next turn of the loop; the set is empty after one or two.
@@ -83,10 +89,16 @@ class ServiceBusServer:
         if self.broker.is_down:
             self.broker.refused_connections += 1
             return _Refusal()
-        self.broker.connections += 1
+        frames = self._connect()
+        return FirstBytes(frames, self._http_protocol) if self._http_protocol else frames
+
+    def _connect(self) -> Frames:
         connection = Connection(self.broker, self._connections.discard)
         self._connections.add(connection)
         return connection.frames
+
+    def _accept_frames(self) -> Frames | None:
+        return None if self.broker.is_down else self._connect()
 
     def _set_alarm(self, due: float | None) -> None:
         if self._alarm:

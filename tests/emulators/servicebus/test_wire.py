@@ -281,7 +281,7 @@ async def test_a_failed_authentication_is_said_and_closed(server, mechanism, res
 
 
 @pytest.mark.parametrize(
-    "first", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"AMQP\x00\x00\x09\x01"]
+    "first", [b"HELO there", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"AMQP\x00\x00\x09\x01"]
 )
 async def test_a_peer_that_speaks_something_else_is_told_what_is_spoken_here(server, first):
     async with wire.connected(server, greeted=False) as client:
