@@ -9,7 +9,7 @@ gone, or has stored a message and could not say so.
 timers        deadlines in one heap, on the clock that the broker was given
   │
 entry ── sessions ── queue ── topic ── broker      the engine: no socket, no event loop
-rules  faults  config  message  sas                its values and decisions
+rules  sqlfilter  faults  config  message  sas     its values and decisions
   │
 primitives ── decoding, encoding ── performatives  AMQP types and frames
   │

@@ -120,4 +120,4 @@ def failure(status: int, detail: str) -> ET.Element:
 
 
 def written(element: ET.Element) -> bytes:
-    return ET.tostring(element, encoding="utf-8", xml_declaration=True)
+    return bytes(ET.tostring(element, encoding="utf-8", xml_declaration=True))

@@ -29,7 +29,13 @@ _DEFAULT = {
             "name": "events",
             "dedup_window_s": 600,
             "subscriptions": [
-                {"name": "all", "requires_session": True, "lock_s": 30, "max_delivery_count": 10}
+                {
+                    "name": "all",
+                    "requires_session": True,
+                    "lock_s": 30,
+                    "max_delivery_count": 10,
+                    "dead_letter_on_expiration": True,
+                }
             ],
         }
     ]

@@ -107,13 +107,11 @@ def topic_config(given: Mapping[str, ET.Element], config: TopicConfig) -> TopicC
     Raises:
         ValueError: a value is out of range.
     """
-    window = config.dedup_window_s
-    if _flag(given, "RequiresDuplicateDetection", window is not None):
-        window = _seconds(given, "DuplicateDetectionHistoryTimeWindow", window or 600.0)
-        if window is None or not 20 <= window <= 7 * 86400:
-            raise ValueError(
-                "The value for DuplicateDetectionHistoryTimeWindow is from 20 seconds to 7 days."
-            )
+    window = _seconds(given, "DuplicateDetectionHistoryTimeWindow", config.dedup_window_s or 600.0)
+    if window is None or not 20 <= window <= 7 * 86400:
+        raise ValueError("The value for DuplicateDetectionHistoryTimeWindow is from 20 seconds to 7 days.")
+    if not _flag(given, "RequiresDuplicateDetection", config.dedup_window_s is not None):
+        window = None
     ttl_s = config.ttl_s if config.queue else _time_to_live(given, config.ttl_s)
     return replace(config, dedup_window_s=window, ttl_s=ttl_s)
 
@@ -137,11 +135,13 @@ def of_queue(config: QueueConfig) -> dict[str, str]:
 
 def of_topic(config: TopicConfig) -> dict[str, str]:
     window = config.dedup_window_s
-    return {
+    values = {
         "RequiresDuplicateDetection": _word(window is not None),
-        "DuplicateDetectionHistoryTimeWindow": atom.duration(window or 600.0),
         "DefaultMessageTimeToLive": atom.duration(config.ttl_s),
     }
+    if window is not None:
+        values["DuplicateDetectionHistoryTimeWindow"] = atom.duration(window)
+    return values
 
 
 def describe(kind: str, values: Mapping[str, Any], shown: Shown, counts: Mapping[str, int]) -> ET.Element:

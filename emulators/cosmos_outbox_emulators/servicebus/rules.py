@@ -10,7 +10,8 @@ from typing import Any
 
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.message import Message, read_application_properties, read_properties
-from cosmos_outbox_emulators.servicebus.primitives import Described, Symbol, ULong
+from cosmos_outbox_emulators.servicebus.primitives import Described, Int, Symbol, ULong
+from cosmos_outbox_emulators.servicebus.sqlfilter import SqlFilter, parse_sql
 
 DEFAULT_RULE = "$Default"
 
@@ -29,12 +30,12 @@ _RULE, _NO_ACTION, _SQL, _TRUE, _FALSE, _CORRELATION = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """
-    A constant (an SQL expression like 1=1) or, when `constant` is None, a correlation filter: all that is set must match.
+    A constant (an SQL expression like 1=1), or an SQL filter, or a correlation filter: all that is set must match.
     """
 
     name: str
     constant: bool | None = True
-    sql: None = None
+    sql: SqlFilter | None = None
     system: Mapping[str, str] = field(default_factory=dict)
     application: Mapping[str, Any] = field(default_factory=dict)
     described: Any = field(default=None, compare=False)
@@ -46,6 +47,8 @@ class Rule:
     def accepts(self, message: Message) -> bool:
         if self.constant is not None:
             return self.constant
+        if self.sql is not None:
+            return self.sql.accepts(message)
         properties = read_properties(message) if self.system else []
         if any(properties[_POSITIONS[key]] != value for key, value in self.system.items()):
             return False
@@ -80,20 +83,25 @@ def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
         )
     sql = description.get("sql-filter")
     expression = sql.get("expression") if isinstance(sql, dict) else None
-    constant = _CONSTANT_SQL.get(expression.strip().lower()) if isinstance(expression, str) else None
-    if constant is None:
-        raise AmqpError(
-            Condition.NOT_IMPLEMENTED,
-            f"The emulator evaluates no SQL filter but 1=1 and 1=0, got {expression!r}.",
-        )
-    return Rule(name=name, constant=constant, described=described)
+    if not isinstance(sql, dict) or not isinstance(expression, str):
+        raise AmqpError(Condition.ARGUMENT_ERROR, "A rule has an SQL filter or a correlation filter.")
+    constant = _CONSTANT_SQL.get(expression.strip().lower())
+    if constant is not None:
+        return Rule(name=name, constant=constant, described=described)
+    try:
+        parsed = parse_sql(expression, sql.get("parameters") or {})
+    except ValueError as error:
+        raise AmqpError(Condition.NOT_IMPLEMENTED, str(error)) from error
+    return Rule(name=name, constant=None, sql=parsed, described=described)
 
 
 def describe(rule: Rule) -> dict[Any, Any]:
     """
     One element of the answer to enumerate-rules.
     """
-    if rule.constant is None:
+    if rule.sql is not None:
+        criterion = Described(_SQL, [rule.sql.text, Int(20)])
+    elif rule.constant is None:
         system = [rule.system.get(key) for key in _POSITIONS]
         criterion = Described(_CORRELATION, [*system, dict(rule.application)])
     else:

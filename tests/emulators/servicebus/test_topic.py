@@ -151,7 +151,7 @@ def test_rules_choose_messages():
 @pytest.mark.parametrize(
     ("name", "description", "condition"),
     [
-        ("r", {"sql-filter": {"expression": "price > 3"}}, "amqp:not-implemented"),
+        ("r", {"sql-filter": {"expression": "price + 1 > 3"}}, "amqp:not-implemented"),
         (
             "r",
             {"sql-filter": {"expression": "1=1"}, "sql-rule-action": {"expression": "SET a=1"}},
