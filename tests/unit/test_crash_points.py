@@ -1,10 +1,14 @@
 """
-Crash points find mistakes: ten are planted in the orders of `examples/orders`, each in code or an adapter that a user could write.
+Crash points find mistakes: ten are planted in the project `examples/orders`, each in code or an adapter that a user could write.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,30 +24,46 @@ from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write, WriteKind
 from cosmos_outbox.testing import CrashPointsFailed, OutboxHarness, crash_points
 from cosmos_outbox.testing.scenarios import Chosen, chosen
-from examples.orders.domain import Invoice, Order, OrderPaid, invoice_of, invoicing, pay, place
+from tests.packaging.installing import ROOT
+from tests.support.patience import HUNG_SECONDS
+
+sys.path.append(str(ROOT / "examples/orders"))  # a project of its own
+
+from orders import Order, OrderPaid, connect, pay_order, place_order
+from shipping import Shipment, ship, shipping
 
 A_WHILE = 0.0005  # shorter than a worker takes to find that nothing waits
 Scenario = Callable[..., Awaitable[None]]
 
 
 async def an_order(harness: OutboxHarness) -> None:
-    await place(harness.outbox, "o1", total=5)
+    await place_order(harness.outbox, "o1", 5)
 
 
 async def an_order_that_was_relayed(harness: OutboxHarness) -> None:
-    await place(harness.outbox, "o1", total=5)
+    await an_order(harness)
     await harness.relay_all()
 
 
-async def an_order_without_a_possible_invoice(harness: OutboxHarness) -> None:
-    await place(harness.outbox, "o1", total=-5)
+async def pay(harness: OutboxHarness) -> None:
+    await pay_order(connect(harness.outbox), "o1")
 
 
-async def an_invoice_follows(harness: OutboxHarness, consumer: Consumer | None = None) -> None:
+async def it_is_shipped(harness: OutboxHarness, consumer: Consumer = shipping) -> None:
     await harness.relay_all()
-    await harness.consume_all(consumer or invoicing())
-    await harness.relay_all()
-    assert ["OrderPlaced", "OrderPaid", "InvoiceIssued"] == [sent.subject for sent in harness.broker.accepted]
+    await harness.consume_all(consumer)
+    assert ["OrderPlaced", "OrderPaid"] == [sent.subject for sent in harness.broker.accepted]
+    assert ["shipment"] == [one["type"] for one in harness.container.documents() if one["type"] == "shipment"]
+
+
+def nothing_can_be_shipped() -> Consumer:
+    consumer = Consumer("shipping")
+
+    @consumer.on(OrderPaid)
+    async def refuse(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        raise ValueError("There is no such address.")
+
+    return consumer
 
 
 class Wrapped:
@@ -60,15 +80,15 @@ class Wrapped:
 
 @crash_points(given=an_order)
 async def without_a_mistake(harness: OutboxHarness) -> None:
-    await pay(harness.outbox, "o1")
-    await an_invoice_follows(harness)
+    await pay(harness)
+    await it_is_shipped(harness)
 
 
-@crash_points(given=an_order_without_a_possible_invoice)
+@crash_points(given=an_order)
 async def without_a_mistake_and_parked(harness: OutboxHarness) -> None:
-    await pay(harness.outbox, "o1")
+    await pay(harness)
     await harness.relay_all()
-    await harness.consume_all(invoicing())
+    await harness.consume_all(nothing_can_be_shipped())
 
 
 class DeletedWhenReceived(Wrapped):
@@ -88,8 +108,8 @@ class DeletedWhenReceived(Wrapped):
 @crash_points(given=an_order)
 async def a_message_is_completed_before_the_commit(harness: OutboxHarness) -> None:
     harness.adapters["subscription"] = DeletedWhenReceived
-    await pay(harness.outbox, "o1")
-    await an_invoice_follows(harness)
+    await pay(harness)
+    await it_is_shipped(harness)
 
 
 class InboxAfterwards(Wrapped):
@@ -104,14 +124,10 @@ class InboxAfterwards(Wrapped):
 
 @crash_points(given=an_order)
 async def the_inbox_is_written_outside_of_the_batch(harness: OutboxHarness) -> None:
-    await pay(harness.outbox, "o1")
-    consumer = Consumer("invoicing", Outbox(InboxAfterwards(harness.store)))
-
-    @consumer.on(OrderPaid)
-    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
-        uow.repository(Invoice).create(invoice_of(event, message))
-
-    await an_invoice_follows(harness, consumer)
+    await pay(harness)
+    consumer = Consumer("shipping", Outbox(InboxAfterwards(harness.store)))
+    consumer.on(OrderPaid)(ship)
+    await it_is_shipped(harness, consumer)
 
 
 class Buffered(Wrapped):
@@ -126,7 +142,7 @@ class Buffered(Wrapped):
 @crash_points(given=an_order)
 async def the_checkpoint_is_written_before_the_send(harness: OutboxHarness) -> None:
     harness.adapters["publisher"] = Buffered
-    await pay(harness.outbox, "o1")
+    await pay(harness)
     await harness.relay_all()
     await asyncio.sleep(10 * A_WHILE)
 
@@ -144,7 +160,7 @@ class NewIds(Wrapped):
 @crash_points(given=an_order)
 async def a_resend_has_a_new_id(harness: OutboxHarness) -> None:
     harness.adapters["publisher"] = NewIds
-    await pay(harness.outbox, "o1")
+    await pay(harness)
     await harness.relay_all()
 
 
@@ -155,9 +171,9 @@ async def the_event_is_saved_by_a_second_write(harness: OutboxHarness) -> None:
         if not order.paid:
             order.paid = True
             await uow.commit()
-            order.record(OrderPaid(total=order.total))
+            order.record(OrderPaid(order_id="o1", total=order.total))
             await uow.commit()
-    await an_invoice_follows(harness)
+    await it_is_shipped(harness)
 
 
 @crash_points(given=an_order_that_was_relayed)
@@ -187,22 +203,22 @@ class ErrorsAreLogged(Wrapped):
 async def an_error_of_the_send_is_swallowed(harness: OutboxHarness) -> None:
     harness.adapters["publisher"] = ErrorsAreLogged
     harness.broker.faults.append(Fault.LOST)
-    await pay(harness.outbox, "o1")
+    await pay(harness)
     await harness.relay_all()
 
 
 @crash_points(given=an_order)
 async def a_handler_commits_by_itself(harness: OutboxHarness) -> None:
-    consumer = Consumer("invoicing")
+    consumer = Consumer("shipping")
 
     @consumer.on(OrderPaid)
-    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+    async def ship_now(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
         # Not by another outbox: its `commit()` raises UsageError in a handler.
-        invoice = invoice_of(event, message)
-        document = {"id": invoice.id, "partitionKey": "o1", "type": "invoice", "data": {"id": invoice.id}}
-        await harness.store.commit("o1", [Write(kind=WriteKind.CREATE, id=invoice.id, document=document)])
+        shipment = Shipment(order_id=event.order_id)
+        document = {"id": shipment.id, "partitionKey": "o1", "type": "shipment", "data": {"orderId": "o1"}}
+        await harness.store.commit("o1", [Write(kind=WriteKind.CREATE, id=shipment.id, document=document)])
 
-    await pay(harness.outbox, "o1")
+    await pay(harness)
     await harness.relay_all()
     await harness.consume_all(consumer)
 
@@ -222,7 +238,7 @@ async def later_events_are_sent_before_earlier_ones(harness: OutboxHarness) -> N
         try:
             await uow.repository(Order).read("o1")
         except NotFound:
-            await place(harness.outbox, "o1", 5)
+            await an_order(harness)
             await sent_at_once(harness, [document["id"] for document in harness.container.documents()])
         order = await uow.repository(Order).read("o1")
         order.pay()
@@ -242,12 +258,12 @@ class ParkedLater(Wrapped):
         await self.port.commit(partition_key, writes)
 
 
-@crash_points(given=an_order_without_a_possible_invoice)
+@crash_points(given=an_order)
 async def a_message_is_completed_before_it_is_parked(harness: OutboxHarness) -> None:
     harness.adapters["parked"] = ParkedLater
-    await pay(harness.outbox, "o1")
+    await pay(harness)
     await harness.relay_all()
-    await harness.consume_all(invoicing())
+    await harness.consume_all(nothing_can_be_shipped())
     await asyncio.sleep(10 * A_WHILE)
 
 
@@ -295,7 +311,7 @@ async def test_the_points_are_before_and_after_each_call_of_application_relay_an
     await without_a_mistake()
     ((_, points),) = listed.found
     calls = ["read#1", "commit#1", "send#1", "checkpoint#1", "complete#1", "read#2", "inbox-commit#1"]
-    calls += ["complete#2", "send#2", "checkpoint#2"]
+    calls += ["complete#2"]
     expected = [f"{call}:{moment}" for call in calls for moment in ("before", "after")]
     assert {"without a crash": None, **dict.fromkeys(expected)} == points
 
@@ -309,7 +325,7 @@ async def test_a_point_is_played_alone_and_told_step_by_step(listed: Chosen):
     steps = [line.strip() for line in after_what_is_wrong[: after_what_is_wrong.index("")]]
     assert [
         "read#1        application: o1",
-        "commit#1      application: event OrderPaid, order o1",
+        "commit#1      application: event OrderPaid, order o1, receipt receipt-o1",
         "> send#1        relay: OrderPlaced of o1, OrderPaid of o1   <-- died after this call",
         "send#2        relay, started again: OrderPlaced of o1, OrderPaid of o1",
         "checkpoint#1  relay, started again: range 0",
@@ -318,3 +334,20 @@ async def test_a_point_is_played_alone_and_told_step_by_step(listed: Chosen):
     listed.point = "park#1:after"
     with pytest.raises(pytest.skip.Exception, match="is none of its 8 crash points"):
         await a_resend_has_a_new_id()
+
+
+def test_pytest_lists_the_points_of_the_example_project():
+    options = ["-p", "no:looptime", "-p", "no:cacheprovider", "-p", "cosmos_outbox.testing.pytest_plugin"]
+    ran = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-m", "pytest", *options, "tests/test_crashes.py", "--outbox-crash-points"],
+        cwd=ROOT / "examples/orders",
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'emulators'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HUNG_SECONDS,
+    )
+    assert 17 == len(
+        re.findall(r"^  (?:without a crash|\S+#\d:(?:before|after)) +ok$", ran.stdout, re.MULTILINE)
+    )
+    assert 0 == ran.returncode
