@@ -85,7 +85,7 @@ class KeyPaths:
         """
         if len(self.levels) == 1:
             part = _value_at(document, self.levels[0])
-            return part if _is_part(part) else None
+            return part if type(part) is str or _is_part(part) else None
         parts = tuple([_value_at(document, names) for names in self.levels])
         return parts if all(map(_is_part, parts)) else None
 

@@ -49,7 +49,7 @@ def storable_entity(entity: Entity, *, version: int, paths: KeyPaths) -> Documen
 
 
 def _check_same(entity: OwnDocument, document: Document, read: Mapping[str, Any]) -> None:
-    for name in {**document, **stripped(read)}:
+    for name in {**document, **stripped(read)} if read is not document else ():
         if json.dumps(document.get(name), sort_keys=True) != json.dumps(read.get(name), sort_keys=True):
             raise _refusal(entity, entity.partition_key, field=name, reason=_DIFFERS)
 
