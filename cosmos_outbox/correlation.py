@@ -84,7 +84,7 @@ def processing_message(
     delivery_count: int,
     topic: str,
     subscription: str | None,
-    tracer_provider: trace.TracerProvider | None = None,
+    tracer: trace.Tracer,
 ) -> Iterator[trace.Span]:
     """
     Handle a message inside this block: its span `process` continues the trace of the commit that raised the event, and commits
@@ -92,7 +92,6 @@ def processing_message(
     """
     creator = context_of(properties)
     created_by = trace.get_current_span(creator).get_span_context()
-    tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
     said = properties.get("correlation-id")
     correlation_id = said if isinstance(said, str) and said else None
     attributes: dict[str, AttributeValue] = {
@@ -107,14 +106,15 @@ def processing_message(
         attributes["messaging.destination.subscription.name"] = subscription
     if correlation_id is not None:
         attributes["messaging.message.conversation_id"] = correlation_id
+    span = tracer.start_span(
+        f"process {topic}",
+        context=creator,
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+        links=[Link(created_by)] if created_by.is_valid else (),
+    )
     with (
-        tracer.start_as_current_span(
-            f"process {topic}",
-            context=creator,
-            kind=SpanKind.CONSUMER,
-            attributes=attributes,
-            links=[Link(created_by)] if created_by.is_valid else (),
-        ) as span,
+        trace.use_span(span, end_on_exit=True),
         correlated(correlation_id=correlation_id, causation_id=message_id),
     ):
         try:

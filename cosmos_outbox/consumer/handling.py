@@ -156,7 +156,8 @@ class Handling:
         self._name, self._routes, self._policy, self._outbox_of = name, routes, policy, outbox_of
         # Without order, a watermark would take a message that was overtaken for a repetition.
         self._inbox = policy.inbox if sessions else Inbox.RECORDS
-        self._parking, self._notify, self._tracer_provider = parking, guarded(notify), tracer_provider
+        self._parking, self._notify = parking, guarded(notify)
+        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._topic, _, self._subscription = source.partition("/")
         self.scope = Scope(processor=name, container=source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
@@ -328,7 +329,7 @@ class Handling:
                 delivery_count=message.delivery_count,
                 topic=self._topic,
                 subscription=self._subscription or None,
-                tracer_provider=self._tracer_provider,
+                tracer=self._tracer,
             ):
                 if found is not None:
                     await self._run(*found, message, uow)

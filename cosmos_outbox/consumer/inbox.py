@@ -11,6 +11,7 @@ life, whose versions begin anew, and so a watermark of its own.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -167,6 +168,7 @@ def _position(message: Message, version_name: str, sequence_name: str) -> Positi
     return None if version is None or sequence is None else Position(version, sequence)
 
 
+@functools.lru_cache(maxsize=1024)
 def _inbox_id(*names: str) -> str:
     return ".".join(["inbox", *map(_short, names)])
 

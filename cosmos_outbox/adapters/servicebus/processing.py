@@ -40,6 +40,6 @@ def processing(
         delivery_count=message.delivery_count or 0,
         topic=topic,
         subscription=subscription,
-        tracer_provider=tracer_provider,
+        tracer=trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider),
     ) as span:
         yield span
