@@ -284,7 +284,8 @@ class Handling:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 state.known.clear()
-                final = attempt >= self._policy.attempts or self._is_permanent(message, error)
+                halted = self.halted
+                final = halted or attempt >= self._policy.attempts or self._is_permanent(message, error)
                 delay = None if final else self._policy.backoff.delay(attempt)
                 self._notify(
                     AttemptFailed(
@@ -297,6 +298,8 @@ class Handling:
                         error=error,
                     )
                 )
+                if halted:
+                    return self._halted_by(error)
                 if delay is None:
                     return await self._give_up(message, key, state, error, attempt)
             await asyncio.sleep(delay)
@@ -410,14 +413,16 @@ class Handling:
         declared = self._routes.permanent(message)
         return isinstance(error, (*_PERMANENT, HandlerStuck, *declared))
 
+    def _halted_by(self, error: Exception) -> Retry:
+        # Its slot is free soon, for a key that may be handled: which one that is, only trying tells
+        self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
+        return Retry(after_seconds=self._outage_backoff.delay(4), counted=False)
+
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
         if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
             return self._dead_letter(message, key, error)
-        if self.halted:
-            self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
-            return Retry(after_seconds=self._outage_backoff.delay(10), counted=False)
         failure = failure_of(message.message_id, error, attempts=attempts)
         self._given_up += 1  # before it is held, as other sessions fail meanwhile
         try:

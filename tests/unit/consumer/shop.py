@@ -61,6 +61,7 @@ class World:
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
     parked: MemoryParked = field(default_factory=MemoryParked)
     records: list[Record] = field(default_factory=list)
+    sessions_at_once: int = 32
 
     def __post_init__(self) -> None:
         self.consumer.bind(Outbox(self.container))
@@ -79,7 +80,7 @@ class World:
         processor = SessionProcessor(
             self.subscription,
             self.handling,
-            SessionOptions(backoff=Backoff(maximum_seconds=1)),
+            SessionOptions(max_concurrent_sessions=self.sessions_at_once, backoff=Backoff(maximum_seconds=1)),
             hooks=[self.records.append],
         )
         running = asyncio.create_task(processor.run())

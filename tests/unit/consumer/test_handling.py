@@ -407,6 +407,20 @@ async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_
     assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
 
 
+async def test_while_every_key_fails_one_that_does_not_soon_has_its_turn():
+    world = World(invoicing(), sessions_at_once=2)
+    for number in range(60):
+        world.subscription.deliver(message(OrderPaid(order_id="bad", total=-1), session=f"o{number}"))
+    await world.run(lambda: world.handling.halted)
+    delivered_at = asyncio.get_running_loop().time()
+    world.subscription.deliver(message(OrderPaid(order_id="good"), session="good"))
+    await world.run(lambda: bool(world.documents("invoice")))
+
+    assert (
+        asyncio.get_running_loop().time() - delivered_at < 120
+    )  # 440 s, if each keeps its slot until it is tried again
+
+
 async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted():
     world = World(invoicing())
     commit = world.container.commit
