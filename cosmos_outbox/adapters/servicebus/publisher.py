@@ -18,6 +18,7 @@ import certifi
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
+from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.lane import Lane
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
@@ -26,7 +27,6 @@ _logger = logging.getLogger(__name__)
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
-_CLOSE_SECONDS = 5.0  # the SDK takes up to a second to close a link, and never ends on a broken one
 
 
 class BatchScope(StrEnum):
@@ -112,7 +112,7 @@ class ServiceBusPublisher:
             raise ConfigurationError(f"A publisher needs at least one lane, not {lanes}.")
         self._client, self._topic = client, topic
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Closing()
         self._closed = False
         self._lanes = tuple(
             Lane(
@@ -136,8 +136,7 @@ class ServiceBusPublisher:
     ) -> None:
         self._closed = True
         await asyncio.gather(*(lane.close() for lane in self._lanes))
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._closing.done()
 
     @property
     def lanes(self) -> int:
@@ -152,17 +151,15 @@ class ServiceBusPublisher:
         return self._client.get_topic_sender(self._topic, socket_timeout=_SOCKET_SECONDS)
 
     def _discard(self, sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
-        # In the background: closing takes up to a second, and a lane must not wait for it before it opens a new link.
-        closing = asyncio.create_task(_close(sender, sending))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        # A lane must not wait for it before it opens a new link
+        self._closing.add(_close(sender, sending))
 
 
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
     if sending is not None:
-        await asyncio.wait((sending,), timeout=_CLOSE_SECONDS)
+        await asyncio.wait((sending,), timeout=CLOSE_SECONDS)
     try:
-        async with asyncio.timeout(_CLOSE_SECONDS):
+        async with asyncio.timeout(CLOSE_SECONDS):
             await sender.close()
     except Exception:  # a broken link closes with any error, and no caller waits for it
         _logger.debug("sender.close_failed", exc_info=True)

@@ -5,7 +5,6 @@ ServiceBusSubscription: the Subscription port on a topic's subscription or a que
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -23,14 +22,12 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
+from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
-_logger = logging.getLogger(__name__)
-
-_CLOSE_SECONDS = 5.0  # the SDK takes up to a second to close a link, and never ends on a broken one
 _OPEN_SECONDS = 15.0  # that opening a link may take: the SDK waits for ever for a broker that says nothing
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
 _REASON_LENGTH = 4000  # Service Bus takes 4096 characters
@@ -75,7 +72,7 @@ class ServiceBusSubscription:
         self._sessions, self._prefetch = sessions, prefetch
         self.lock_seconds = lock_duration.total_seconds()
         self.name = entity if subscription is None else f"{entity}/{subscription}"
-        self._closing: set[asyncio.Task[None]] = set()
+        self.closing = Closing()  # the broker gives the session of one to another receiver at once
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,8 +83,7 @@ class ServiceBusSubscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self.closing.done()
 
     async def accept(self, wait_seconds: float) -> ServiceBusSession | None:
         receiver = self._receiver(wait_seconds)
@@ -106,16 +102,8 @@ class ServiceBusSubscription:
             raise receive_error(error, entity=self.name) from error
         finally:
             if session is None:
-                self.discard(_close(receiver, opening))
+                self.closing.add(_close(receiver, opening))
         return session
-
-    def discard(self, closing: Coroutine[Any, Any, None]) -> None:
-        """
-        Close a receiver in the background: the broker gives its session to another one at once, the SDK takes a second longer.
-        """
-        task = asyncio.create_task(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     def _receiver(self, wait_seconds: float) -> ServiceBusReceiver:
         options: dict[str, Any] = {"prefetch_count": self._prefetch}
@@ -203,7 +191,7 @@ class ServiceBusSession:
     async def close(self) -> None:
         message, self._message = self._message, None
         # Without sessions the lock of a message outlives the link, unless the message is given back.
-        self._subscription.discard(_close(self._receiver, abandon=None if self._session else message))
+        self._subscription.closing.add(_close(self._receiver, abandon=None if self._session else message))
 
     def _locked(self, asked_at: float, until: datetime | None) -> None:
         # The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals;
@@ -285,7 +273,7 @@ async def _close(
     abandon: ServiceBusReceivedMessage | None = None,
 ) -> None:
     with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
-        async with asyncio.timeout(_CLOSE_SECONDS):
+        async with asyncio.timeout(CLOSE_SECONDS):
             while opening is not None and not opening.done():
                 opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
                 await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
