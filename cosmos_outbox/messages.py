@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -132,6 +132,13 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         body=_json(event.data),
         properties=_properties(event.meta),
     )
+
+
+def delivered(message: OutboundMessage) -> Message:
+    """
+    Return a message as a subscription delivers it, but for what the broker adds.
+    """
+    return Message(**{named.name: getattr(message, named.name) for named in fields(message)})
 
 
 def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:

@@ -10,7 +10,6 @@ A consumer under test: messages reach its handlers as from a subscription, in me
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,12 +18,12 @@ from typing import Any, Self
 
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked
 from cosmos_outbox.consumer.handling import Handling
-from cosmos_outbox.consumer.held_messages import message_of
+from cosmos_outbox.consumer.held_messages import message_of as held_message
 from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.consumer.routes import Routes
-from cosmos_outbox.documents import Document, StoredEvent, stored_event
+from cosmos_outbox.documents import Document, StoredEvent, event_document, stored_event
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.messages import Message
+from cosmos_outbox.messages import Message, delivered, message_of
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.ports import DeadLetter, Settlement
 from cosmos_outbox.records import (
@@ -201,7 +200,7 @@ class ConsumerTest:
         for document in self._parked.documents():
             if document["type"] == "parkedEvent" and document["status"] == "held":
                 held = document["event"]
-                message = message_of(held, edited=document["original"] is not None)
+                message = held_message(held, edited=document["original"] is not None)
                 waiting.setdefault(held["partitionKey"], []).append((document["position"], message))
         return {key: [message for _, message in sorted(held, key=_position)] for key, held in waiting.items()}
 
@@ -228,22 +227,11 @@ class ConsumerTest:
         if version is not None and version > before[0] + 1:
             before = (version - 1, 0)
         self._places[key] = max(place, self._places.get(key, place))
-        return Message(
-            message_id=event.id,
-            session_id=key,
-            subject=event.action,
-            body=json.dumps(event.payload()).encode(),
-            properties={
-                "entity-id": key,
-                "entity-type": "entity",
-                "entity-life": key,
-                "entity-version": place[0],
-                "sequence": place[1],
-                "previous-version": before[0],
-                "previous-sequence": before[1],
-                "schema-version": event.schema_version,
-            },
-        )
+        meta = {"entityType": "entity", "entityId": key, "entityLife": key, "entityVersion": place[0]}
+        meta |= {"previousVersion": before[0], "previousSequence": before[1]}
+        document = event_document(event, partition_key=key, meta=meta, sequence=place[1])
+        [stored] = filter(None, [stored_event(document)])
+        return delivered(message_of(stored))
 
 
 def _position(held: tuple[int, Message]) -> int:

@@ -15,7 +15,7 @@ from math import inf
 from typing import TypeVar
 
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.messages import Message, OutboundMessage, delivered
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
@@ -78,14 +78,7 @@ class MemorySubscription:
         """
         self._last_number += 1
         if isinstance(message, OutboundMessage):
-            message = Message(
-                message_id=message.message_id,
-                session_id=message.session_id,
-                subject=message.subject,
-                body=message.body,
-                content_type=message.content_type,
-                properties=dict(message.properties),
-            )
+            message = delivered(message)
         message = replace(message, sequence_number=self._last_number)
         if self.with_sessions and message.session_id is None:
             self.dead_letters.append((message, "Session ID is null.", ""))
