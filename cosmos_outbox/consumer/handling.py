@@ -23,7 +23,6 @@ from cosmos_outbox.consumer.inbox import (
     entry_for,
     position_of,
     previous_of,
-    utcnow,
 )
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes
@@ -48,7 +47,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
-from cosmos_outbox.parking.documents import failure_of
+from cosmos_outbox.parking.documents import failure_of, utcnow
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, identity, key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.records import (

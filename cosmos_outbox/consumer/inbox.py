@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -189,10 +189,3 @@ async def _read(uow: UnitOfWork, document_id: str, key: PartitionKey) -> dict[st
         return await uow.documents().read(document_id, partition_key=key)
     except NotFound:
         return None
-
-
-def utcnow() -> datetime:
-    """
-    Return the time for the documents; no decision depends on it.
-    """
-    return datetime.now(UTC)
