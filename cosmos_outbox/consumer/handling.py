@@ -69,16 +69,12 @@ from cosmos_outbox.retries import Backoff
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, commits_left_to
 
-_BELIEVED_IN_A_ROW = (
-    5  # keys that are parked while no message takes effect; then the fault is not the messages'
-)
+# Keys that are parked while no message takes effect; then the fault is not the messages'
+_BELIEVED_IN_A_ROW = 5
 # While these last, no message is at fault.
 _OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingError)
-_PERMANENT = (
-    UsageError,
-    MessageUnreadable,
-    UnknownVersion,
-)  # not MessageMissed: a read of the inbox may be behind
+# Not MessageMissed: a read of the inbox may be behind
+_PERMANENT = (UsageError, MessageUnreadable, UnknownVersion)
 
 
 class HandlerStuck(HandlerTimeout):
@@ -183,7 +179,7 @@ class Handling:
         """
         Return how a message is to be settled: complete once it took effect, or waits in the parked store.
         """
-        message = replace(message, idempotency_key=f"{self._name}:{message.message_id}")
+        message = self._keyed(message)
         state = _SessionState() if session.id is None else self._states.setdefault(session, _SessionState())
         try:
             key = self._named(message)
@@ -239,7 +235,9 @@ class Handling:
             raise MessageError(f"{settlement.reason}: {settlement.description}")
 
     def _held_in(self, parked: ParkedEvent) -> Message:
-        message = message_of(parked.event, edited=parked.original is not None)
+        return self._keyed(message_of(parked.event, edited=parked.original is not None))
+
+    def _keyed(self, message: Message) -> Message:
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
 
     def _sent_again(self, message: Message, later: Sequence[ParkedEvent]) -> list[Message]:
@@ -314,11 +312,11 @@ class Handling:
         if found is None and self._policy.unknown is OnUnknown.DEAD_LETTER:
             error = MessageError(f"No handler takes the subject {message.subject!r}.")
             return self._dead_letter(message, key, error, reason="UnknownSubject")
+        if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
+            return self._ignore(message)
         outbox, effect_key = self._outbox_of(message), self._key_of(message)
         known = watermarks[outbox, identity(effect_key)]
         async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
-            if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
-                return self._ignore(message)
             entry = await self._entry(message, uow, effect_key, outbox.key_paths, known)
             if entry.verdict is Verdict.HANDLED:
                 return self._repeated(message, key)
