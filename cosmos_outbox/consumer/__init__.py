@@ -10,6 +10,7 @@ message are one transactional batch; the message is completed only then.
       routes      the handler of a subject and version, and the event it is given
       policy      the rules
     handling      one message: is its key parked? did it take effect? run the handler, commit, or give up
+      calling     a handler runs for a bounded time
       inbox       what took effect: a record for each message, or a watermark for each entity
       held_messages   a message that waits in the parked store
     testing       the same in memory, for the tests of a program
@@ -45,8 +46,9 @@ Limits: what a handler does outside of the unit of work is done again with each 
 `idempotency_key`. A record is forgotten after its time to live.
 """
 
+from cosmos_outbox.consumer.calling import HandlerStuck
 from cosmos_outbox.consumer.consumer import Consumer
-from cosmos_outbox.consumer.handling import HandlerStuck, Handling
+from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.testing import ConsumerTest, Delivered, Outcome

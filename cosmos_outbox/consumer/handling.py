@@ -8,12 +8,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
-from pydantic import BaseModel
 
+from cosmos_outbox.consumer.calling import HandlerStuck, called
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
 from cosmos_outbox.consumer.inbox import (
     Entry,
@@ -25,14 +26,13 @@ from cosmos_outbox.consumer.inbox import (
     previous_of,
 )
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
-from cosmos_outbox.consumer.routes import Route, Routes
+from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import (
     AccessDenied,
     CommitOutcomeUnknown,
     ConfigurationError,
     Conflict,
-    HandlerTimeout,
     MessageError,
     MessageMissed,
     MessageUnreadable,
@@ -66,21 +66,14 @@ from cosmos_outbox.records import (
     guarded,
 )
 from cosmos_outbox.retries import Backoff
-from cosmos_outbox.sessions.cancelling import cancelled
-from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, commits_left_to
+from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
 # While these last, no message is at fault.
 _OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingError)
 # Not MessageMissed: a read of the inbox may be behind
-_PERMANENT = (UsageError, MessageUnreadable, UnknownVersion)
-
-
-class HandlerStuck(HandlerTimeout):
-    """
-    A handler went on after it was cancelled; it was left behind, and its unit of work commits nothing.
-    """
+_PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, HandlerStuck)
 
 
 class Holding(Protocol):
@@ -332,7 +325,13 @@ class Handling:
                 tracer=self._tracer,
             ):
                 if found is not None:
-                    await self._run(*found, message, uow)
+                    route, event = found
+                    await called(
+                        partial(route.handler, event, message, uow),
+                        of=self._name,
+                        subject=message.subject,
+                        within=self._policy.handler_timeout,
+                    )
                 await _committed(uow, entry)
         if entry.document.get("_etag"):
             known[entry.document["id"]] = entry.document
@@ -387,28 +386,9 @@ class Handling:
         )
         return Complete()
 
-    async def _run(self, route: Route, event: BaseModel, message: Message, uow: Any) -> None:
-        with commits_left_to(f"The consumer {self._name!r}"):
-            task = asyncio.ensure_future(route.handler(event, message, uow))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=self._policy.handler_timeout.total_seconds())
-        except BaseException:  # the lock is lost, or the process ends
-            await cancelled(task)
-            raise
-        if task.cancelled():  # by other code: this attempt was not, so it must not look as if it was
-            raise MessageError(
-                f"The handler of {message.subject} ended because what it awaited was cancelled."
-            )
-        if done:
-            return task.result()
-        said = f"The handler of {message.subject} did not end within {self._policy.handler_timeout}"
-        if await cancelled(task):
-            raise HandlerTimeout(f"{said}.")
-        raise HandlerStuck(f"{said}, and went on after it was cancelled. It must let CancelledError pass.")
-
     def _is_permanent(self, message: Message, error: Exception) -> bool:
         declared = self._routes.permanent(message)
-        return isinstance(error, (*_PERMANENT, HandlerStuck, *declared))
+        return isinstance(error, (*_PERMANENT, *declared))
 
     def _halted_by(self, error: Exception) -> Retry:
         # Its slot is free soon, for a key that may be handled: which one that is, only trying tells

@@ -1,0 +1,50 @@
+"""
+Calling: a handler is called for a bounded time, and one that goes on after it was cancelled is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from cosmos_outbox.errors import HandlerTimeout, MessageError
+from cosmos_outbox.sessions.cancelling import cancelled
+from cosmos_outbox.write.unit_of_work import commits_left_to
+
+
+class HandlerStuck(HandlerTimeout):
+    """
+    A handler went on after it was cancelled; it was left behind, and its unit of work commits nothing.
+    """
+
+
+async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
+    """
+    Call a handler, and raise what it raises.
+
+    Args:
+        handler: with its arguments.
+        of: the consumer, which commits in its place.
+        subject: of the message.
+        within: the time that it may take.
+
+    Raises:
+        HandlerTimeout: it took longer; HandlerStuck if it still runs.
+        MessageError: other code cancelled it.
+    """
+    with commits_left_to(f"The consumer {of!r}"):
+        task = asyncio.ensure_future(handler())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
+    except BaseException:  # the lock is lost, or the process ends
+        await cancelled(task)
+        raise
+    if task.cancelled():  # by other code: this attempt was not, so it must not look as if it was
+        raise MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
+    if done:
+        return task.result()
+    said = f"The handler of {subject} did not end within {within}"
+    if await cancelled(task):
+        raise HandlerTimeout(f"{said}.")
+    raise HandlerStuck(f"{said}, and went on after it was cancelled. It must let CancelledError pass.")
