@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.changefeed.coverage import located
-from cosmos_outbox.changefeed.leases import Lease, is_child_of, lease_prefix, readable, start_of
+from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, is_child_of, lease_prefix, readable, start_of
 from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
 from cosmos_outbox.errors import RangeGone, StoreError
@@ -36,6 +36,7 @@ class LeaseLag:
     unseen: why the range, or a part of it, could not be read; what may wait there counts as one transaction.
     ahead: where the lease lies ahead of its range, as after a restore, that it does so, and the fix; what may be skipped
         counts as one transaction.
+    standstill: why the owner makes no progress, as it wrote into the lease.
     """
 
     lease: str
@@ -45,6 +46,7 @@ class LeaseLag:
     oldest_age: timedelta | None
     unseen: str | None = None
     ahead: str | None = None
+    standstill: str | None = None
 
     @property
     def age_known(self) -> bool:
@@ -154,6 +156,7 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
         oldest_age=max(ages, default=None),
         unseen=unseen,
         ahead=str(ahead) if ahead else None,
+        standstill=lease.properties.get(STANDSTILL) if lease.owned else None,
     )
 
 

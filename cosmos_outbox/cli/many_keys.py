@@ -1,25 +1,20 @@
 """
-Many keys: parked keys grouped by what failed, the choice of some of them, and an action on one after another.
+Many keys: the choice of some parked keys, and an action on one after another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
-
-# What differs between two failures of one cause: quoted names, ids and numbers.
-_PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
+from cosmos_outbox.parking.causes import cause_of, said_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +44,7 @@ class Choice:
 
     def _means(self, failure: Failure | None) -> bool:
         wanted = self.error or ""
-        return failure is not None and (wanted in _said(failure) or wanted in cause_of(failure))
+        return failure is not None and (wanted in said_of(failure) or wanted in cause_of(failure))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,33 +66,6 @@ class StillParked(Exception):
     """
     A key stays parked; says why.
     """
-
-
-def cause_of(failure: Failure) -> str:
-    """
-    Return what a failure has in common with others of its cause.
-    """
-    return _PARTICULARS.sub("…", _said(failure))
-
-
-def by_cause(keys: Iterable[ParkedKey]) -> list[dict[str, Any]]:
-    """
-    Return a row for each cause, the one with the most keys first.
-    """
-    groups: dict[str, list[ParkedKey]] = defaultdict(list)
-    for key in keys:
-        groups["" if key.failure is None else cause_of(key.failure)].append(key)
-    rows = [
-        {
-            "keys": len(group),
-            "held": sum(key.held for key in group),
-            "parked_at": min(key.parked_at for key in group),
-            "example": group[0].partition_key,
-            "error": cause,
-        }
-        for cause, group in groups.items()
-    ]
-    return sorted(rows, key=lambda row: -int(str(row["keys"])))
 
 
 async def for_each(
@@ -130,7 +98,3 @@ async def for_each(
             if per_second is not None:
                 await asyncio.sleep(max(0.0, began + 1 / per_second - loop.time()))
     return results
-
-
-def _said(failure: Failure) -> str:
-    return f"{failure.reason}: {failure.error}"

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from cosmos_outbox.cli.holders import Holder, OfConsumer, opened_holder
-from cosmos_outbox.cli.many_keys import Choice, Results, StillParked, by_cause, for_each
+from cosmos_outbox.cli.many_keys import Choice, Results, StillParked, for_each
 from cosmos_outbox.cli.output import confirm, counted, print_errors, print_json, print_rows, readable_time
 from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Yes, command
 from cosmos_outbox.errors import KeyNotParked, UsageError
+from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
 
 app = typer.Typer(
@@ -62,7 +63,11 @@ async def list_(
     async with opened_holder(consumer) as holder:
         keys = await (await holder.keys()).list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]
-    rows = by_cause(readable) if by_error else [_key_row(key, holder) for key in keys]
+    rows = (
+        [asdict(cause) for cause in by_cause(readable)]
+        if by_error
+        else [_key_row(key, holder) for key in keys]
+    )
     if as_json:
         print_json({"errors" if by_error else "keys": rows})
     else:

@@ -104,6 +104,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 processor=settings.processor_name,
                 container=f"{settings.cosmos_database}/{settings.cosmos_container}",
                 topic=settings.topic,
+                dashboard=settings.dashboard_url,
             ),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(seconds=settings.stalled_seconds),

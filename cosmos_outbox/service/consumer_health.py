@@ -12,6 +12,7 @@ from typing import Any
 
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import ConsumerHalted, ConsumingDelayed, MessageHandled, ReceivingFailed, Record
+from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.vitals import ParkedSeen, Phase, Vitals
 from cosmos_outbox.sessions import SessionStatus
@@ -28,6 +29,8 @@ class ConsumerSnapshot:
         while polls fail.
     parked_at: the time of the last poll of parked keys.
     unready: reasons; none if the consumer is ready.
+    history: of the last hour.
+    dashboard: the address of a page with more.
     """
 
     at: datetime
@@ -44,6 +47,8 @@ class ConsumerSnapshot:
     parked_at: datetime | None
     errors: tuple[RecentError, ...]
     unready: tuple[str, ...]
+    history: tuple[Sample, ...] = ()
+    dashboard: str | None = None
 
     def readiness(self) -> dict[str, Any]:
         """
@@ -66,6 +71,7 @@ class ConsumerHealth:
         consumer: its name.
         source: where messages come from.
         container: of the effects.
+        dashboard: the address of a page with more.
         sessions: returns what is held.
         halted: says whether the handlers fail on all keys.
         delayed: says whether the last message had to wait for a store.
@@ -81,6 +87,7 @@ class ConsumerHealth:
         consumer: str,
         source: str,
         container: str,
+        dashboard: str | None = None,
         sessions: Callable[[], tuple[SessionStatus, ...]],
         halted: Callable[[], bool],
         delayed: Callable[[], bool],
@@ -92,6 +99,7 @@ class ConsumerHealth:
             "consumer", stalled_after=stalled_after, poll_interval=poll_interval, utcnow=utcnow
         )
         self._named = {"instance": instance, "consumer": consumer, "source": source, "container": container}
+        self._dashboard = dashboard
         self._sessions, self._is_halted, self._is_delayed = sessions, halted, delayed
         self._loop = asyncio.get_running_loop()
         self._reached = False
@@ -138,6 +146,8 @@ class ConsumerHealth:
             parked=vitals.parked,
             parked_at=vitals.parked_at,
             errors=vitals.errors.newest_first(),
+            history=vitals.history.samples(),
+            dashboard=self._dashboard,
             unready=(vitals.end,) if vitals.end else self._reasons(phase, sessions),
         )
 

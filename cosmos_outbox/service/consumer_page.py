@@ -7,13 +7,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from cosmos_outbox.service.consumer_health import ConsumerSnapshot
-from cosmos_outbox.service.status_page import (
+from cosmos_outbox.service.page_parts import (
     duration_text,
     figure_list,
     page,
     parked_figures,
     parked_keys,
+    parked_waits,
     section,
+    sparkline,
     table,
 )
 
@@ -29,16 +31,24 @@ def consumer_page_of(snapshot: ConsumerSnapshot) -> str:
         "Messages a second, last minute": f"{snapshot.handled_per_second:,.1f}",
         "Sessions held": f"{len(snapshot.sessions):,}",
     }
+    lines = {
+        "Messages a second, last minute": sparkline(
+            "Messages a second", snapshot.history, lambda one: one.per_second
+        ),
+        "Parked keys": sparkline("Parked keys", snapshot.history, lambda one: one.parked),
+    }
     parked = parked_keys(snapshot, noun="message", option=" --consumer MODULE:NAME")
     return page(
         snapshot,
         f"consumer {snapshot.instance}",
         lead,
         [
-            figure_list(figures | parked_figures(snapshot)),
+            figure_list(figures | parked_figures(snapshot), lines),
             section("sessions", "Sessions", _sessions(snapshot)),
             section("parked", "Parked keys", parked),
         ],
+        waits=parked_waits(snapshot),
+        bad=(),
     )
 
 

@@ -106,6 +106,7 @@ async def assembled_consumer(
             consumer=consumer.name,
             source=settings.source,
             container=f"{settings.cosmos_database}/{settings.cosmos_container}",
+            dashboard=settings.dashboard_url,
             sessions=lambda: processor.status(),  # noqa: PLW0108 - it is made below
             halted=lambda: handling.halted,
             delayed=lambda: handling.delayed,
@@ -132,6 +133,7 @@ async def assembled_consumer(
         )
 
         async def poll_keys() -> Iterable[Exception]:
+            health.vitals.sample()
             if parked is None:
                 return ()
             seen = await parked_in(ParkedKeys(parked, scope=handling.scope))

@@ -12,6 +12,7 @@ from typing import Any
 
 from cosmos_outbox.changefeed import Lag, LeaseStatus
 from cosmos_outbox.records import LeasesListed, MessagesPublished, Record
+from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.vitals import ParkedSeen, Phase, Vitals
 
@@ -27,6 +28,8 @@ class Snapshot:
     parked: of all workers, as of the last poll; None without a parked container, before the first poll, or while unseen.
     parked_at: the time of the last poll of parked keys.
     unready: reasons; none if the worker is ready.
+    history: of the last hour.
+    dashboard: the address of a page with more.
     """
 
     at: datetime
@@ -47,6 +50,8 @@ class Snapshot:
     sent_per_second: float
     errors: tuple[RecentError, ...]
     unready: tuple[str, ...]
+    history: tuple[Sample, ...] = ()
+    dashboard: str | None = None
 
     def readiness(self) -> dict[str, Any]:
         """
@@ -75,6 +80,7 @@ class Identity:
     processor: str
     container: str
     topic: str
+    dashboard: str | None = None
 
 
 class HealthState:
@@ -141,6 +147,7 @@ class HealthState:
             else (one.oldest_age or timedelta(0), now)
             for one in lag.leases
         }
+        self.vitals.sample(waiting=lag.transactions, oldest=lag.oldest_age)
 
     def snapshot(self) -> Snapshot:
         """
@@ -174,6 +181,7 @@ class HealthState:
             sent_per_second=vitals.per_second,
             errors=vitals.errors.newest_first(),
             unready=(vitals.end,) if vitals.end else reasons,
+            history=vitals.history.samples(),
         )
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:

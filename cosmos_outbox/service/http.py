@@ -12,10 +12,12 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.service.page_parts import LIVE_SCRIPT
 
-# The page loads nothing: what a browser loads besides is what an attacker put into an event.
+# The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -75,6 +77,9 @@ async def serving_health(
     async def page(_: web.Request) -> web.Response:
         return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
 
+    async def live(_: web.Request) -> web.Response:
+        return web.Response(text=LIVE_SCRIPT, content_type="text/javascript", headers=_PAGE_HEADERS)
+
     application = web.Application()
     application.add_routes(
         [
@@ -82,6 +87,7 @@ async def serving_health(
             web.get("/readyz", readyz),
             web.get("/metrics", exposition),
             web.get("/", page),
+            web.get("/live.js", live),
         ]
     )
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

@@ -12,6 +12,7 @@ from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
+from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
 from cosmos_outbox.records import Hook, WatchFailed
 from cosmos_outbox.service.health import HealthState
@@ -170,6 +171,7 @@ async def parked_in(keys: ParkedKeys) -> ParkedSeen:
     return ParkedSeen(
         count=len(listed),
         keys=found,
+        causes=by_cause(found),
         unreadable=unreadable,
         events=None if unreadable else sum(key.held for key in found),
         oldest_at=oldest_of(found),

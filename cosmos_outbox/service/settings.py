@@ -266,6 +266,11 @@ class Settings(BaseSettings):
         gt=0,
         description="Time between two polls of what waits; each costs about one read for every lease.",
     )
+    dashboard_url: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Address of a dashboard, which the status page links to.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level that is logged."
     )

@@ -14,8 +14,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.parking.causes import Cause
 from cosmos_outbox.parking.documents import ParkedKey
 from cosmos_outbox.records import LeaseClosed, Record, level_of
+from cosmos_outbox.service.history import History, Sample
 from cosmos_outbox.service.recent_errors import RecentErrors
 
 _RATE_SECONDS = 60.0
@@ -39,6 +41,7 @@ class ParkedSeen:
     The parked keys of a processor or a consumer, whichever process parked them.
 
     keys: empty also where there are too many to keep.
+    causes: of all keys that can be read.
     unreadable: by partition key, the error of each key whose document cannot be read.
     events: how many events they hold; None if a key cannot be read.
     oldest_at: since when the oldest key is parked; None if there is none, or none says so.
@@ -46,6 +49,7 @@ class ParkedSeen:
 
     count: int
     keys: tuple[ParkedKey, ...] = ()
+    causes: tuple[Cause, ...] = ()
     unreadable: Mapping[str, ParkingError] = field(default_factory=dict)
     events: int | None = None
     oldest_at: datetime | None = None
@@ -78,7 +82,7 @@ class Vitals:
         self._parked: tuple[ParkedSeen, datetime, float] | None = None
         self.done = 0
         self._recent: deque[tuple[float, int]] = deque()
-        self.errors = RecentErrors()
+        self.errors, self.history = RecentErrors(), History()
 
     def hear(self, record: Record, hook: Callable[[Record], None]) -> bool:
         """
@@ -119,6 +123,19 @@ class Vitals:
         self._forget_old()
         window = min(_RATE_SECONDS, max(1.0, self._loop.time() - self.began_at))
         return sum(count for _, count in self._recent) / window
+
+    def sample(self, *, waiting: int | None = None, oldest: timedelta | None = None) -> None:
+        """
+        Note how it is now, for the page's lines.
+        """
+        sample = Sample(
+            at=self._loop.time(),
+            waiting=waiting,
+            oldest_seconds=None if oldest is None else oldest.total_seconds(),
+            per_second=self.per_second,
+            parked=None if self.parked is None else self.parked.count,
+        )
+        self.history.note(sample)
 
     def seen_parked(self, parked: ParkedSeen) -> None:
         """

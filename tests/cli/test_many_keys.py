@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_outbox.cli.many_keys import Choice, by_cause
+from cosmos_outbox.cli.many_keys import Choice
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
+from cosmos_outbox.parking.causes import by_cause
 from tests.cli.local import Local
 from tests.cli.test_parked import PARKED, park
 
@@ -31,9 +32,9 @@ def test_failures_that_differ_in_names_and_numbers_alone_are_one_cause():
         key("c", "It is malformed"),
     ]
     first, second = by_cause(keys)
-    assert (2, 3, "a") == (first["keys"], first["held"], first["example"])
-    assert (1, "MessageRejected: It is malformed") == (second["keys"], second["error"])
-    assert ["a", "b"] == Choice(key=None, all=False, error=first["error"], file=None).of(keys)
+    assert (2, 3, "a") == (first.keys, first.held, first.example)
+    assert (1, "MessageRejected: It is malformed") == (second.keys, second.error)
+    assert ["a", "b"] == Choice(key=None, all=False, error=first.error, file=None).of(keys)
     assert ["c"] == Choice(key=None, all=False, error="malformed", file=None).of(keys)
 
 
