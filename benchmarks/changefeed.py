@@ -22,7 +22,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -35,6 +34,7 @@ from typing import Any
 from azure.cosmos.aio import CosmosClient
 
 from benchmarks.emulated import DATABASE, Emulated, emulated
+from benchmarks.report import say
 from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
@@ -309,21 +309,21 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
     """
     async with emulated() as system:
         best = await reading(system, documents, rounds)
-        _say(f"{'way':<12}{'pages / s':>12}{'docs / s':>12}{'CPU ms / page':>16}")
+        say(f"{'way':<12}{'pages / s':>12}{'docs / s':>12}{'CPU ms / page':>16}")
         for name, (per_second, per_cpu_second) in best.items():
             cpu_ms = PAGE * 1000 / per_cpu_second
-            _say(f"{name:<12}{per_second / PAGE:>12.0f}{per_second:>12.0f}{cpu_ms:>16.2f}")
-        _say(f"\n{'idle leases':>12}{'CPU ms / s':>12}{'requests / s':>14}")
+            say(f"{name:<12}{per_second / PAGE:>12.0f}{per_second:>12.0f}{cpu_ms:>16.2f}")
+        say(f"\n{'idle leases':>12}{'CPU ms / s':>12}{'requests / s':>14}")
         costs = {}
         for leases in (1, 10, 100):
             costs[leases] = await idle(system, leases)
-            _say(f"{leases:>12}{costs[leases]['cpu_ms']:>12.1f}{costs[leases]['requests']:>14.1f}")
+            say(f"{leases:>12}{costs[leases]['cpu_ms']:>12.1f}{costs[leases]['requests']:>14.1f}")
         taken, after_expiry = await takeover(system, 10)
         balanced = await balance(system, 100, 5)
-        _say(f"\nSIGKILL of one of two workers, 10 leases: taken over after {taken:.1f} s, ", end="")
-        _say(f"{after_expiry:.1f} s after the last had expired (not written for {EXPIRATION_SECONDS:.0f} s)")
-        _say(f"four workers join one with 100 leases: balanced after {balanced:.1f} s")
-        _say(f"acquire interval {ACQUIRE_SECONDS:.0f} s; takeover_intervals leaves the expiration out")
+        say(f"\nSIGKILL of one of two workers, 10 leases: taken over after {taken:.1f} s, ", end="")
+        say(f"{after_expiry:.1f} s after the last had expired (not written for {EXPIRATION_SECONDS:.0f} s)")
+        say(f"four workers join one with 100 leases: balanced after {balanced:.1f} s")
+        say(f"acquire interval {ACQUIRE_SECONDS:.0f} s; takeover_intervals leaves the expiration out")
     most = max(costs)
     return {
         "feed_ratio": round(best["processor"][0] / best["bare loop"][0], 3),
@@ -339,11 +339,6 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def _say(text: str, end: str = "\n") -> None:
-    sys.stdout.write(text + end)
-    sys.stdout.flush()
-
-
 def main() -> None:
     """
     Run from the command line.
@@ -352,7 +347,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=20_000, help="to read in a round (default 20000)")
     parser.add_argument("--rounds", type=int, default=12, help="of each way (default 12)")
     options = parser.parse_args()
-    _say(json.dumps(asyncio.run(measure(options.documents, options.rounds))))
+    say(json.dumps(asyncio.run(measure(options.documents, options.rounds))))
 
 
 if __name__ == "__main__":

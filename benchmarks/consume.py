@@ -8,15 +8,11 @@ counts. Both write two documents for each message in one batch: the effect, and 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
-import math
-import os
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +25,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pydantic import BaseModel
 
 from benchmarks.emulated import BODY_TEXT, DATABASE, Emulated, emulated
+from benchmarks.report import percentile, report, show
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
@@ -279,7 +276,7 @@ async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Size
     found: dict[str, float] = {}
     for rate in (50, 500):
         latencies = await _latencies(system, bus, rate=rate, seconds=sizes.seconds)
-        p50, p99 = _percentile(latencies, 0.5), _percentile(latencies, 0.99)
+        p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
         show(f"(c) {rate} messages/s: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
         found |= {f"p50_ms_{rate}": p50, f"p99_ms_{rate}": p99}
     return found
@@ -348,19 +345,6 @@ async def measure_growth(system: Emulated, bus: ServiceBusClient, sizes: Sizes) 
     return rows
 
 
-def show(what: str, figures: str) -> None:
-    """
-    Print one line of the table.
-    """
-    sys.stdout.write(f"{what:<42}{figures}\n")
-    sys.stdout.flush()
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1)
-
-
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """
     Measure everything; return the numbers of the last line.
@@ -378,13 +362,9 @@ def main() -> None:
     """
     Run from the command line.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
-    options = parser.parse_args()
-    sizes = QUICK if options.quick else FULL
-    show("machine", f"{os.cpu_count()} cores, shared by the emulators, the consumer and the load")
-    result = asyncio.run(measure(sizes))
-    sys.stdout.write(json.dumps(result) + "\n")
+    report(
+        measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the consumer and the load"
+    )
 
 
 if __name__ == "__main__":

@@ -7,14 +7,10 @@ counts; the sample's design and the runs of one and two workers have one round e
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import math
-import os
-import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +20,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from benchmarks.emulated import Emulated, commit_events, emulated
 from benchmarks.processes import Worker, running_loop, running_worker
+from benchmarks.report import percentile, report, show
 from benchmarks.ways import bare_loop, relay, sample_design
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 
@@ -161,7 +158,7 @@ async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Size
                 data, topic = await system.new_events(0), system.new_topic()
                 async with (_relaying if way == "relay" else running_loop)(system, data, topic):
                     latencies = await _latencies(system, bus, data, topic, rate=rate, seconds=sizes.seconds)
-                measured.append((_percentile(latencies, 0.99), _percentile(latencies, 0.5)))
+                measured.append((percentile(latencies, 0.99), percentile(latencies, 0.5)))
         for way, measured in rounds.items():
             p99, p50 = min(measured)
             show(f"(c) {rate} events/s, {way}: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
@@ -295,19 +292,6 @@ async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, floa
     return rows
 
 
-def show(what: str, figures: str) -> None:
-    """
-    Print one line of the table.
-    """
-    sys.stdout.write(f"{what:<42}{figures}\n")
-    sys.stdout.flush()
-
-
-def _percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1)
-
-
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """
     Measure everything; return the numbers of the last line.
@@ -327,13 +311,7 @@ def main() -> None:
     """
     Run from the command line.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
-    options = parser.parse_args()
-    sizes = QUICK if options.quick else FULL
-    show("machine", f"{os.cpu_count()} cores, shared by the emulators, the relay and the load")
-    result = asyncio.run(measure(sizes))
-    sys.stdout.write(json.dumps(result) + "\n")
+    report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the relay and the load")
 
 
 if __name__ == "__main__":
