@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosmos_outbox import DomainEvent, Entity, Outbox
+from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling, Message
 from cosmos_outbox.parking import ParkedKeys, Parking
@@ -43,6 +43,18 @@ class Invoice(Entity):
         invoice = cls(total=event.total, order_id=event.order_id)
         invoice.record(InvoiceIssued(total=event.total))
         return invoice
+
+
+def invoicing(**options: Any) -> Consumer:
+    consumer = Consumer("invoicing", **options)
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            raise ValueError("a total below zero")
+        uow.repository(Invoice).create(Invoice.of(event))
+
+    return consumer
 
 
 def message(event: DomainEvent, *, session: str = "o1", **fields: Any) -> Message:

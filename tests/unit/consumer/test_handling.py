@@ -27,19 +27,7 @@ from cosmos_outbox.records import (
     SubjectIgnored,
 )
 from cosmos_outbox.retries import Backoff
-from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, message
-
-
-def invoicing(**options: Any) -> Consumer:
-    consumer = Consumer("invoicing", **options)
-
-    @consumer.on(OrderPaid)
-    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
-        if event.total < 0:
-            raise ValueError("a total below zero")
-        uow.repository(Invoice).create(Invoice.of(event))
-
-    return consumer
+from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message
 
 
 async def test_a_message_becomes_documents_an_event_and_an_inbox_record_in_one_commit():

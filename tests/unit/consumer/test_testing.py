@@ -6,25 +6,13 @@ from __future__ import annotations
 
 import pytest
 
-from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.consumer import Consumer, Message, Outcome
+from cosmos_outbox.consumer import Message, Outcome
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import Complete, DeadLetter, Retry
 from cosmos_outbox.records import MessageGap
-from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid
-
-
-def invoicing(**options: str) -> Consumer:
-    consumer = Consumer("invoicing", **options)  # type: ignore[arg-type]
-
-    @consumer.on(OrderPaid)
-    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
-        if event.total < 0:
-            raise ValueError("a total below zero")
-        uow.repository(Invoice).create(Invoice.of(event))
-
-    return consumer
+from tests.unit.consumer.shop import InvoiceIssued, OrderPaid, invoicing
 
 
 async def test_a_delivery_tells_its_outcome_and_what_it_left():
