@@ -69,8 +69,9 @@ __all__ = [
     "received_message",
 ]
 
+if not TYPE_CHECKING:  # or a name that there is not would pass
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"cosmos_outbox.{_MODULES[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"cosmos_outbox.{_MODULES[name]}"), name)
