@@ -28,6 +28,7 @@ from cosmos_outbox.testing.faults import check_fault
 from cosmos_outbox.testing.relaying import relay_everything
 from cosmos_outbox.write.unit_of_work import Outbox
 
+PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
 _PAUSE = timedelta(milliseconds=10)
 _RELAYED = "relayed"  # the subscription that `relay_all` empties
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
@@ -123,7 +124,7 @@ class OutboxEmulators:
             parked = await open_parked(client, self.database, self.parked_container)
             async with ServiceBusPublisher(bus, self.topic) as publisher:
                 await relay_everything(
-                    name="kit",
+                    name=PROCESSOR,
                     feed=feed,
                     leases=leases,
                     publisher=publisher,

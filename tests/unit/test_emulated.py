@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from cosmos_outbox.adapters.servicebus import message_from, open_service_bus_client
+from cosmos_outbox.service.settings import Settings, contradictions
 from cosmos_outbox.testing import OutboxHarness, assert_messages, fixed, received_message
 from cosmos_outbox.testing.clock import NOON, Clock
-from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
+from cosmos_outbox.testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
 from tests.unit.test_harness import OrderPaid, OrderPlaced, place
 
 pytestmark = pytest.mark.looptime(False)
@@ -74,6 +75,17 @@ async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> No
             fake.application_properties.keys() == received_message(OrderPaid()).application_properties.keys()
         )
         assert message_from(real).properties == message_from(fake).properties  # type: ignore[arg-type]
+
+
+def test_a_worker_of_the_test_gets_its_settings_and_shares_the_leases(emulators: OutboxEmulators):
+    fields = Settings.model_fields
+    assert PROCESSOR == fields["processor_name"].default
+    assert set() == emulators.environ.keys() - {f"OUTBOX_{name.upper()}" for name in fields}
+    assert contradictions(Settings.model_validate(_by_field(emulators.environ)).model_dump()) == []
+
+
+def _by_field(environ: dict[str, str]) -> dict[str, str]:
+    return {name.removeprefix("OUTBOX_").lower(): value for name, value in environ.items()}
 
 
 def test_a_fault_that_the_emulators_lack_is_refused_with_those_that_they_have(emulators: OutboxEmulators):
