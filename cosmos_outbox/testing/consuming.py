@@ -27,7 +27,7 @@ from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.relaying import AT_ONCE, MOMENT
 from cosmos_outbox.write.unit_of_work import Outbox
 
-_ATTEMPTS = 5  # in a row that fail; each has tried for a while
+_ATTEMPTS = 3  # in a row that fail; each has tried for a while
 
 
 class ConsumerStuck(Exception):

@@ -30,10 +30,10 @@ from cosmos_outbox.write.unit_of_work import Outbox
 
 PortT = TypeVar("PortT")
 PROCESSOR = "harness"
-# Memory answers at once, and a fault that stays is to be seen soon.
+# Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
 _RETRIES = RetryOptions(
-    deadline_seconds=0.5,
-    attempt_seconds=0.5,
+    deadline_seconds=2.0,
+    attempt_seconds=2.0,
     backoff=Backoff(initial_seconds=0.001, maximum_seconds=0.02),
 )
 
