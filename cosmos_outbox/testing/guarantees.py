@@ -1,14 +1,14 @@
 """
-The guarantees G1 to G5 and I1 to I5, as far as what is stored at the end of a scenario shows them.
+The guarantees G1 to G5 and I1 to I3, as far as what is stored at the end of a scenario shows them.
 
-G6 and I6 (no silence) are about logs, metrics and health: nothing stored shows them.
+The others are about other keys, lost locks and silence: a scenario's own assertions may show them, or logs and metrics.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import Document, StoredEvent, stored_event
@@ -78,6 +78,7 @@ def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Cons
     for message_id, steps in took_effect.items():
         if len(steps) > 1:
             yield f"I1: message {message_id!r} took effect at {' and at '.join(steps)}"
+    yield from _broken_order(took_effect, harness)
     yield from _broken_deliveries(own)
     kept = took_effect.keys() | _held(harness)
     for message, settlement in harness.subscriptions[consumer.name].subscription.settled:
@@ -86,17 +87,24 @@ def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Cons
             yield f"I3: {message.subject} {message.message_id!r} was completed, took no effect, and is not parked"
 
 
+def _broken_order(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:
+    places = {message.message_id: place for place, message in enumerate(harness.broker.accepted)}
+    newest: dict[str, int] = defaultdict(int)  # of each session
+    for message_id, steps in took_effect.items():
+        if (place := places.get(message_id)) is None:
+            continue  # it came from elsewhere
+        message = harness.broker.accepted[place]
+        if place < newest[message.session_id]:
+            yield f"I2: {message.subject} {message_id!r} took effect after a later one of its session, at {steps[0]}"
+        newest[message.session_id] = max(place, newest[message.session_id])
+
+
 def _broken_deliveries(batches: list[Batch]) -> Iterator[str]:
     deliveries: dict[str, dict[tuple[str, int], str]] = defaultdict(dict)
-    newest: dict[str | None, int] = defaultdict(int)
     for batch in batches:
-        if (message := batch.message) is None:
-            continue
-        if batch.has_effects:
-            deliveries[message.message_id][batch.process.name, message.delivery_count] = batch.step
-        if batch.inbox and message.sequence_number < newest[message.session_id]:
-            yield f"I2: {message.subject} {message.message_id!r} took effect after a later one of its session, at {batch.step}"
-        newest[message.session_id] = max(message.sequence_number, newest[message.session_id])
+        if batch.message is not None and batch.has_effects:
+            delivery = batch.process.name, batch.message.delivery_count
+            deliveries[batch.message.message_id][delivery] = batch.step
     for message_id, steps in deliveries.items():
         if len(steps) > 1:
             said = " and at ".join(steps.values())

@@ -1,5 +1,5 @@
 """
-Crash points find mistakes: ten are planted in the project `examples/orders`, each in code or an adapter that a user could write.
+Crash points find mistakes: eleven are planted in the project `examples/orders`, each in code or an adapter that a user could write.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from pydantic import BaseModel
 
 from cosmos_outbox import NotFound, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import Fault
@@ -29,7 +30,7 @@ from tests.support.patience import HUNG_SECONDS
 
 sys.path.append(str(ROOT / "examples/orders"))  # a project of its own
 
-from orders import Order, OrderPaid, connect, pay_order, place_order
+from orders import Order, OrderPaid, OrderPlaced, connect, pay_order, place_order
 from shipping import Shipment, ship, shipping
 
 A_WHILE = 0.0005  # shorter than a worker takes to find that nothing waits
@@ -246,6 +247,47 @@ async def later_events_are_sent_before_earlier_ones(harness: OutboxHarness) -> N
     await harness.relay_all()
 
 
+class RedeliveredLater(Wrapped):
+    late: Message | None = None
+
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self.port.accept(wait_seconds)
+        return session and RedeliveredLater(session)
+
+    async def receive(self, wait_seconds: float) -> Message | None:
+        if self.late:
+            return self.late
+        message = await self.port.receive(wait_seconds)
+        if message and message.delivery_count:
+            await self.port.settle(message, Complete())
+            self.next = await self.port.receive(wait_seconds)
+            self.late = message
+            return self.next
+        return message
+
+    async def settle(self, message: Message, settlement: Settlement) -> None:
+        if self.late is None:
+            await self.port.settle(message, settlement)
+        elif message is self.late:
+            self.late = None
+            await self.port.settle(self.next, settlement)
+
+
+@crash_points(given=an_order)
+async def a_message_is_handled_after_the_next_one(harness: OutboxHarness) -> None:
+    consumer = Consumer("shipping", inbox="records")
+
+    @consumer.on(OrderPlaced)
+    @consumer.on(OrderPaid)
+    async def log(event: BaseModel, message: Message, uow: UnitOfWork) -> None:
+        uow.repository(Shipment).create(Shipment(order_id="o1"))
+
+    harness.adapters["subscription"] = RedeliveredLater
+    await pay(harness)
+    await harness.relay_all()
+    await harness.consume_all(consumer)
+
+
 class ParkedLater(Wrapped):
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         if all(write.kind is WriteKind.DELETE for write in writes):  # whether the key is parked
@@ -283,6 +325,7 @@ MISTAKES: dict[Scenario, tuple[str, str]] = {
     an_error_of_the_send_is_swallowed: ("without a crash", "G2: "),
     a_handler_commits_by_itself: ("commit#2:after", "I1: "),
     later_events_are_sent_before_earlier_ones: ("commit#1:after", "G3: "),
+    a_message_is_handled_after_the_next_one: ("read#2:before", "I2: "),
     a_message_is_completed_before_it_is_parked: ("complete#2:after", "I3: "),
 }
 
