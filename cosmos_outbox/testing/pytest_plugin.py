@@ -59,8 +59,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section("crash points")
     for test, points in chosen.found or ():
         terminalreporter.line(test)
-        for point, wrong in points.items():
-            terminalreporter.line(f"  {point:24} {'ok' if wrong is None else wrong.splitlines()[0]}")
+        for point, verdict in points.items():
+            terminalreporter.line(f"  {point:24} {verdict}")
 
 
 @pytest.fixture

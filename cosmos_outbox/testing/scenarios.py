@@ -52,13 +52,13 @@ class CrashPointsFailed(AssertionError):
 @dataclass(slots=True)
 class Chosen:
     """
-    Which points the command line asks for, and what is found: by test, its points and what is wrong at each.
+    Which points the command line asks for, and what is found: by test, its points and the verdict on each.
 
     point: None for all, as "send#2:after" for one.
     """
 
     point: str | None = None
-    found: list[tuple[str, dict[str, str | None]]] | None = None
+    found: list[tuple[str, dict[str, str]]] | None = None
 
 
 chosen = Chosen()
@@ -74,6 +74,12 @@ class _Outcome:
     points: tuple[str, ...]
     wrong: str | None = None
     error: BaseException | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.wrong is not None:
+            return self.wrong.splitlines()[0]
+        return "ok" if self.run.point is None or self.run.crashed_in is not None else "not reached"
 
 
 @overload
@@ -127,7 +133,7 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
             outcomes[point] = await play(point)
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     if chosen.found is not None:
-        chosen.found.append((test, {point: outcome.wrong for point, outcome in outcomes.items()}))
+        chosen.found.append((test, {point: outcome.verdict for point, outcome in outcomes.items()}))
     failures = {point: outcome.wrong for point, outcome in outcomes.items() if outcome.wrong is not None}
     if failures:
         first = next(iter(failures))
