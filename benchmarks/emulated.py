@@ -79,7 +79,7 @@ class Emulated:
         """
         name = f"data-{events}-{uuid.uuid4().hex[:8]}"
         container = await self.database.create_container(
-            name, PartitionKey("/partitionKey"), default_ttl=-1, offer_throughput=10_000 * partitions
+            name, PartitionKey("/partitionKey"), default_ttl=-1, offer_throughput=6_000 * partitions
         )
         commits = iter(range(0, events, in_commit))
 

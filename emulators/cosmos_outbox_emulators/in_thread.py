@@ -24,8 +24,6 @@ from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
-_RU_PER_RANGE = 10_000
-
 T = TypeVar("T")
 
 
@@ -70,7 +68,7 @@ class CosmosEmulator:
         def create() -> None:
             if database not in account.databases:
                 account.create_database({"id": database})
-            account.create_container(database, body, offers.manual(ranges * _RU_PER_RANGE))
+            account.create_container(database, body, offers.manual(ranges * offers.PER_NEW_PARTITION))
 
         _call(self._loop, create)
 

@@ -82,7 +82,7 @@ async def _on_account(
     async with open_cosmos_client(connection_string=connection_string) as client:
         database = await client.create_database(name)
         try:
-            throughput = 10_000 * ranges if ranges > 1 else None
+            throughput = 6_000 * ranges if ranges > 1 else None
             key = PartitionKey([*key_paths]) if len(key_paths) > 1 else PartitionKey(key_paths[0])
             data = await database.create_container("data", key, default_ttl=-1, offer_throughput=throughput)
             store = await open_store(client, name, "data")

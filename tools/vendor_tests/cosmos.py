@@ -19,6 +19,20 @@ def environment(addresses: Addresses) -> dict[str, str]:
     }
 
 
+# Of the two names, the one that Microsoft's emulator gives as its own.
+_FIRST_REGION = 'test_config.TestConfig.local_host.replace("localhost", "127.0.0.1")'
+
+
+def first_region(locations: str) -> list[Edit]:
+    """
+    Give the first of two regions its address, where tests expect it to be what the account says of itself.
+    """
+    old = f'{locations}[0]["name"] = write_region_name'
+    new = f'{locations}[0] = {{"name": write_region_name, "databaseAccountEndpoint": {_FIRST_REGION}}}'
+    files = ("_fault_injection_transport.py", "_fault_injection_transport_async.py")
+    return [Edit(file=file, old=old, new=new) for file in files]
+
+
 SUITE = Suite(
     name="cosmos",
     distribution="azure-cosmos",
@@ -32,6 +46,13 @@ SUITE = Suite(
             file="test_config.py",
             old="local_host = 'https://localhost:8081/'",
             new="local_host = os.environ['ACCOUNT_HOST']",
+        ),
+        *first_region("readable_locations"),
+        *first_region("writable_locations"),
+        Edit(
+            file="_fault_injection_transport_async.py",
+            old="first_region_url: str = None",
+            new=f"first_region_url: str = {_FIRST_REGION}",
         ),
     ),
 )

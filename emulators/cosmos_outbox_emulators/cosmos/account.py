@@ -102,7 +102,7 @@ class Account:
         self, database_name: str, body: JsonObject, throughput: JsonObject | None = None
     ) -> Container:
         """
-        Create a container with one partition for each started 10,000 RU/s, or the account's number if that is more.
+        Create a container with one partition for each started 6,000 RU/s, or the account's number if that is more.
 
         Without throughput of its own it takes part in that of the database, or else has the least there is.
         """
@@ -114,7 +114,7 @@ class Account:
         properties = self._container_properties(body, database, raw_rid)
         if throughput is None and database.offer is None:
             throughput = offers.manual(offers.DEFAULT_THROUGHPUT)
-        wanted = offers.partitions_for(throughput) if throughput else 1
+        wanted = offers.partitions_of_new(throughput) if throughput else 1
         container = Container(
             path=f"dbs/{database_name}/colls/{name}",
             rid=properties["_rid"],

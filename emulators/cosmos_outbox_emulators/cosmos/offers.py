@@ -12,6 +12,7 @@ from cosmos_outbox_emulators.cosmos.errors import bad_request
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
 
 DEFAULT_THROUGHPUT = 400
+PER_NEW_PARTITION = 6_000
 _PER_PARTITION = 10_000
 _MOST = 1_000_000
 _LEAST_MANUAL, _LEAST_AUTOSCALE = 400, 1000
@@ -50,13 +51,24 @@ def replaced(old: JsonObject, content: Any) -> JsonObject:
     return manual(content.get("offerThroughput"))
 
 
+def partitions_of_new(content: JsonObject) -> int:
+    """
+    Return how many partitions a container begins with: one for each started 6,000 RU/s.
+    """
+    return -(-_most(content) // PER_NEW_PARTITION)
+
+
 def partitions_for(content: JsonObject) -> int:
     """
-    Return how many partitions carry the throughput: one for each started 10,000 RU/s.
+    Return how many partitions can carry the throughput: one has at most 10,000 RU/s.
     """
+    return -(-_most(content) // _PER_PARTITION)
+
+
+def _most(content: JsonObject) -> int:
     settings = content.get("offerAutopilotSettings")
     most: int = settings["maxThroughput"] if settings else content["offerThroughput"]
-    return -(-most // _PER_PARTITION)
+    return most
 
 
 def described(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonObject) -> JsonObject:

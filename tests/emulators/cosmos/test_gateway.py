@@ -177,8 +177,8 @@ def test_metadata_is_listed_and_found_by_id():
 
 def test_throughput_decides_the_number_of_ranges():
     driver = Driver()
-    driver.ok("POST", "/dbs/d/colls", CONTAINER, x_ms_offer_throughput="30100")
-    assert 4 == len(driver.account.container("d", "n").partitions)
+    driver.ok("POST", "/dbs/d/colls", CONTAINER, x_ms_offer_throughput="30000")
+    assert 5 == len(driver.account.container("d", "n").partitions)
 
 
 def test_a_key_that_is_missing_in_the_document_is_undefined():
