@@ -1,5 +1,5 @@
 """
-The control API: splits, merges, faults, clock and statistics of running emulators, as JSON over HTTP on a port of its own.
+The control API: splits, merges, faults, clock, replica lag and statistics of running emulators, as JSON over HTTP on a port of its own.
 
 A mistake in a request is answered with a problem document (RFC 9457) whose `detail` names it.
 """
@@ -68,6 +68,7 @@ class ControlServer:
                 web.post("/cosmos/split", _answer(self._split)),
                 web.post("/cosmos/merge", _answer(self._merge)),
                 web.post("/cosmos/clock", _answer(self._advance)),
+                web.post("/cosmos/lag", _answer(self._lag)),
                 web.post("/cosmos/faults", _answer(self._add_cosmos_fault)),
                 web.delete("/cosmos/faults", _answer(lambda _: self._cosmos.faults.clear())),
                 web.get("/servicebus/stats", _answer(lambda _: self._broker.stats())),
@@ -129,6 +130,10 @@ class ControlServer:
     def _advance(self, fields: Fields) -> Any:
         self._clock.advance(_number(fields, "advance_s"))
         return {"now": self._clock()}
+
+    def _lag(self, fields: Fields) -> Any:
+        self._cosmos.account.replication.lag_s = _number(fields, "seconds")
+        return {"seconds": self._cosmos.account.replication.lag_s}
 
     def _add_cosmos_fault(self, fields: Fields) -> None:
         self._cosmos.faults.add(fields)

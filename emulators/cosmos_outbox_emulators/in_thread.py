@@ -95,6 +95,12 @@ class CosmosEmulator:
         account = self._server.account
         return _call(self._loop, lambda: account.container(database, container).merge(first, second))
 
+    def lag(self, seconds: float) -> None:
+        """
+        Let reads be answered by a replica that is so far behind; 0 ends it.
+        """
+        _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))
+
     def advance(self, seconds: float) -> None:
         """
         Move the emulator's clock forward, so that a TTL passes without a wait.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos import indexing, offers, partition_key
-from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.container import Container, Replication
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, conflict
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
 
@@ -61,6 +61,7 @@ class Account:
         self.several_write_regions = several_write_regions
         self.clock = clock
         self.databases: dict[str, Database] = {}
+        self.replication = Replication()
         # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
@@ -122,6 +123,7 @@ class Account:
             properties=properties,
             partitions=max(self.partitions, wanted),
             next_sequence=lambda: next(self._sequence),
+            replication=self.replication,
         )
         if throughput is not None:
             container.offer = self._offer(throughput, properties)

@@ -24,18 +24,27 @@ class ChangePage:
 
 
 def read_changes(
-    partition: Partition, window: Window, *, after_lsn: int, limit: int, newer_than: float | None = None
+    partition: Partition,
+    window: Window,
+    *,
+    after_lsn: int,
+    limit: int,
+    newer_than: float | None = None,
+    up_to: int | None = None,
 ) -> ChangePage:
     """
-    Read changes after `after_lsn`; a page ends at the first transaction boundary at or past `limit` items or 4 MB.
+    Read changes after `after_lsn`, those up to `up_to` if a replica lags; a page ends at the first transaction boundary at or past `limit` items or 4 MB.
     """
     everything = window.covers(partition.low, partition.high)
     items: list[Item] = []
     size = 0
     last = after_lsn
+    end = partition.lsn if up_to is None else up_to
     for item in partition.changes_after(after_lsn):
         if item.lsn != last and (len(items) >= limit or size >= LARGEST_PAGE_BYTES):
             return ChangePage(items=items, lsn=last)
+        if item.lsn > end:
+            break
         last = item.lsn
         if not everything and not window.contains(item):
             continue
@@ -43,4 +52,4 @@ def read_changes(
             continue
         items.append(item)
         size += len(item.encoded)
-    return ChangePage(items=items, lsn=max(after_lsn, partition.lsn))
+    return ChangePage(items=items, lsn=max(after_lsn, end))

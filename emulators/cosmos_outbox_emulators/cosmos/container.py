@@ -20,6 +20,15 @@ _COMPLETING_SPLIT = 1007
 _CACHED_KEYS = 100_000
 
 
+@dataclasses.dataclass(slots=True)
+class Replication:
+    """
+    How far the replica that answers reads is behind; shared by all containers of an account.
+    """
+
+    lag_s: float = 0.0
+
+
 class Container:
     """
     Items partitioned by up to three paths over one or more physical partitions.
@@ -34,12 +43,14 @@ class Container:
         properties: JsonObject,
         partitions: int,
         next_sequence: Callable[[], int],
+        replication: Replication,
     ) -> None:
         self.path = path
         self.rid = rid
         self.raw_rid = raw_rid
         self.properties = properties
         self.next_sequence = next_sequence
+        self.replication = replication
         self.key_paths = [partition_key.parse_path(path) for path in properties["partitionKey"]["paths"]]
         self.version: int = properties["partitionKey"]["version"]
         self._ring = hash_v1 if self.version == 1 else partition_key

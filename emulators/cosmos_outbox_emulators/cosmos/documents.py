@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cosmos_outbox_emulators.cosmos import charges, jsontext
+from cosmos_outbox_emulators.cosmos import charges, jsontext, sessions
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, too_large
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
@@ -43,6 +43,9 @@ def item_reply(
         return _delete_key_reply(container, request, now)
     needs_body = kind not in (RequestKind.READ, RequestKind.DELETE)
     transaction = Transaction(container, key_of(container, request.headers), now)
+    lsn = None
+    if kind is RequestKind.READ:
+        lsn = sessions.readable_lsn(container, transaction.partition, request.headers, now)
     outcome = transaction.execute(
         Operation(
             kind=_OPERATIONS[kind],
@@ -50,13 +53,15 @@ def item_reply(
             body=_body(request, kind) if needs_body else None,
             if_match=request.headers.get("if-match"),
             if_none_match=request.headers.get("if-none-match"),
+            lsn=lsn,
         )
     )
     transaction.commit()
     item = outcome.item
     size = len(item.encoded) if item else 0
     charge = charges.read_charge(size) if kind is RequestKind.READ else charges.write_charge(size)
-    headers = document_headers(container, transaction.partition, charge, etag=item.etag if item else None)
+    etag = item.etag if item else None
+    headers = document_headers(container, transaction.partition, charge, etag=etag, lsn=lsn)
     minimal = needs_body and is_minimal(request.headers)
     body = item.encoded if item and outcome.status != 304 and not minimal else b""
     return Reply(status=outcome.status, body=body, headers=headers)

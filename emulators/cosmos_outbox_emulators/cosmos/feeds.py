@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 
-from cosmos_outbox_emulators.cosmos import charges, jsontext, metrics, sql
+from cosmos_outbox_emulators.cosmos import charges, jsontext, metrics, sessions, sql
 from cosmos_outbox_emulators.cosmos.changefeed import read_changes
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import bad_request
@@ -87,6 +87,9 @@ def _ranges(container: Container, query: sql.Query) -> list[jsontext.JsonObject]
 def _query(container: Container, request: Request, now: float, query: sql.Query, walk: Walk) -> Reply:
     for partition in walk.partitions:
         partition.purge(now)
+        lsn = sessions.readable_lsn(container, partition, request.headers, now)
+        if lsn < partition.lsn:
+            walk.as_of[partition.range_id] = lsn
     page_size = whole_number(request.headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
     page = sql.run(
         query,
@@ -95,7 +98,9 @@ def _query(container: Container, request: Request, now: float, query: sql.Query,
         continuation=request.headers.get("x-ms-continuation"),
     )
     size = sum(map(len, page.rows))
-    headers = document_headers(container, walk.partitions[0], charges.query_charge(len(page.rows), size))
+    first = walk.partitions[0]
+    charge = charges.query_charge(len(page.rows), size)
+    headers = document_headers(container, first, charge, lsn=walk.as_of.get(first.range_id))
     headers["x-ms-item-count"] = str(len(page.rows))
     if page.continuation is not None:
         headers["x-ms-continuation"] = page.continuation
@@ -120,17 +125,19 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     container.change_feed_reads += 1
     partition = partitions[0]
     partition.purge(now)
+    lsn = sessions.readable_lsn(container, partition, request.headers, now)
     limit = whole_number(request.headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
     page = read_changes(
         partition,
         window,
-        after_lsn=_after_lsn(request.headers, partition),
+        after_lsn=_after_lsn(request.headers, lsn),
         limit=limit if limit > 0 else _UNLIMITED,
         newer_than=_newer_than(request.headers),
+        up_to=lsn,
     )
     size = sum(len(item.encoded) for item in page.items)
     charge = charges.feed_charge(len(page.items), size)
-    headers = document_headers(container, partition, charge, etag=f'"{page.lsn}"')
+    headers = document_headers(container, partition, charge, etag=f'"{page.lsn}"', lsn=lsn)
     if not page.items:
         return Reply(status=304, headers=headers)
     headers["x-ms-item-count"] = str(len(page.items))
@@ -138,12 +145,12 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     return Reply(status=200, body=listing(container, rows), headers=headers)
 
 
-def _after_lsn(headers: Mapping[str, str], partition: Partition) -> int:
+def _after_lsn(headers: Mapping[str, str], newest: int) -> int:
     position = headers.get("if-none-match")
     if position is None:
         return 0
     if position == "*":
-        return partition.lsn
+        return newest
     match = _LSN.fullmatch(position)
     if match is None:
         raise bad_request(f"The continuation {position[:50]} of the change feed is invalid.")

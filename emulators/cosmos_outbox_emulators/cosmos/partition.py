@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from cosmos_outbox_emulators.cosmos.item import Item, ItemKey
@@ -44,6 +45,7 @@ class Partition:
         self._log_items: list[Item] = []
         self._expiries: list[tuple[float, ItemKey]] = []
         self._scan_order = ScanOrder()
+        self._history: deque[tuple[float, int, dict[ItemKey, Item | None]]] = deque()
         for item in sorted(items, key=lambda item: item.lsn):
             self._insert(item)
 
@@ -57,10 +59,16 @@ class Partition:
     def get(self, key: ItemKey) -> Item | None:
         return self._items.get(key)
 
-    def apply(self, lsn: int, writes: Mapping[ItemKey, Item | None]) -> None:
+    def apply(
+        self, lsn: int, writes: Mapping[ItemKey, Item | None], *, at: float = 0.0, remember_s: float = 0.0
+    ) -> None:
         """
-        Make one transaction's writes visible (None: deleted), all of them under `lsn`.
+        Make one transaction's writes visible (None: deleted), all of them under `lsn`; what they replace is remembered for a while.
         """
+        while self._history and self._history[0][0] <= at - remember_s:
+            self._history.popleft()
+        if remember_s:
+            self._history.append((at, lsn, {key: self._items.get(key) for key in writes}))
         for key, item in writes.items():
             if item is None:
                 self._items.pop(key, None)
@@ -68,6 +76,24 @@ class Partition:
                 self._insert(item)
         self.lsn = lsn
         self._compact()
+
+    def lsn_at(self, moment: float) -> int:
+        """
+        Return the LSN that was reached at a moment, as far as writes since then are remembered.
+        """
+        return next((lsn - 1 for at, lsn, _ in self._history if at > moment), self.lsn)
+
+    def get_at(self, key: ItemKey, lsn: int) -> Item | None:
+        """
+        Return an item as of an LSN, as far as writes since then are remembered.
+        """
+        item = self._items.get(key)
+        if item is not None and item.lsn <= lsn:
+            return item
+        for _, written, before in reversed(self._history):
+            if written > lsn and key in before:
+                item = before[key]
+        return item
 
     def _insert(self, item: Item) -> None:
         previous = self._items.get(item.key)

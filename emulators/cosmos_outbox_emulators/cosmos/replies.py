@@ -12,12 +12,18 @@ from cosmos_outbox_emulators.cosmos.partition import Partition
 
 
 def document_headers(
-    container: Container, partition: Partition, charge: float, *, etag: str | None = None
+    container: Container,
+    partition: Partition,
+    charge: float,
+    *,
+    etag: str | None = None,
+    lsn: int | None = None,
 ) -> dict[str, str]:
+    lsn = partition.lsn if lsn is None else lsn
     headers = {
         "x-ms-request-charge": f"{charge:.2f}",
-        "x-ms-session-token": f"{partition.range_id}:-1#{partition.lsn}",
-        "lsn": str(partition.lsn),
+        "x-ms-session-token": f"{partition.range_id}:-1#{lsn}",
+        "lsn": str(lsn),
         "x-ms-documentdb-partitionkeyrangeid": partition.range_id,
         # Without it the SDK does not track session tokens.
         "x-ms-alt-content-path": quote(container.path),

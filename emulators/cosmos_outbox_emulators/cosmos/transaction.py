@@ -57,6 +57,7 @@ class Operation:
     body: JsonObject | None = None
     if_match: str | None = None
     if_none_match: str | None = None
+    lsn: int | None = None  # a read outside of a batch is shown what was there at this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class Transaction:
     def __init__(self, container: Container, key: LogicalKey, now: float) -> None:
         self._container = container
         self._key = key
+        self._now = now
         self._timestamp = int(now)
         self.partition = container.partition_of(key.epk)
         self.partition.purge(now)
@@ -85,7 +87,9 @@ class Transaction:
 
     def commit(self) -> None:
         if self._staged:
-            self.partition.apply(self._lsn, self._staged)
+            self.partition.apply(
+                self._lsn, self._staged, at=self._now, remember_s=self._container.replication.lag_s
+            )
             if self._container.on_commit:
                 self._container.on_commit(self.partition, self._staged)
             self._staged = {}
@@ -119,7 +123,9 @@ class Transaction:
         return Outcome(status=201 if current is None else 200, item=self._put(body, current))
 
     def _read(self, operation: Operation) -> Outcome:
-        current = self._get(operation.id)
+        current = (
+            self._get(operation.id) if operation.lsn is None else self._as_of(operation.id, operation.lsn)
+        )
         if operation.if_none_match in ("*", current.etag):
             return Outcome(status=304, item=current)
         return Outcome(status=200, item=current)
@@ -165,6 +171,12 @@ class Transaction:
             return None
         key = (self._key.encoded, item_id)
         return self._staged[key] if key in self._staged else self.partition.get(key)
+
+    def _as_of(self, item_id: str | None, lsn: int) -> Item:
+        item = self.partition.get_at((self._key.encoded, item_id or ""), lsn)
+        if item is None:
+            raise not_found()
+        return item
 
     def _get(self, item_id: str | None) -> Item:
         item = self._find(item_id)

@@ -22,6 +22,7 @@ class Walk:
     """
 
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
+        self.as_of: dict[str, int] = {}  # by range id, where a replica lags
         self.partitions = partitions
         self._window = window
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
@@ -34,6 +35,9 @@ class Walk:
         for partition in self.partitions:
             if partition.low < high and low < partition.high:
                 items = partition.scan(max(low, partition.low), min(high, partition.high), after)
+                lsn = self.as_of.get(partition.range_id)
+                if lsn is not None:
+                    items = filter(None, [partition.get_at(item.key, lsn) for item in items])
                 yield from filter(self._window.contains, items)
 
     def head(self, segments: Sequence[Segment]) -> tuple[Segment | None, tuple[Segment, ...]]:

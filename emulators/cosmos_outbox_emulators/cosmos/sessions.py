@@ -1,0 +1,49 @@
+"""
+What a reader may see: what its session has seen at least, and at most what the replica that answers has got.
+
+With a replica lag every read is answered as of that long ago; one whose session is further is refused with 404/1002. Writes never lag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+from cosmos_outbox_emulators.cosmos.partition import Partition
+
+_NOT_AVAILABLE = 1002
+_TOKEN = re.compile(r"(\d{1,9}):(?:-?\d{1,18}#)?(\d{1,18})(?:#\d+=-?\d+)*", re.ASCII)
+
+
+def readable_lsn(container: Container, partition: Partition, headers: Mapping[str, str], now: float) -> int:
+    """
+    Return the last LSN of a partition that a reader is shown.
+
+    Raises:
+        CosmosError: 404/1002, the session of the reader has seen a later one.
+    """
+    reached = (
+        partition.lsn_at(now - container.replication.lag_s) if container.replication.lag_s else partition.lsn
+    )
+    session = headers.get("x-ms-session-token")
+    if session and _seen(session, partition) > reached:
+        raise CosmosError(
+            404, "The read session is not available for the input session token.", substatus=_NOT_AVAILABLE
+        )
+    return reached
+
+
+def _seen(session: str, partition: Partition) -> int:
+    """
+    Return the LSN that a session token has of a range or of those it was split from; 0 without.
+    """
+    seen = 0
+    for text in session.split(","):
+        token = _TOKEN.fullmatch(text.strip())
+        if token is None:
+            raise bad_request(f"The session token provided '{session[:100]}' is invalid.")
+        if token[1] in (partition.range_id, *partition.parents):
+            seen = max(seen, int(token[2]))
+    return seen

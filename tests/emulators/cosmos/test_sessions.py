@@ -1,0 +1,81 @@
+"""
+Session consistency: a read is never behind its session token, and behind the writes as far as the replica lags.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tests.emulators.cosmos.driver import Driver, documents, substatus
+
+
+def lagging(seconds: float = 5.0) -> Driver:
+    driver = Driver()
+    driver.account.replication.lag_s = seconds
+    return driver
+
+
+def session(token: str) -> dict[str, str]:
+    return {"x_ms_session_token": token}
+
+
+def test_a_read_behind_its_session_is_refused():
+    driver = Driver()
+    token = driver.upsert("k", "a").headers["x-ms-session-token"]
+    assert 200 == driver.item("GET", "k", "a", x_ms_session_token=token).status
+
+    ahead = session("0:-1#99")
+
+    assert (404, 1002) == substatus(driver.item("GET", "k", "a", **ahead))
+    assert (404, 1002) == substatus(driver.query("SELECT * FROM c", **ahead))
+    assert (404, 1002) == substatus(driver.changes("0", **ahead))
+    assert 201 == driver.item("POST", "k", None, {"id": "b", "pk": "k"}, **ahead).status
+    assert 200 == driver.item("GET", "k", "a", **session("7:-1#99")).status
+    assert (400, 0) == substatus(driver.item("GET", "k", "a", **session("nonsense")))
+
+
+def test_a_session_holds_across_a_split():
+    driver = Driver()
+    driver.upsert("k", "a")
+    driver.container.split("0")
+
+    assert 200 == driver.item("GET", "k", "a", **session("0:-1#2")).status
+    assert (404, 1002) == substatus(driver.item("GET", "k", "a", **session("0:-1#99")))
+
+
+def test_a_lagging_replica_shows_what_was():
+    driver = lagging()
+    driver.upsert("k", "a", n=1)
+    driver.upsert("k", "gone")
+    driver.clock.now += 10
+    driver.upsert("k", "a", n=2)
+    driver.upsert("k", "new")
+    token = driver.item("DELETE", "k", "gone").headers["x-ms-session-token"]
+
+    assert 1 == json.loads(driver.item("GET", "k", "a").body)["n"]
+    assert 200 == driver.item("GET", "k", "gone").status
+    assert 404 == driver.item("GET", "k", "new").status
+    assert [1] == driver.rows("SELECT VALUE c.n FROM c")
+    assert "new" not in [item["id"] for item in documents(driver.changes("0"))]
+    assert (404, 1002) == substatus(driver.item("GET", "k", "a", x_ms_session_token=token))
+
+    driver.clock.now += 5
+    assert 2 == json.loads(driver.item("GET", "k", "a", x_ms_session_token=token).body)["n"]
+    assert {"a", "new"} == {item["id"] for item in documents(driver.changes("0"))}
+
+
+def test_the_feed_of_a_lagging_replica_loses_nothing():
+    driver = lagging()
+    seen, token = [], None
+    for number in range(12):
+        driver.upsert("k", str(number))
+        driver.clock.now += 2
+        page = driver.changes("0", token)
+        seen += [item["id"] for item in documents(page)]
+        token = page.headers["etag"]
+    driver.clock.now += 5
+
+    assert len(seen) < 12
+    assert [str(number) for number in range(12)] == seen + [
+        item["id"] for item in documents(driver.changes("0", token))
+    ]
