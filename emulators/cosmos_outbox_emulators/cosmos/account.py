@@ -109,6 +109,7 @@ class Account:
         """
         database = self.database(database_name)
         name = _valid_name(body.get("id"))
+        partition_key.parse_definition(body.get("partitionKey"))  # is refused before a name that is taken
         if name in database.containers:
             raise conflict()
         raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
