@@ -23,6 +23,7 @@ from azure.servicebus.management import QueueProperties, SubscriptionProperties
 
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing
 from cosmos_outbox.adapters.servicebus.preflight import (
+    NO_MANAGEMENT,
     SILENT,
     TIMEOUT_SECONDS,
     Inspection,
@@ -30,6 +31,7 @@ from cosmos_outbox.adapters.servicebus.preflight import (
     administration,
     auto_delete_misses,
     duration,
+    is_emulator,
 )
 from cosmos_outbox.errors import SubscriptionUnavailable
 
@@ -118,10 +120,6 @@ async def source_preflight(
     """
     name = source_name(entity, subscription)
     by_hand = "Check yourself that it requires sessions, dead-letters what expires, and its lock and delivery count."
-    if connection_string is not None and "usedevelopmentemulator=true" in connection_string.lower():
-        return Inspection(
-            unknown=f"{name} was not checked: the Service Bus emulator has no management API. {by_hand}"
-        )
     try:
         async with administration(connection_string, namespace, credential) as client:
             source: SubscriptionProperties | QueueProperties
@@ -132,6 +130,8 @@ async def source_preflight(
     except ResourceNotFoundError:
         return Inspection(misses=(missing_source(name),))
     except (AzureError, ValueError, TimeoutError) as error:
+        if is_emulator(connection_string):
+            return Inspection(unknown=f"{name} was not checked: {NO_MANAGEMENT} {by_hand}")
         return Inspection(
             unknown=f"{name} could not be checked ({type(error).__name__}); that needs the Manage right on the namespace (role "
             f"Azure Service Bus Data Owner), receiving does not. {by_hand}"
