@@ -34,7 +34,7 @@ _SHOWN = {
     "MaxSizeInMegabytes": "1024", "EnableBatchedOperations": "true", "IsAnonymousAccessible": "false",
     "FilteringMessagesBeforePublishing": "false", "SupportOrdering": "true", "AutoDeleteOnIdle": atom.FOR_EVER,
     "EnablePartitioning": "false", "EnableExpress": "false", "DeadLetteringOnFilterEvaluationExceptions": "true",
-    "AuthorizationRules": "", "UserMetadata": "",
+    "AuthorizationRules": "", "UserMetadata": "", "DuplicateDetectionHistoryTimeWindow": "PT10M",
 }  # fmt: skip
 _FIXED = ("RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning")
 _REFUSED = ("ForwardTo", "ForwardDeadLetteredMessagesTo", "MaxMessageSizeInKilobytes")

@@ -13,7 +13,7 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.channel import Wire
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition, entity_not_found
 from cosmos_outbox_emulators.servicebus.decoding import DecodeError
-from cosmos_outbox_emulators.servicebus.entry import Entry, Session
+from cosmos_outbox_emulators.servicebus.entry import Session
 from cosmos_outbox_emulators.servicebus.message import Message, parse_message, to_timestamp
 from cosmos_outbox_emulators.servicebus.primitives import Array, Int, Long, Symbol
 from cosmos_outbox_emulators.servicebus.queue import Outcome, Queue
@@ -192,7 +192,14 @@ class Management:
         sequences = [int(number) for number in _numbers(body)]
         settled = body.get("receiver-settle-mode") == 0
         got = self._queue.receive_deferred(sequences, session=session, receive_and_delete=settled)
-        return Reply(body={"messages": [_locked_message(token, entry) for token, entry in got]})
+        messages = [
+            {
+                Symbol("lock-token"): uuid.UUID(bytes_le=token),
+                Symbol("message"): entry.encoded(b"" if settled else token),
+            }
+            for token, entry in got
+        ]
+        return Reply(body={"messages": messages})
 
     def _peek_message(self, body: dict[Any, Any]) -> Reply:
         start, count = _get(body, "from-sequence-number", int), _get(body, "message-count", int)
@@ -261,10 +268,6 @@ def _numbers(body: dict[Any, Any]) -> list[int]:
     if not all(isinstance(value, int) for value in values):
         raise AmqpError(Condition.ARGUMENT_ERROR, "A sequence number is a number.")
     return values
-
-
-def _locked_message(token: bytes, entry: Entry) -> dict[Any, Any]:
-    return {Symbol("lock-token"): uuid.UUID(bytes_le=token), Symbol("message"): entry.encoded()}
 
 
 def _scheduled_message(item: Any) -> Message:

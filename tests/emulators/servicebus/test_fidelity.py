@@ -14,7 +14,15 @@ from cosmos_outbox_emulators.servicebus.decoding import DecodeError
 from cosmos_outbox_emulators.servicebus.encoding import encode
 from cosmos_outbox_emulators.servicebus.message import parse_message, read_application_properties
 from cosmos_outbox_emulators.servicebus.performatives import Code, error, performative
-from cosmos_outbox_emulators.servicebus.primitives import Described, Symbol, Timestamp, ULong
+from cosmos_outbox_emulators.servicebus.primitives import (
+    Array,
+    Described,
+    Long,
+    Symbol,
+    Timestamp,
+    UInt,
+    ULong,
+)
 from cosmos_outbox_emulators.servicebus.queue import Outcome
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from tests.emulators.servicebus import engine, wire
@@ -200,3 +208,22 @@ def test_an_empty_state_of_a_session_is_none():
     sessions.set_state(session, b"x")
     sessions.set_state(session, b"")
     assert session.state is None
+
+
+@wired
+async def test_a_deferred_message_is_annotated_with_its_lock_token_too(server, client):
+    server.broker.topic("q").publish([message("a")])
+    queue = server.broker.queue("q")
+    queue.settle(locked(queue)[1], Outcome.DEFER)
+    address = "q/$management"
+    client.send(
+        wire.attach("asks", 5, receive=False, source="me", target=address),
+        wire.attach("hears", 6, receive=True, source=address, target="me"),
+    )
+    body = {"sequence-numbers": Array([Long(1)]), "receiver-settle-mode": UInt(1)}
+    client.send(wire.request(5, 0, {"operation": "com.microsoft:receive-by-sequence-number"}, body))
+    while (got := await client.read())[0] != Code.TRANSFER:
+        pass
+    (answer,) = wire.sections(got[2])[Code.VALUE]["messages"]
+    annotations = wire.sections(answer["message"])[Code.DELIVERY_ANNOTATIONS]
+    assert {"x-opt-lock-token": answer["lock-token"]} == annotations
