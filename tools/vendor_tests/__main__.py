@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from tools.vendor_tests import cosmos
+from tools.vendor_tests import cosmos, servicebus
 from tools.vendor_tests.expected import Kind, Verdict, judge, read_expected
 from tools.vendor_tests.running import Outcome, Result, run_file
 from tools.vendor_tests.source import ROOT, sdist, unpack
 from tools.vendor_tests.suite import Suite
 
-SUITES = {suite.name: suite for suite in (cosmos.SUITE,)}
+SUITES = {suite.name: suite for suite in (cosmos.SUITE, servicebus.SUITE)}
 
 
 def say(text: str) -> None:
