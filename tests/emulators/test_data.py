@@ -23,6 +23,7 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox_emulators.__main__ import main
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.offers import manual
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.cosmos.transaction import Operation, OperationKind, Transaction
 from cosmos_outbox_emulators.data import FILE, kept
@@ -241,3 +242,16 @@ def put(container, clock):
 def rows(folder: Path) -> int:
     with closing(sqlite3.connect(folder / FILE)) as connection:
         return connection.execute("SELECT count(*) FROM items").fetchone()[0]
+
+
+def test_throughput_is_kept_as_it_was_changed_last(tmp_path: Path):
+    account = Account()
+    with kept(tmp_path, account, Broker.default()):
+        account.create_database({"id": "db"})
+        account.create_container("db", {"id": "c", "partitionKey": {"paths": ["/k"]}}, manual(400))
+        (offer,) = account.offers()
+        account.replace_offer(offer["_rid"], {"content": {"offerThroughput": 1000}})
+    again = Account()
+    with kept(tmp_path, again, Broker.default()):
+        assert account.offers() == again.offers()
+        assert 1000 == again.offers()[0]["content"]["offerThroughput"]

@@ -175,6 +175,7 @@ class Account:
             properties=properties,
             partitions=1,
             next_sequence=lambda: next(self._sequence),
+            replication=self.replication,
         )
         self.databases[database].containers[properties["id"]] = container
         return container
@@ -206,9 +207,9 @@ class Account:
     # Offers
 
     def offers(self) -> list[JsonObject]:
-        return [owner.offer for owner in self._owners() if owner.offer is not None]
+        return [owner.offer for owner in self.owners() if owner.offer is not None]
 
-    def _owners(self) -> Iterator[Database | Container]:
+    def owners(self) -> Iterator[Database | Container]:
         for database in self.databases.values():
             yield database
             yield from database.containers.values()
@@ -217,7 +218,7 @@ class Account:
         """
         Change the throughput of a container or a database; a container that needs more partitions is split at once.
         """
-        for owner in self._owners():
+        for owner in self.owners():
             if owner.offer is None or owner.offer["_rid"] != rid:
                 continue
             content = offers.replaced(owner.offer["content"], body.get("content"))

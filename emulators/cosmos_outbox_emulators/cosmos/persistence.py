@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS account (boot INTEGER, rid INTEGER);
 CREATE TABLE IF NOT EXISTS databases (name TEXT PRIMARY KEY, properties TEXT);
 CREATE TABLE IF NOT EXISTS containers (
     rid TEXT PRIMARY KEY, database TEXT, properties TEXT, generation INTEGER, next_range INTEGER);
+CREATE TABLE IF NOT EXISTS offers (owner TEXT PRIMARY KEY, offer TEXT);
 CREATE TABLE IF NOT EXISTS ranges (
     rid TEXT, id TEXT, low TEXT, high TEXT, parents TEXT, lsn INTEGER, PRIMARY KEY (rid, id));
 CREATE TABLE IF NOT EXISTS items (
@@ -43,6 +44,7 @@ class AccountFile:
         self._account = account
         self._databases: dict[str, str] = {}
         self._containers: dict[str, Mark] = {}
+        self._offers: dict[str, str] = {}
         self._changed: dict[tuple[str, ItemKey], Item | None] = {}
         self._lsns: dict[tuple[str, str], int] = {}
         self._until_sweep = 0
@@ -73,6 +75,10 @@ class AccountFile:
             container = account.restored_container(database, properties, _raw(container_rid))
             container.restore(self._partitions(container_rid), generation, next_range)
             self._watch(container)
+        kept = dict(connection.execute("SELECT owner, offer FROM offers"))
+        for owner in account.owners():
+            text = kept.get(owner.properties["_rid"])
+            owner.offer = None if text is None else json.loads(text)
 
     def _partitions(self, rid: str) -> list[Partition]:
         rows = self._connection.execute(
@@ -160,6 +166,18 @@ class AccountFile:
                     written = (item for part in container.partitions for item in part.changes_after(0))
                     self._save_items({(container.rid, item.key): item for item in written})
                 self._watch(container)
+
+        self._save_offers()
+
+    def _save_offers(self) -> None:
+        owners = self._account.owners()
+        offers = {owner.properties["_rid"]: owner.offer for owner in owners if owner.offer is not None}
+        found = {rid: offer["_etag"] for rid, offer in offers.items()}
+        if found != self._offers:
+            self._offers = found
+            self._connection.execute("DELETE FROM offers")
+            rows = [(rid, json.dumps(offer)) for rid, offer in offers.items()]
+            self._connection.executemany("INSERT INTO offers VALUES (?, ?)", rows)
 
     def _count_rids(self, raw_rids: Iterable[bytes]) -> None:
         self._rid = max([self._rid, *(int.from_bytes(raw[-4:], "big") & 0x7FFFFFFF for raw in raw_rids)])
