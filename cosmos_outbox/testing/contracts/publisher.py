@@ -17,6 +17,7 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
+_ATTEMPTS = 20  # that fail before the publisher is said not to recover
 _ON_DEMAND = "this topic does not fail on demand"
 
 
@@ -262,7 +263,8 @@ class PublisherContract:
         A relay that loses its lease cancels: what arrived later would overtake its successor's messages.
         """
         sent, other_lane = messages_of(session, 60, size=10_000), backend.publisher.lanes - 1
-        await backend.publisher.publish(other_lane, [a_message(f"{session}-b")])  # opens the lane
+        # Opens the lane, whose connection a test before may have cut
+        await _publish_until_accepted(backend.publisher, other_lane, [a_message(f"{session}-b")])
         backend.slow(0.2)
         call = asyncio.create_task(backend.publisher.publish(0, sent))
         await asyncio.sleep(0.3)  # inside one of several batches, by the clock of the client
@@ -295,16 +297,16 @@ async def _publish_until_accepted(
     """
     Do what a caller that keeps the order does; return the failures on the way.
     """
-    failures = []
-    while messages:
+    failures: list[PublishError] = []
+    for _ in range(_ATTEMPTS):
         try:
             await publisher.publish(lane, messages)
         except PublishError as error:
             failures.append(error)
             messages = messages[error.accepted :]
         else:
-            break
-    return failures
+            return failures
+    raise failures[-1]
 
 
 async def _everything_received(
