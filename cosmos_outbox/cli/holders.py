@@ -49,7 +49,6 @@ class Words:
     done: str
     failed: str
     who: str
-    held_from: str  # when a key is parked by hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ class OutboxHolder:
         done="sent",
         failed="was refused",
         who="workers",
-        held_from="within 15 seconds",
     )
 
     async def key_named(self, text: str) -> str:
@@ -124,7 +122,6 @@ class ConsumerHolder:
         done="handled",
         failed="failed",
         who="consumers",
-        held_from="from when they next open its session",
     )
 
     async def key_named(self, text: str) -> str:

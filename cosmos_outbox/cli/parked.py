@@ -236,7 +236,7 @@ async def park(
     Park a key by hand: the workers hold its events, in order, until it is released.
 
     They poll every 15 seconds; events that they send before are sent. This also helps if a worker is stalled by one key and
-    has not parked it by itself. With --consumer its processes hold the messages from when they next open the key's session.
+    has not parked it by itself. With --consumer its processes hold the messages of the key.
     """
     async with opened_holder(consumer) as holder:
         words = holder.words
@@ -246,7 +246,7 @@ async def park(
     if as_json:
         print_json(_key_row(parked, holder))
     elif parked.failure is not None and parked.failure.reason == BY_HAND:
-        typer.echo(f"{key!r} is parked; the {words.who} hold its {words.noun}s {words.held_from}.")
+        typer.echo(f"{key!r} is parked; the {words.who} hold its {words.noun}s within 15 seconds.")
     else:
         typer.echo(f"{key!r} was parked already, with {counted(parked.held, f'held {words.noun}')}.")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -152,6 +152,9 @@ class Handling:
         self._outages = 0  # in a row
         self._given_up = 0  # keys parked since a message took effect
         self._ignored: set[str] = set()  # subjects that were reported
+        self.seen_parked: Container[
+            str
+        ] = ()  # keys that an operator may have parked while their session is held
         self._outage_backoff = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
 
     @property
@@ -249,7 +252,7 @@ class Handling:
         """
         Put a message behind those that its key holds, unless it took effect before; return whether the key is parked.
         """
-        if state.parked is None:
+        if state.parked is None or (not state.parked and key in self.seen_parked):
             state.parked = await parking.is_held(key, self.scope)
         if not state.parked:
             return False

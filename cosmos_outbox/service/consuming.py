@@ -138,6 +138,7 @@ async def assembled_consumer(
                 return ()
             seen = await parked_in(ParkedKeys(parked, scope=handling.scope))
             health.vitals.seen_parked(seen)
+            handling.seen_parked = {key.partition_key for key in seen.keys}
             return seen.unreadable.values()
 
         async def poll() -> None:

@@ -119,7 +119,7 @@ def test_a_dropped_message_takes_no_effect_and_a_key_can_be_parked_by_hand(outbo
     assert "1 message handled; the consumers handle the messages of 'a' again." in said
     assert [2] == invoices(outbox)
     said = outbox.run("parked", "park", "b", "--reason", "wait", "--yes", *OF, **CONSUMER).stdout
-    assert "'b' is parked; the consumers hold its messages from when they next open its session." in said
+    assert "'b' is parked; the consumers hold its messages within 15 seconds." in said
     assert ["b"] == [key["key"] for key in outbox.rows("parked", "list", *OF, **CONSUMER)]
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey
 
+from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.service import load_consumer, running_consumer
 from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
 from cosmos_outbox.service.consuming import assembled_consumer, session_options
@@ -190,6 +192,32 @@ async def test_it_runs_inside_another_program_and_drains_at_the_end(monkeypatch:
             assert b"outbox_consumer_ready" in consumer.metrics()[0]
         assert "has ended" in consumer.snapshot().unready[0]
         assert [("a", 1), ("a", 2)] == sorted(await site.invoices())
+
+
+async def test_the_process_that_has_a_session_holds_it_once_it_sees_that_an_operator_parked_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with opened_site() as site:
+        async with running_consumer(invoices.consumer, settings_of(site, monkeypatch)) as consumer:
+
+            async def handled() -> bool:
+                return consumer.snapshot().handled == 1
+
+            async def parked(events: int) -> bool:
+                return (seen := consumer.snapshot().parked) is not None and (1, events) == (
+                    seen.count,
+                    seen.events,
+                )
+
+            await site.send(("a", 1))
+            await until(handled)
+            store = await open_parked(site.client, "contacts", "parked")
+            scope = Scope(processor="invoicing", container="events/all")
+            await ParkedKeys(store, scope=scope).park("a", reason="it waits")
+            await until(lambda: parked(0))
+            await site.send(("a", 2))
+            await until(lambda: parked(1))
+        assert [("a", 1)] == await site.invoices()
 
 
 async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):

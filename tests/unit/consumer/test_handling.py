@@ -24,6 +24,7 @@ from cosmos_outbox.records import (
     MessageHeld,
     MessageParked,
     MessageRepeated,
+    SessionOpened,
     SubjectIgnored,
 )
 from cosmos_outbox.retries import Backoff
@@ -407,6 +408,21 @@ async def test_while_every_key_fails_one_that_does_not_soon_has_its_turn():
     assert (
         asyncio.get_running_loop().time() - delivered_at < 120
     )  # 440 s, if each keeps its slot until it is tried again
+
+
+async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_from_the_next_poll_on():
+    world = World(invoicing())
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    running = asyncio.create_task(world.run(lambda: bool(world.of(MessageHeld))))
+    while not world.documents("invoice"):  # noqa: ASYNC110 - any fact
+        await asyncio.sleep(0.1)
+    await world.keys.park("o1", reason="wait")
+    world.handling.seen_parked = {"o1"}
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=2)))
+    await running
+
+    assert 1 == len(world.of(SessionOpened))
+    assert 1 == len(world.documents("invoice"))
 
 
 async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted():
