@@ -157,14 +157,17 @@ def _saved_everywhere(processor: ChangeFeedProcessor, ranges: int) -> bool:
 
 @asynccontextmanager
 async def a_world(*, ranges: int) -> AsyncIterator[World]:
+    account = Account()
     async with (
-        CosmosServer(Account(partitions=ranges)) as server,
+        CosmosServer(account) as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
         aiohttp.ClientSession() as http,
     ):
         database = await client.create_database("db")
-        await database.create_container("data", PartitionKey("/partitionKey"))
+        # A few documents lie in one partition: KEDA reads a single page, and a page has rows of one partition.
         await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
+        account.partitions = ranges
+        await database.create_container("data", PartitionKey("/partitionKey"))
         # What .NET takes, `Uri.Host`; an account's own regions name others, and an emulator is no account with a domain.
         host = urlsplit(GLOBAL_ENDPOINT).hostname
         assert host == global_host(
