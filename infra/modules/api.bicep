@@ -33,7 +33,8 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
       activeRevisionsMode: 'Single'
       ingress: {
         external: external
-        targetPort: 8000
+        // The platform asks this port itself, and the placeholder listens on 80: with another one no revision gets healthy.
+        targetPort: probed ? 8000 : 80
         transport: 'auto'
         allowInsecure: false
       }

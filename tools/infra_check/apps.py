@@ -78,6 +78,9 @@ def _values(made: Deployment, program: str) -> dict[str, str]:
     }
 
 
+_PLACEHOLDER_PORT = 80
+
+
 def apps_are_probed_where_they_listen(templates: Sequence[Template]) -> Iterator[str]:
     """
     Probes and ingress ask the port and the path that the image's own health check asks.
@@ -95,6 +98,10 @@ def apps_are_probed_where_they_listen(templates: Sequence[Template]) -> Iterator
             yield f"{app.place} needs no ingress"
         if ingress is not None and ingress.get("targetPort") != port:
             yield f"{app.place} listens on {port}; its ingress sends to {ingress.get('targetPort')}"
+    for app in deploy(templates).of_type(APPS):
+        ingress = app.at("properties", "configuration", "ingress")
+        if ingress is not None and ingress.get("targetPort") != _PLACEHOLDER_PORT:
+            yield f"{app.place} holds a placeholder, which listens on {_PLACEHOLDER_PORT}; its ingress sends elsewhere"
 
 
 def _consumed(made: Deployment) -> Resource:

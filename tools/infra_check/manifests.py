@@ -231,6 +231,8 @@ def _references(kinds: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield f"{kind}: selects no pod of the Deployment"
     if not kinds["PodDisruptionBudget"]["spec"].get("maxUnavailable"):
         yield "PodDisruptionBudget: lets no pod go, so no node can be drained"
+    if kinds["PodDisruptionBudget"]["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+        yield "PodDisruptionBudget: keeps an unready pod, and a lease that halts makes all unready, so no node can be drained"
 
 
 def _network(spec: dict[str, Any], program: str) -> Iterator[str]:

@@ -186,6 +186,7 @@ def test_the_manifests_as_they_are_have_no_problem(tmp_path: Path):
         ("OUTBOX_TOPIC:", "OUTBOX_TOPICS:", "OUTBOX_TOPICS is no setting"),
         ("  OUTBOX_PARKED_CONTAINER: parked\n", "", "one bad event halts"),
         ('azure.workload.identity/use: "true"', 'azure.workload.identity/use: "false"', "no pod gets an identity"),
+        ("unhealthyPodEvictionPolicy: AlwaysAllow", "unhealthyPodEvictionPolicy: IfHealthyBudget", "keeps an unready pod"),
         ("maxUnavailable: 1", "maxUnavailable: [1]", "poddisruptionbudget"),
         ("processorName: outbox", "processorName: replaced", "left to replace"),
         ("subscriptionName: directory", "subscriptionName: replaced", "left to replace"),
