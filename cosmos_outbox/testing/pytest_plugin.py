@@ -6,7 +6,7 @@ pytest loads this module wherever the library is installed, so it imports the ki
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.emulated import OutboxEmulators
     from cosmos_outbox.testing.harness import OutboxHarness
     from cosmos_outbox.write.unit_of_work import Outbox
+
+
+_POINTS = "outbox_crash_points"
 
 
 def _clock_of(request: pytest.FixtureRequest) -> Clock:
@@ -51,16 +54,29 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen.point, chosen.found = point or None, []
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
+        from cosmos_outbox.testing.scenarios import chosen  # noqa: PLC0415 - see above
+
+        # In the report, which pytest-xdist sends from the process of the test
+        report.user_properties += [(_POINTS, points) for points in chosen.found or ()]
+        chosen.found = []
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.getoption("--outbox-crash-points") is None:
         return
-    from cosmos_outbox.testing.scenarios import chosen  # noqa: PLC0415 - see above
-
     terminalreporter.section("crash points")
-    for test, points in chosen.found or ():
-        terminalreporter.line(test)
-        for point, verdict in points.items():
-            terminalreporter.line(f"  {point:24} {verdict}")
+    for report in (one for found in terminalreporter.stats.values() for one in found):
+        for points in (value for name, value in getattr(report, "user_properties", ()) if name == _POINTS):
+            terminalreporter.line(report.nodeid)
+            for point, verdict in points.items():
+                terminalreporter.line(f"  {point:24} {verdict}")
 
 
 @pytest.fixture

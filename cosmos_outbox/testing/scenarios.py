@@ -52,13 +52,13 @@ class CrashPointsFailed(AssertionError):
 @dataclass(slots=True)
 class Chosen:
     """
-    Which points the command line asks for, and what is found: by test, its points and the verdict on each.
+    Which points the command line asks for, and the verdict on each that a test has played.
 
     point: None for all, as "send#2:after" for one.
     """
 
     point: str | None = None
-    found: list[tuple[str, dict[str, str]]] | None = None
+    found: list[dict[str, str]] | None = None
 
 
 chosen = Chosen()
@@ -133,7 +133,7 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
             outcomes[point] = await play(point)
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     if chosen.found is not None:
-        chosen.found.append((test, {point: outcome.verdict for point, outcome in outcomes.items()}))
+        chosen.found.append({point: outcome.verdict for point, outcome in outcomes.items()})
     failures = {point: outcome.wrong for point, outcome in outcomes.items() if outcome.wrong is not None}
     if failures:
         first = next(iter(failures))

@@ -357,7 +357,7 @@ async def test_what_can_never_be_handled_is_parked_whoever_dies():
 
 async def test_the_points_are_before_and_after_each_call_of_application_relay_and_consumer(listed: Chosen):
     await without_a_mistake()
-    ((_, points),) = listed.found
+    (points,) = listed.found
     calls = ["read#1", "commit#1", "send#1", "checkpoint#1", "complete#1", "read#2", "inbox-commit#1"]
     calls += ["complete#2"]
     expected = [f"{call}:{moment}" for call in calls for moment in ("before", "after")]
@@ -367,7 +367,7 @@ async def test_the_points_are_before_and_after_each_call_of_application_relay_an
 async def test_a_point_is_played_alone_and_told_step_by_step(listed: Chosen):
     listed.point = "send#1:after"
     told = str(await failures_of(a_resend_has_a_new_id)).splitlines()
-    assert ["without a crash", "send#1:after"] == [*listed.found[0][1]]
+    assert ["without a crash", "send#1:after"] == [*listed.found[0]]
     assert told[0].startswith("With a crash at send#1:after: G4: ")
     after_what_is_wrong = told[told.index("") + 1 :]
     steps = [line.strip() for line in after_what_is_wrong[: after_what_is_wrong.index("")]]
