@@ -23,25 +23,23 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.assertions import assert_messages, assert_recorded
     from cosmos_outbox.testing.calls import Around, Call
     from cosmos_outbox.testing.clock import Clock
-    from cosmos_outbox.testing.consuming import ConsumerStuck
     from cosmos_outbox.testing.emulated import OutboxEmulators
     from cosmos_outbox.testing.faults import Faults
     from cosmos_outbox.testing.harness import OutboxHarness
     from cosmos_outbox.testing.received import ReceivedMessage, received_message
-    from cosmos_outbox.testing.relaying import RelayStuck
+    from cosmos_outbox.testing.running import Stuck
     from cosmos_outbox.testing.scenarios import CrashPointsFailed, crash_points
 
 _MODULES = {
     "Around": "testing.calls",
     "Call": "testing.calls",
     "Clock": "testing.clock",
-    "ConsumerStuck": "testing.consuming",
     "CrashPointsFailed": "testing.scenarios",
     "Faults": "testing.faults",
     "OutboxEmulators": "testing.emulated",
     "OutboxHarness": "testing.harness",
     "ReceivedMessage": "testing.received",
-    "RelayStuck": "testing.relaying",
+    "Stuck": "testing.running",
     "assert_messages": "testing.assertions",
     "assert_recorded": "testing.assertions",
     "crash_points": "testing.scenarios",
@@ -54,13 +52,12 @@ __all__ = [
     "Around",
     "Call",
     "Clock",
-    "ConsumerStuck",
     "CrashPointsFailed",
     "Faults",
     "OutboxEmulators",
     "OutboxHarness",
     "ReceivedMessage",
-    "RelayStuck",
+    "Stuck",
     "assert_messages",
     "assert_recorded",
     "crash_points",

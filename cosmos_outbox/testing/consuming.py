@@ -4,7 +4,6 @@ Consuming: run a consumer's processor until every message of its subscription is
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -21,19 +20,14 @@ from cosmos_outbox.records import (
     MessageSettled,
     ReceivingFailed,
     Record,
+    SessionClosed,
 )
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 from cosmos_outbox.testing.calls import Around, surrounded
-from cosmos_outbox.testing.relaying import AT_ONCE, MOMENT
+from cosmos_outbox.testing.running import AT_ONCE, MOMENT, Progress
 from cosmos_outbox.write.unit_of_work import Outbox
 
-_ATTEMPTS = 3  # in a row that fail; each has tried for a while
-
-
-class ConsumerStuck(Exception):
-    """
-    The consumer could not work again and again, and would go on trying; what it could not handle still waits.
-    """
+_ATTEMPTS = 3  # in a row that fail; each commit has tried for a while
 
 
 @dataclass(slots=True)
@@ -60,19 +54,26 @@ async def consume_everything(
     Run one process of a consumer until no message waits; locks that a process before it had are over.
 
     Raises:
-        ConsumerStuck: it failed many times in a row.
+        Stuck: it failed many times in a row, or did nothing for long.
         ConfigurationError: as `Consumer.handling`.
     """
-    failures: list[BaseException] = []
+    progress = Progress(attempts=_ATTEMPTS)
 
     def heard(record: Record) -> None:
-        if isinstance(record, ConsumingDelayed | ConsumerHalted | ReceivingFailed):
-            failures.append(record.error)
-            if len(failures) >= _ATTEMPTS:
-                running.cancel()
-        elif isinstance(record, MessageSettled) and record.outcome != "retry":
-            failures.clear()
+        match record:
+            case (
+                ConsumingDelayed(error=error)
+                | ConsumerHalted(error=error)
+                | ReceivingFailed(error=error)
+                | SessionClosed(error=BaseException() as error)
+            ):
+                progress.failed(error)
+            case MessageSettled(outcome=outcome) if outcome != "retry":
+                progress.moved()
         notify(record)
+
+    async def is_done() -> bool:
+        return not subscription.waiting
 
     quick = copy(consumer)
     quick.policy = replace(consumer.policy, backoff=AT_ONCE)
@@ -88,22 +89,7 @@ async def consume_everything(
         subscription.lose_lock(session_id)
     passing = adapted(_Passing(subscription, around))
     processor = SessionProcessor(passing, handled, options, hooks=(heard,))
-    running = asyncio.create_task(processor.run())
-    try:
-        while not running.done():
-            if not subscription.waiting:
-                processor.stop()
-                await asyncio.wait({running})
-            else:
-                await asyncio.wait({running}, timeout=MOMENT.total_seconds())
-        if len(failures) >= _ATTEMPTS:
-            raise ConsumerStuck(
-                f"The consumer failed {_ATTEMPTS} times in a row: {failures[-1]}"
-            ) from failures[-1]
-        await running
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    await progress.run(processor, until=is_done)
 
 
 class _Passing:

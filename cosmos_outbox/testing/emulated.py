@@ -111,7 +111,7 @@ class OutboxEmulators:
         The subscription `all` has these messages too, for a consumer.
 
         Raises:
-            RelayStuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+            Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
         """
         async with (
             open_cosmos_client(connection_string=self.cosmos.connection_string) as client,

@@ -25,7 +25,8 @@ from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.clock import Clock
 from cosmos_outbox.testing.consuming import Subscribed, consume_everything
 from cosmos_outbox.testing.faults import Faults
-from cosmos_outbox.testing.relaying import AT_ONCE, relay_everything
+from cosmos_outbox.testing.relaying import relay_everything
+from cosmos_outbox.testing.running import AT_ONCE
 from cosmos_outbox.write.unit_of_work import Outbox
 
 PortT = TypeVar("PortT")
@@ -105,7 +106,7 @@ class OutboxHarness:
         Events of a key that had to be parked do not arrive; see `parked_messages`.
 
         Raises:
-            RelayStuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+            Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
         """
         before = len(self.broker.accepted)
         await self.faults.arrived()
@@ -130,7 +131,7 @@ class OutboxHarness:
         A consumer that was made without an outbox gets this one.
 
         Raises:
-            ConsumerStuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
+            Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
         """
         subscribed = self.subscriptions.setdefault(consumer.name, Subscribed())
         for message in self.broker.accepted[subscribed.messages :]:

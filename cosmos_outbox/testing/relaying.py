@@ -4,7 +4,6 @@ Relaying: run a worker's processor and relay until nothing waits, without waitin
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -25,17 +24,9 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.retries import Backoff
+from cosmos_outbox.testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress
 
-AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
-MOMENT = timedelta(milliseconds=1)
-ATTEMPTS = 100  # in a row that fail; a broker that is judged needs 15 of them
-
-
-class RelayStuck(Exception):
-    """
-    The relay failed again and again, and would go on trying; what could not be sent still waits.
-    """
+_ATTEMPTS = 100  # in a row that fail; a broker that is judged needs 15 of them
 
 
 async def relay_everything(
@@ -60,20 +51,18 @@ async def relay_everything(
         pause: between two looks. Defaults to a millisecond.
 
     Raises:
-        RelayStuck: it failed many times in a row.
+        Stuck: it failed many times in a row, or did nothing for long.
         OutboxError: as `ChangeFeedProcessor.run`.
     """
     if await _is_done(name, *stored):
         return
-    failures: list[BaseException] = []
+    progress = Progress(attempts=_ATTEMPTS)
 
     def heard(record: Record) -> None:
         if isinstance(record, PageFailed | PublishFailed | BalancingFailed):
-            failures.append(record.error)
-            if len(failures) >= ATTEMPTS:
-                running.cancel()
+            progress.failed(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
-            failures.clear()
+            progress.moved()
         notify(record)
 
     relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=heard)
@@ -81,27 +70,14 @@ async def relay_everything(
         processor_name=name,
         instance_name=name,  # of all workers, so that one takes at once what one before it left when it was killed
         wanted=claims_to_be_an_event,
-        acquire_interval=pause,
+        acquire_interval=SHORT_WHILE,
         checkpoint_interval=timedelta(0),
         min_poll_interval=pause,
-        max_poll_interval=pause,
+        max_poll_interval=SHORT_WHILE,
         backoff=AT_ONCE,
     )
     processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(heard,))
-    running = asyncio.create_task(processor.run())
-    try:
-        while not running.done():
-            if await _is_done(name, *stored):
-                processor.stop()
-                await asyncio.wait({running})
-            else:
-                await asyncio.wait({running}, timeout=pause.total_seconds())
-        if len(failures) >= ATTEMPTS:
-            raise RelayStuck(f"The relay failed {ATTEMPTS} times in a row: {failures[-1]}") from failures[-1]
-        await running
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    await progress.run(processor, until=lambda: _is_done(name, *stored), pause=pause)
 
 
 async def _is_done(name: str, feed: ChangeFeed, leases: LeaseStore) -> bool:

@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory import Fault
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import PublishFailed
-from cosmos_outbox.testing import Call, ConsumerStuck, OutboxHarness, RelayStuck
+from cosmos_outbox.testing import Call, OutboxHarness, Stuck
 
 
 class OrderPlaced(DomainEvent):
@@ -86,7 +86,7 @@ async def test_a_topic_that_stays_down_ends_the_call_and_the_next_one_goes_on():
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
     harness.broker.down = True
-    with pytest.raises(RelayStuck):
+    with pytest.raises(Stuck):
         await harness.relay_all()
     harness.broker.down = False
     assert 2 == len(await harness.relay_all())
@@ -127,7 +127,7 @@ async def test_a_worker_that_is_started_again_begins_with_what_is_stored():
 
     killed.around.append(dies)
     await place(killed.outbox, "o1")
-    with pytest.raises(RelayStuck):
+    with pytest.raises(Stuck):
         await killed.relay_all()
     again = killed.restarted()
     assert [] == await again.relay_all()
@@ -198,7 +198,7 @@ async def test_a_store_that_stays_away_ends_the_call():
     began = (
         asyncio.get_running_loop().time()
     )  # virtual: it waits for the retries of three commits, and for nothing else
-    with pytest.raises(ConsumerStuck):
+    with pytest.raises(Stuck):
         await harness.consume_all(consumer)
     assert asyncio.get_running_loop().time() - began < 6.1
     harness.faults.clear()

@@ -4,6 +4,8 @@ Faults by name on the harness: what the library does about each of them.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from cosmos_outbox import (
@@ -15,7 +17,7 @@ from cosmos_outbox import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.testing import Call, Faults, OutboxHarness
+from cosmos_outbox.testing import Call, Faults, OutboxHarness, Stuck
 from cosmos_outbox.testing.faults import OPERATIONS
 from tests.support.pages import ROOT
 from tests.unit.test_harness import Order, invoicing, place
@@ -84,6 +86,22 @@ async def test_what_stays_ends_a_commit_with_its_error(fault: str, error: type[E
     harness.fail("commit", fault, times=None)
     with pytest.raises(error):
         await place(harness.outbox, "o1")
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault"),
+    [("lease", "conflict"), ("park", "slow"), ("settle", "lock_lost"), ("feed", "unavailable")],
+)
+async def test_what_stays_ends_a_worker_or_a_consumer_too(operation: str, fault: str):
+    harness = OutboxHarness()
+    await place(harness.outbox, "o1")
+    if operation == "settle":
+        await harness.relay_all()
+    harness.broker.rejects = lambda message: operation == "park"
+    harness.fail(operation, fault, times=None)
+    with pytest.raises(Stuck):
+        await (harness.consume_all(invoicing()) if operation == "settle" else harness.relay_all())
+    assert asyncio.get_running_loop().time() < 11  # virtual
 
 
 async def test_a_conflict_is_that_of_a_change_where_there_is_one():

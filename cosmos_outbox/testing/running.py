@@ -1,0 +1,93 @@
+"""
+Running: a processor works until nothing waits, or gets no further, without waiting for time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Protocol
+
+from cosmos_outbox.retries import Backoff
+
+AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
+MOMENT, SHORT_WHILE = timedelta(milliseconds=1), timedelta(milliseconds=50)
+_PATIENCE_SECONDS = 10.0  # without progress; some loops fail in silence, and would go on for a minute
+
+
+class Stuck(Exception):
+    """
+    A worker or a consumer failed again and again, and would go on trying; what it could not do still waits.
+    """
+
+
+class Processor(Protocol):
+    async def run(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Progress:
+    """
+    Whether a processor gets further; its hooks tell.
+
+    Args:
+        attempts: so many failures in a row are no passing fault.
+    """
+
+    def __init__(self, *, attempts: int) -> None:
+        self._attempts, self._loop = attempts, asyncio.get_running_loop()
+        self._failures: list[BaseException] = []
+        self._moved_at = self._loop.time()
+        self._given_up = asyncio.Event()
+
+    def moved(self) -> None:
+        self._failures.clear()
+        self._moved_at = self._loop.time()
+
+    def failed(self, error: BaseException) -> None:
+        self._failures.append(error)
+        if (
+            len(self._failures) >= self._attempts
+        ):  # an event, as failures without a pause leave timers no turn
+            self._given_up.set()
+
+    async def run(
+        self, processor: Processor, *, until: Callable[[], Awaitable[bool]], pause: timedelta = MOMENT
+    ) -> None:
+        """
+        Run a processor until nothing waits, then stop it.
+
+        Args:
+            processor: to run.
+            until: says whether nothing waits.
+            pause: between the first two looks; it grows to 50 ms. Defaults to a millisecond.
+
+        Raises:
+            Stuck: it failed many times in a row, or did nothing for long.
+            OutboxError: what `processor.run` raises.
+        """
+        running = asyncio.create_task(processor.run())
+        given_up = asyncio.create_task(self._given_up.wait())
+        seconds = pause.total_seconds()
+        try:
+            while not running.done():
+                if given_up.done() or self._loop.time() - self._moved_at > _PATIENCE_SECONDS:
+                    raise self._stuck()
+                if await until():
+                    processor.stop()
+                await asyncio.wait({running, given_up}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                seconds = min(1.5 * seconds, SHORT_WHILE.total_seconds())
+            await running
+        finally:
+            for task in (running, given_up):
+                task.cancel()
+            await asyncio.gather(running, given_up, return_exceptions=True)
+
+    def _stuck(self) -> Stuck:
+        if not self._failures:
+            return Stuck(f"There was no progress for {_PATIENCE_SECONDS:g} s.")
+        last = self._failures[-1]
+        stuck = Stuck(f"There was no progress in {len(self._failures)} attempts: {last}")
+        stuck.__cause__ = last
+        return stuck
