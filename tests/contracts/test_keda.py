@@ -67,10 +67,14 @@ class Scaler:
             "x-ms-documentdb-isquery": "true",
             "x-ms-documentdb-query-enablecrosspartition": "true",
         }
-        async with self._request("POST", "dbs/db/colls/leases", headers, body) as answer:
-            assert 200 == answer.status
-            documents: list[dict[str, Any]] = (await answer.json())["Documents"]
-            return documents
+        documents: list[dict[str, Any]] = []
+        while True:
+            async with self._request("POST", "dbs/db/colls/leases", headers, body) as answer:
+                assert 200 == answer.status
+                documents += (await answer.json())["Documents"]
+                if "x-ms-continuation" not in answer.headers:
+                    return documents
+                headers["x-ms-continuation"] = answer.headers["x-ms-continuation"]
 
     async def _lag(self, lease: dict[str, Any]) -> int:
         headers = {

@@ -62,6 +62,7 @@ class Account:
         self.clock = clock
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
+        self._token_versions = itertools.count(1)
         # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
@@ -125,6 +126,7 @@ class Account:
             partitions=max(self.partitions, wanted),
             next_sequence=lambda: next(self._sequence),
             replication=self.replication,
+            token_version=next(self._token_versions),
         )
         if throughput is not None:
             container.offer = self._offer(throughput, properties)

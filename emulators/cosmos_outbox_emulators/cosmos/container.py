@@ -44,6 +44,7 @@ class Container:
         partitions: int,
         next_sequence: Callable[[], int],
         replication: Replication,
+        token_version: int,
     ) -> None:
         self.path = path
         self.rid = rid
@@ -51,6 +52,7 @@ class Container:
         self.properties = properties
         self.next_sequence = next_sequence
         self.replication = replication
+        self.token_version = token_version
         self.key_paths = [partition_key.parse_path(path) for path in properties["partitionKey"]["paths"]]
         self.version: int = properties["partitionKey"]["version"]
         self._ring = hash_v1 if self.version == 1 else partition_key

@@ -22,7 +22,7 @@ def document_headers(
     lsn = partition.lsn if lsn is None else lsn
     headers = {
         "x-ms-request-charge": f"{charge:.2f}",
-        "x-ms-session-token": f"{partition.range_id}:-1#{lsn}",
+        "x-ms-session-token": f"{partition.range_id}:{container.token_version}#{lsn}",
         "lsn": str(lsn),
         "x-ms-documentdb-partitionkeyrangeid": partition.range_id,
         # Without it the SDK does not track session tokens.

@@ -14,7 +14,8 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.partition import Partition
 
 _NOT_AVAILABLE = 1002
-_TOKEN = re.compile(r"(\d{1,9}):(?:-?\d{1,18}#)?(\d{1,18})(?:#\d+=-?\d+)*", re.ASCII)
+_TOKEN = re.compile(r"(\d{1,9}):(?:(-?\d{1,18})#)?(\d{1,18})(?:#\d+=-?\d+)*", re.ASCII)
+_ANY_VERSION = ("-1", None)
 
 
 def readable_lsn(container: Container, partition: Partition, headers: Mapping[str, str], now: float) -> int:
@@ -28,22 +29,26 @@ def readable_lsn(container: Container, partition: Partition, headers: Mapping[st
         partition.lsn_at(now - container.replication.lag_s) if container.replication.lag_s else partition.lsn
     )
     session = headers.get("x-ms-session-token")
-    if session and _seen(session, partition) > reached:
+    if session and _seen(session, container, partition) > reached:
         raise CosmosError(
             404, "The read session is not available for the input session token.", substatus=_NOT_AVAILABLE
         )
     return reached
 
 
-def _seen(session: str, partition: Partition) -> int:
+def _seen(session: str, container: Container, partition: Partition) -> int:
     """
     Return the LSN that a session token has of a range or of those it was split from; 0 without.
+
+    Each container has a version of its own in its tokens, since LSNs of two cannot be compared: SDKs send those of a container
+    that had the same name, and mix up those of containers whose writes they get no bodies of.
     """
     seen = 0
     for text in session.split(","):
         token = _TOKEN.fullmatch(text.strip())
         if token is None:
             raise bad_request(f"The session token provided '{session[:100]}' is invalid.")
-        if token[1] in (partition.range_id, *partition.parents):
-            seen = max(seen, int(token[2]))
+        known = token[2] in (*_ANY_VERSION, str(container.token_version))
+        if known and token[1] in (partition.range_id, *partition.parents):
+            seen = max(seen, int(token[3]))
     return seen

@@ -218,7 +218,7 @@ def test_a_matching_etag_needs_no_body():
 def test_headers_report_charge_session_and_range():
     driver = Driver()
     headers = driver.upsert("k", "a").headers
-    assert "0:-1#2" == headers["x-ms-session-token"]
+    assert "0:1#2" == headers["x-ms-session-token"]
     assert float(headers["x-ms-request-charge"]) > 0
     assert ("0", "2") == (headers["x-ms-documentdb-partitionkeyrangeid"], headers["lsn"])
     assert "dbs/d/colls/c" == headers["x-ms-alt-content-path"]

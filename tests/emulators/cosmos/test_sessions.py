@@ -34,6 +34,17 @@ def test_a_read_behind_its_session_is_refused():
     assert (400, 0) == substatus(driver.item("GET", "k", "a", **session("nonsense")))
 
 
+def test_the_session_of_another_container_says_nothing_of_this_one():
+    driver = Driver()
+    (before, after) = (driver.upsert("k", "a").headers["x-ms-session-token"] for _ in range(2))
+    driver.ok("DELETE", "/dbs/d/colls/c")
+    driver.ok("POST", "/dbs/d/colls", {"id": "c", "partitionKey": {"paths": ["/pk"]}})
+    token = driver.upsert("k", "a").headers["x-ms-session-token"]
+
+    assert token not in (before, after)
+    assert 200 == driver.item("GET", "k", "a", **session(after)).status
+
+
 def test_a_session_holds_across_a_split():
     driver = Driver()
     driver.upsert("k", "a")
