@@ -40,6 +40,7 @@ SUITE = Suite(
     markers="cosmosEmulator or cosmosLong or cosmosQuery or cosmosSplit",
     # As a network has it: some tests have timeouts of a few milliseconds, and mean them to pass.
     serve=("--cosmos-latency-ms", "10"),
+    test_seconds=300,
     edits=(
         # An account whose host is `local_host` is an emulator to the tests: they use its key instead of Entra ID.
         Edit(

@@ -269,7 +269,10 @@ def _missing(*, as_owner: bool) -> CosmosError:
 
 def _valid_name(name: Any) -> str:
     if not isinstance(name, str) or not name or len(name) > _LONGEST_ID or name.endswith(" "):
-        raise bad_request("The id must be text of 1 to 255 characters that does not end with a space.")
+        raise bad_request(
+            f"The input name '{str(name)[:50]}' is invalid. Ensure to provide a unique non-empty string less than "
+            f"'{_LONGEST_ID}' characters."
+        )
     if any(character in name for character in "/\\?#"):
         raise bad_request("The id must not contain '/', '\\', '?' or '#'.")
     return name
