@@ -8,11 +8,11 @@ requests into engine calls and engine values into the bytes that Azure would sen
 ```text
 server      sockets, added latency, injected faults                     (asyncio, aiohttp)
   gateway   one request -> one reply: routes, key check, error replies  (no sockets from here on)
-    resources  databases, containers, partition key ranges
-    documents  single operations, batches
-    feeds      queries, change feed
+    resources  databases, containers, offers, partition key ranges
+    documents  single operations, batches; bulk requests
+    feeds      queries, change feed; what sessions and lagging replicas may see
       account > container > partition > item                            the engine
-      transaction, patch, sql, changefeed                               what can be done with it
+      transaction, patch, sql, walk, changefeed                         what can be done with it
 ```
 
 Nothing of a partition changes before a transaction commits, therefore no error on the way can leave half of a batch behind.
