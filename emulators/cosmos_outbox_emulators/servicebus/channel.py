@@ -34,10 +34,10 @@ class Wire(Protocol):
     def abort(self) -> None:
         """Cut the connection without a word."""
 
-    def authorise(self, path: str, expires: float) -> None: ...
+    def authorise(self, path: str, expires: float, rights: frozenset[str]) -> None: ...
 
-    def check_authorised(self, path: str) -> None:
-        """Raise AmqpError unless a token for this path was accepted and has not expired."""
+    def check_authorised(self, path: str, *claims: str) -> None:
+        """Raise AmqpError unless a token for this path was accepted that gives one of the rights and has not expired."""
 
 
 class Link(Protocol):
@@ -127,7 +127,8 @@ class LinkEnd:
         self.source = _terminus(attach[5], Code.SOURCE)
         self.target = _terminus(attach[6], Code.TARGET)
         self.properties: dict[Any, Any] = attach[13] or {}
-        self.entity: str | None = None  # what a token is needed for
+        self.entity: str | None = None  # what a token is needed for, and which of its rights
+        self.claims: tuple[str, ...] = ()
         self.detached = False
 
     def accept(

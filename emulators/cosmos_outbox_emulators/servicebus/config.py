@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_KEYS = {"RootManageSharedAccessKey": "SAS_KEY_VALUE"}
+RIGHTS = frozenset({"Manage", "Send", "Listen"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,16 @@ class BrokerConfig:
     Attributes:
         link_idle_s: A link over which nothing was sent for so long is detached. Defaults to 600, as in Azure.
         sas_keys: Names and values of the shared access keys that clients may sign tokens with.
+        key_rights: What keys are good for, by name; one that is not here has every right.
     """
 
     topics: tuple[TopicConfig, ...] = ()
     link_idle_s: float = 600.0
     sas_keys: Mapping[str, str]
+    key_rights: Mapping[str, frozenset[str]]
+
+    def rights_of(self, key: str) -> frozenset[str]:
+        return self.key_rights.get(key, RIGHTS)
 
 
 _Check = Callable[[Any, str], Any]
@@ -124,14 +130,19 @@ def check_name(name: str, length: int, *, dollar: bool = False) -> None:
         )
 
 
-def _keys(value: Any, path: str) -> dict[str, str]:
-    if (
-        not isinstance(value, dict)
-        or not value
-        or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
-    ):
+def _keys(value: Any, path: str) -> dict[str, tuple[str, frozenset[str]]]:
+    if not isinstance(value, dict) or not value:
         raise _fail(path, "an object of key names and key values", value)
-    return value
+    return {str(name): _key(key, f"{path}.{name}") for name, key in value.items()}
+
+
+def _key(value: Any, path: str) -> tuple[str, frozenset[str]]:
+    if isinstance(value, str):
+        return value, RIGHTS
+    rights = value.get("rights") if isinstance(value, dict) and value.keys() == {"value", "rights"} else None
+    if isinstance(rights, list) and rights and RIGHTS.issuperset(map(str, rights)):
+        return str(value["value"]), frozenset(map(str, rights))
+    raise _fail(path, f"a value, or a value and rights of {', '.join(sorted(RIGHTS))}", value)
 
 
 def _list(value: Any, path: str, item: Callable[[Any, str], Any]) -> tuple[Any, ...]:
@@ -195,7 +206,7 @@ def parse(value: Any) -> BrokerConfig:
             "topics": (lambda v, p: _list(v, p, parse_topic), ()),
             "queues": (lambda v, p: _list(v, p, parse_queue), ()),
             "link_idle_s": (_seconds, 600.0),
-            "sas_keys": (_keys, DEFAULT_KEYS),
+            "sas_keys": (_keys, _keys(DEFAULT_KEYS, "")),
         },
     )
     names = {topic.name.lower() for topic in fields["topics"]}
@@ -203,4 +214,9 @@ def parse(value: Any) -> BrokerConfig:
         if queue.name.lower() in names:
             raise ValueError(f"queues[{index}].name: {queue.name!r} is already the name of a topic")
     topics = fields["topics"] + fields["queues"]
-    return BrokerConfig(topics=topics, link_idle_s=fields["link_idle_s"], sas_keys=fields["sas_keys"])
+    return BrokerConfig(
+        topics=topics,
+        link_idle_s=fields["link_idle_s"],
+        sas_keys={name: key for name, (key, _) in fields["sas_keys"].items()},
+        key_rights={name: rights for name, (_, rights) in fields["sas_keys"].items()},
+    )

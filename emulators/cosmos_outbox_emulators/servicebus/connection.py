@@ -63,8 +63,8 @@ class Connection:
         self._opened = False
         self._channels: dict[int, Channel] = {}
         self._ended: set[int] = set()
-        self._grants: dict[str, float] = {}
-        self._expiries: dict[str, Timer] = {}
+        self._grants: dict[tuple[str, frozenset[str]], float] = {}
+        self._expiries: dict[tuple[str, frozenset[str]], Timer] = {}
         self._heard_at = broker.timers.now()
         self._heartbeat: Timer | None = None
         self._watch: Timer | None = None
@@ -177,12 +177,11 @@ class Connection:
         """
         Name and value of a key, as AMQP clients without $cbs send them: a right on the whole namespace.
         """
-        parts = response.split(b"\x00")
-        if len(parts) != 3 or self.broker.config.sas_keys.get(parts[1].decode("latin1")) != parts[2].decode(
-            "latin1"
-        ):
+        parts = [part.decode("latin1") for part in response.split(b"\x00")]
+        config = self.broker.config
+        if len(parts) != 3 or config.sas_keys.get(parts[1]) != parts[2]:
             return False
-        self.authorise("", math.inf)
+        self.authorise("", math.inf, config.rights_of(parts[1]))
         return True
 
     def on_frame(self, kind: int, channel: int, body: bytes) -> None:
@@ -245,16 +244,20 @@ class Connection:
 
     # Rights
 
-    def authorise(self, path: str, expires: float) -> None:
-        self._grants[path] = expires
-        if path in self._expiries:
-            self._expiries.pop(path).cancel()
+    def authorise(self, path: str, expires: float, rights: frozenset[str]) -> None:
+        grant = path, rights
+        self._grants[grant] = expires
+        if grant in self._expiries:
+            self._expiries.pop(grant).cancel()
         if expires < math.inf:
-            self._expiries[path] = self.broker.timers.at(expires, self._detach_unauthorised)
+            self._expiries[grant] = self.broker.timers.at(expires, self._detach_unauthorised)
 
-    def _is_authorised(self, path: str) -> bool:
+    def _is_authorised(self, path: str, claims: tuple[str, ...]) -> bool:
         now = self.broker.timers.now()
-        return any(covers(granted, path) and now < expires for granted, expires in self._grants.items())
+        return any(
+            covers(granted, path) and not rights.isdisjoint(claims) and now < expires
+            for (granted, rights), expires in self._grants.items()
+        )
 
     def _detach_unauthorised(self) -> None:
         """
@@ -263,24 +266,16 @@ class Connection:
         for channel in list(self._channels.values()):
             for link in list(channel.links.values()):
                 end = link.end
-                if end.entity is None or end.detached or self._is_authorised(end.entity):
+                if end.entity is None or end.detached or self._is_authorised(end.entity, end.claims):
                     continue
-                claim = "Listen" if end.peer_receives else "Send"
                 link.close()
-                end.detach(
-                    AmqpError(
-                        Condition.LINK_DETACH_FORCED,
-                        f"The link '{end.name}' is force detached. Code: RenewToken. Details: Unauthorized access. "
-                        f"'{claim}' claim(s) are required to perform this operation. Resource: 'sb://localhost/{end.entity}'.",
-                    )
-                )
+                reason = f"Code: RenewToken. Details: {_unauthorised(end.entity, end.claims)}"
+                text = f"The link '{end.name}' is force detached. {reason}."
+                end.detach(AmqpError(Condition.LINK_DETACH_FORCED, text))
 
-    def check_authorised(self, path: str) -> None:
-        if not self._is_authorised(path):
-            raise AmqpError(
-                Condition.UNAUTHORIZED_ACCESS,
-                f"Unauthorized access. A token for '{path}' is required to perform this operation.",
-            )
+    def check_authorised(self, path: str, *claims: str) -> None:
+        if not self._is_authorised(path, claims):
+            raise AmqpError(Condition.UNAUTHORIZED_ACCESS, _unauthorised(path, claims))
 
     # Sessions and links
 
@@ -371,3 +366,10 @@ class Connection:
         session = self._channel(channel)
         if session:
             session.on_disposition(fields)
+
+
+def _unauthorised(path: str, claims: tuple[str, ...]) -> str:
+    return (
+        f"Unauthorized access. '{','.join(claims)}' claim(s) are required to perform this operation. "
+        f"Resource: 'sb://localhost/{path}'."
+    )

@@ -15,7 +15,7 @@ from cosmos_outbox_emulators.servicebus import atom
 from cosmos_outbox_emulators.servicebus.administration import Administration
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.framing import Frames
-from cosmos_outbox_emulators.servicebus.sas import InvalidToken, verify
+from cosmos_outbox_emulators.servicebus.sas import InvalidToken, key_name, verify
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
 SUBPROTOCOL = "AMQPWSB10"
@@ -84,11 +84,13 @@ class HttpSide:
     async def _manage(self, request: web.Request) -> web.Response:
         if self._broker.is_down:
             return _xml(503, atom.written(atom.failure(503, "The service is unavailable.")))
+        token, config = request.headers.get("Authorization", ""), self._broker.config
         try:
-            token = request.headers.get("Authorization", "")
-            verify(token, request.path, self._broker.config.sas_keys, self._broker.timers.now())
+            verify(token, request.path, config.sas_keys, self._broker.timers.now())
         except InvalidToken as error:
             return _xml(401, atom.written(atom.failure(401, str(error))))
+        if "Manage" not in config.rights_of(key_name(token)):
+            return _xml(401, atom.written(atom.failure(401, "Manage claim is required for this operation.")))
         status, element = self._administration.answer(
             request.method,
             request.path,

@@ -18,7 +18,7 @@ from cosmos_outbox_emulators.servicebus.message import Message, parse_message, t
 from cosmos_outbox_emulators.servicebus.primitives import Array, Int, Long, Symbol
 from cosmos_outbox_emulators.servicebus.queue import Outcome, Queue
 from cosmos_outbox_emulators.servicebus.requests import Reply, Request
-from cosmos_outbox_emulators.servicebus.sas import InvalidToken, entity_path, verify
+from cosmos_outbox_emulators.servicebus.sas import InvalidToken, entity_path, key_name, verify
 from cosmos_outbox_emulators.servicebus.sessions import Sessions
 from cosmos_outbox_emulators.servicebus.topic import Subscription, Topic
 
@@ -54,7 +54,7 @@ def put_token(wire: Wire, request: Request) -> Reply:
     if path and path.lower() not in broker.topics and path.lower() not in broker.queues:
         failure = entity_not_found(path)
         return Reply(status=404, description=failure.description, body=None, condition=failure.condition)
-    wire.authorise(path, expires)
+    wire.authorise(path, expires, broker.config.rights_of(key_name(request.body)))
     return Reply(status=202, description="Accepted", body=None)
 
 

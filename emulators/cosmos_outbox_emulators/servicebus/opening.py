@@ -61,9 +61,11 @@ def _open(end: LinkEnd, attach: list[Any], router: ReplyRouter) -> Link:
             return ReplyLink(end, CBS)
         return RequestLink(end, CBS, router, lambda request: put_token(wire, request))
     base = base_path(path)
-    wire.check_authorised(base)
+    is_management = path.lower().endswith(MANAGEMENT)
+    end.claims = ("Listen", "Send") if is_management else ("Listen",) if end.peer_receives else ("Send",)
+    wire.check_authorised(base, *end.claims)
     end.entity = base
-    if path.lower().endswith(MANAGEMENT):
+    if is_management:
         management = Management(wire, base)
         if end.peer_receives:
             return ReplyLink(end, path.lower())

@@ -36,6 +36,14 @@ def covers(granted: str, path: str) -> bool:
     return granted in ("", path) or path.startswith(granted + "/")
 
 
+def key_name(token: str) -> str:
+    """
+    The name of the key that a token says it is signed with.
+    """
+    fields = dict(part.partition("=")[::2] for part in token[len(_PREFIX) :].split("&"))
+    return unquote_plus(fields.get("skn", ""))
+
+
 def verify(token: str, audience: str, keys: Mapping[str, str], now: float) -> float:
     """
     Return the time at which the token expires.

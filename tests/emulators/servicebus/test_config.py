@@ -59,6 +59,10 @@ def test_the_default_is_the_topic_of_the_project():
             "topics[0].subscriptions[0].max_delivery_count: expected a whole number",
         ),
         ({"sas_keys": {}}, "sas_keys: expected an object"),
+        (
+            {"sas_keys": {"k": {"value": "v", "rights": ["All"]}}},
+            "sas_keys.k: expected a value, or a value and rights",
+        ),
     ],
 )
 def test_a_mistake_is_named_by_its_path(config, words):

@@ -10,6 +10,7 @@ import pytest
 
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError
+from cosmos_outbox_emulators.servicebus.config import RIGHTS
 from cosmos_outbox_emulators.servicebus.decoding import DecodeError
 from cosmos_outbox_emulators.servicebus.encoding import encode
 from cosmos_outbox_emulators.servicebus.message import parse_message, read_application_properties
@@ -118,9 +119,9 @@ async def test_links_are_detached_when_their_token_runs_out_unless_it_was_renewe
         client.send(wire.attach("in", 3, receive=True, source="q", target="x"))
         await client.until(Code.ATTACH)
         (connection,) = server._connections
-        connection.authorise("", clock() + 100)
+        connection.authorise("", clock() + 100, RIGHTS)
         clock.advance(60)
-        connection.authorise("", clock() + 100)
+        connection.authorise("", clock() + 100, RIGHTS)
         clock.advance(99)
         assert not next(iter(broker.topic("q").links)).end.detached
         clock.advance(1)
@@ -227,3 +228,22 @@ async def test_a_deferred_message_is_annotated_with_its_lock_token_too(server, c
     (answer,) = wire.sections(got[2])[Code.VALUE]["messages"]
     annotations = wire.sections(answer["message"])[Code.DELIVERY_ANNOTATIONS]
     assert {"x-opt-lock-token": answer["lock-token"]} == annotations
+
+
+@wired
+async def test_a_key_opens_what_its_rights_allow():
+    keys = {"hears": {"value": "a", "rights": ["Listen"]}, "says": {"value": "b", "rights": ["Send"]}}
+    async with ServiceBusServer(Broker.from_config({**CONFIG, "sas_keys": keys})) as server:
+        for name, allowed in (("hears", [True, False]), ("says", [False, True])):
+            async with wire.connected(server, greeted=False) as client:
+                value = keys[name]["value"]
+                client.send(wire.SASL, wire.sasl_init("PLAIN", f"\0{name}\0{value}".encode()))
+                client.send(wire.AMQP, wire.open_frame(), wire.begin())
+                await client.header()
+                await client.until(Code.SASL_OUTCOME)
+                await client.header()
+                opened = []
+                for handle, receive in ((2, True), (3, False)):
+                    client.send(wire.attach(str(handle), handle, receive=receive, source="q", target="q"))
+                    opened.append((await client.until(Code.ATTACH))[5] is not None)
+                assert allowed == opened
