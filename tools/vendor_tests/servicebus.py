@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from tools.vendor_tests.suite import Addresses, Suite, parts
+from tools.vendor_tests.suite import HERE, Addresses, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
@@ -33,6 +33,7 @@ SUITE = Suite(
     environment=environment,
     files=tuple(f"**/test_{name}{kind}.py" for name in _LIVE for kind in ("", "_async")),
     left_out=("*/test_mgmt_dictmixin.py", "test_mgmt_client_kwargs.py"),  # the SDK alone
+    serve=("--config", str(HERE / "servicebus-keys.json")),
     # The tests wait by design: for locks of 30 s and for messages that must not come.
     test_seconds=500,
     file_seconds=5400,

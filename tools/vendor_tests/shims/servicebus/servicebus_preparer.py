@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +108,12 @@ class ServiceBusSubscriptionPreparer(_Named):
 
 class ServiceBusNamespaceAuthorizationRulePreparer(Preparer):
     """
-    Hands over the one key that there is: keys of the emulator have every right.
+    Hands over the key of the rights, which the emulators' configuration has.
     """
+
+    def __init__(self, *_arguments: Any, access_rights: Sequence[str] = (), **_options: Any) -> None:
+        super().__init__()
+        (self.key_name,) = [str(right) for right in access_rights] if len(access_rights) == 1 else [KEY_NAME]
 
     @property
     def supplied(self) -> frozenset[str]:
@@ -116,8 +121,10 @@ class ServiceBusNamespaceAuthorizationRulePreparer(Preparer):
 
     def supply(self, _given: dict[str, Any]) -> dict[str, Any]:
         return {
-            "servicebus_authorization_rule": Resource(KEY_NAME),
-            "servicebus_authorization_rule_connection_string": CONNECTION_STRING,
+            "servicebus_authorization_rule": Resource(self.key_name),
+            "servicebus_authorization_rule_connection_string": CONNECTION_STRING.replace(
+                KEY_NAME, self.key_name
+            ),
         }
 
 
