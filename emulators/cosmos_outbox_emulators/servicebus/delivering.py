@@ -128,12 +128,13 @@ class DeliveryLink:
         self._delivery_count = (self._delivery_count + 1) & SERIAL
         if not self.receive_and_delete:
             channel.unsettled[number] = self, token
+        tag = b"" if self.receive_and_delete else token
         frames = transfer_frames(
             channel.number,
             self.end.handle,
             number,
-            token,
-            entry.encoded(b"" if self.receive_and_delete else token),
+            tag,
+            entry.encoded(tag),
             settled=self.receive_and_delete,
             max_frame_size=self._wire.peer_frame_size,
         )

@@ -258,8 +258,8 @@ class Queue:
                 entry.application_properties, dict(changes)
             )
         if outcome is Outcome.DEFER:
-            self._forget_lock(entry)
-            self._defer(entry)
+            entry.state = DEFERRED
+            self.unlock(entry, counted=True)
         elif outcome is Outcome.DEAD_LETTER:
             self._forget_lock(entry)
             del self.entries[entry.sequence]
@@ -308,7 +308,6 @@ class Queue:
         """
         Store an entry that another queue gave up, marked with why; here it never expires.
         """
-        entry.sequence = self.next_sequence()
         entry.state = ACTIVE
         entry.ttl_s, entry.expires_at = MAX_UINT / 1000, None
         if extra:
@@ -355,12 +354,21 @@ class Queue:
             self._dead_letter(entry, "TTLExpiredException", "The message expired and was dead lettered.")
         return True
 
+    def _expire_deferred(self, sequence: int) -> None:
+        """
+        A deferred message expires only when it is asked for.
+        """
+        entry = self._deferred.get(sequence)
+        if entry and self._expire(entry, self._timers.now()):
+            del self._deferred[sequence]
+
     # Looking and fetching by number
 
     def peek(self, from_sequence: int, count: int, session_id: str | None) -> Iterator[Entry]:
-        for entry in heapq.merge(
-            self.entries.values(), self._scheduled.values(), key=lambda entry: entry.sequence
-        ):
+        entries: Iterable[Entry] = self.entries.values()
+        if self.dead_letters is None:  # dead letters keep their numbers, in whatever order they come
+            entries = sorted(entries, key=lambda entry: entry.sequence)
+        for entry in heapq.merge(entries, self._scheduled.values(), key=lambda entry: entry.sequence):
             if count <= 0:
                 return
             wanted = session_id is None or entry.message.session_id == session_id
@@ -374,6 +382,8 @@ class Queue:
         """
         Lock deferred messages by their sequence numbers: all of them or none.
         """
+        for sequence in sequences:
+            self._expire_deferred(sequence)
         entries = [self._deferred.get(sequence) for sequence in sequences]
         found = [entry for entry in entries if entry is not None]
         if len(found) < len(entries) or (session and any(e.message.session_id != session.id for e in found)):

@@ -167,6 +167,39 @@ def test_dead_letters_are_not_counted_again_and_last_for_ever(queue):
     assert 0xFFFFFFFF == header[2]
 
 
+def test_dead_letters_keep_their_numbers_and_are_peeked_at_in_their_order(queue):
+    queue.topic.publish([message("a"), message("b")])
+    receiver = Recorder()
+    queue.attach(receiver)
+    queue.pump(receiver)
+    for _, token in reversed(receiver.got):
+        queue.settle(token, Outcome.DEAD_LETTER)
+    assert [("a", 1, 0), ("b", 2, 0)] == peeked(queue.dead_letters)
+
+
+def test_deferring_counts_as_a_delivery(queue):
+    queue.topic.publish([message("a")])
+    for _ in range(9):
+        entry, token = (
+            locked(queue)
+            if not queue._deferred
+            else queue.receive_deferred([1], session=None, receive_and_delete=False)[0][::-1]
+        )
+        queue.settle(token, Outcome.DEFER)
+    assert (9, 1) == (entry.delivery_count, queue.active)
+    ((token, _),) = queue.receive_deferred([1], session=None, receive_and_delete=False)
+    queue.settle(token, Outcome.DEFER)
+    assert (0, 1) == (queue.active, queue.dead_letters.active)
+
+
+@wired
+async def test_what_is_received_and_deleted_has_no_tag(server, client):
+    server.broker.topic("q").publish([message("a")])
+    client.send(wire.attach("in", 3, receive=True, source="q", target="x", settle_mode=1), wire.flow(3, 1))
+    fields = await client.until(Code.TRANSFER)
+    assert (b"", True) == (fields[2], fields[4])
+
+
 def test_a_queue_shows_what_is_scheduled_until_its_time_or_its_cancel(queue):
     later = queue.clock() + 50
     queue.topic.publish([message("now"), scheduled("sent", later)])

@@ -203,8 +203,8 @@ def test_a_locked_message_expires_only_when_it_is_unlocked():
     assert (0, 1) == (queue.active, queue.completed)
 
 
-def test_a_deferred_message_is_received_only_by_number_and_does_not_expire():
-    queue, clock = filled("a", "b", ttl_s=5)
+def test_a_deferred_message_is_received_only_by_number():
+    queue, clock = filled("a", "b")
     receiver = receive(queue)
     (_, first, _), _ = receiver.take()
     number = queue.locked[first].sequence
@@ -214,12 +214,25 @@ def test_a_deferred_message_is_received_only_by_number_and_does_not_expire():
     assert "a" == entry.message.message_id
     queue.settle(token, Outcome.ABANDON)
     ((token, entry),) = queue.receive_deferred([number], session=None, receive_and_delete=False)
-    assert 1 == entry.delivery_count
+    assert 2 == entry.delivery_count
     with pytest.raises(AmqpError, match="message-not-found"):
         queue.receive_deferred([number], session=None, receive_and_delete=False)
     clock.advance(31)
     ((token, entry),) = queue.receive_deferred([number], session=None, receive_and_delete=True)
-    assert (2, 0) == (entry.delivery_count, queue.active)
+    assert (3, ["b"]) == (
+        entry.delivery_count,
+        [entry.message.message_id for entry in queue.entries.values()],
+    )
+
+
+def test_a_deferred_message_expires_when_it_is_asked_for():
+    queue, clock = filled("a", ttl_s=5, dead_letter_on_expiration=True)
+    queue.settle(receive(queue).take()[0][1], Outcome.DEFER)
+    clock.advance(100)
+    assert (1, []) == (queue.active, dead(queue))
+    with pytest.raises(AmqpError, match="message-not-found"):
+        queue.receive_deferred([1], session=None, receive_and_delete=False)
+    assert [("a", "TTLExpiredException")] == dead(queue)
 
 
 def test_deferred_messages_are_received_all_or_none():

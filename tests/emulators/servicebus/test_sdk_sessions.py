@@ -320,11 +320,11 @@ async def a_deferred_message_is_received_by_its_number_in_its_session_only_and_c
                 await receiver.receive_deferred_messages(a.sequence_number)
         late = accept(client, "A")
         async with late:
-            assert 0 == (await late.receive_deferred_messages(a.sequence_number))[0].delivery_count
+            assert 1 == (await late.receive_deferred_messages(a.sequence_number))[0].delivery_count
             clock.passes(server, 61)
         async with accept(client, "A") as receiver:
             (again,) = await receiver.receive_deferred_messages(a.sequence_number)
-            assert 1 == again.delivery_count
+            assert 2 == again.delivery_count
             await receiver.complete_message(again)
         assert 1 == subscription_stats(server)["active"]
 
