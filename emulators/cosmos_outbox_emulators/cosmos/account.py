@@ -62,7 +62,6 @@ class Account:
         self.clock = clock
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
-        self._token_versions = itertools.count(1)
         # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
@@ -126,7 +125,7 @@ class Account:
             partitions=max(self.partitions, wanted),
             next_sequence=lambda: next(self._sequence),
             replication=self.replication,
-            token_version=next(self._token_versions),
+            token_version=_number_of(raw_rid),
         )
         if throughput is not None:
             container.offer = self._offer(throughput, properties)
@@ -178,6 +177,7 @@ class Account:
             partitions=1,
             next_sequence=lambda: next(self._sequence),
             replication=self.replication,
+            token_version=_number_of(raw_rid),
         )
         self.databases[database].containers[properties["id"]] = container
         return container
@@ -255,6 +255,11 @@ class Account:
 
     def _stamp(self) -> JsonObject:
         return {"_etag": f'"{next(self._sequence):020x}"', "_ts": int(self.clock())}
+
+
+def _number_of(raw_rid: bytes) -> int:
+    # Of one container, also after a restart; a container that is created again has another one.
+    return int.from_bytes(raw_rid[-4:], "big") & 0x7FFFFFFF
 
 
 def _text(raw_rid: bytes) -> str:
