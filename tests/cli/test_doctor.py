@@ -354,7 +354,7 @@ def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
     """
 
     async def write(leases):
-        async for item in leases.read_all_items():
+        for item in [item async for item in leases.read_all_items()]:  # what is created would be read too
             await leases.create_item({**item, "id": item["id"].replace(old, new, 1)})
             if move:
                 await leases.delete_item(item["id"], item["id"])

@@ -205,7 +205,7 @@ def test_the_command_asks_and_renames_and_all_commands_find_the_leases_before_an
     outbox.run("bootstrap")
 
     async def name_as_before(leases):
-        async for item in leases.read_all_items():
+        for item in [item async for item in leases.read_all_items()]:  # what is created would be read too
             old = item["id"].replace("localhost", "127.0.0.1")
             await leases.create_item({**item, "id": old})
             await leases.delete_item(item["id"], item["id"])
