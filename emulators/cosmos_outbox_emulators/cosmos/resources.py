@@ -5,6 +5,7 @@ The requests about databases, containers and partition key ranges.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from cosmos_outbox_emulators.cosmos import jsontext, offers, sql
 from cosmos_outbox_emulators.cosmos.account import Account
@@ -170,6 +171,8 @@ def _described(container: Container, request: Request, *, status: int = 200) -> 
         properties = {**properties, "statistics": _statistics(container)}
     reply = _json(properties, status=status)
     reply.headers["etag"] = container.properties["_etag"]
+    # That of the parent: the SDK for Java makes the address of the container from it.
+    reply.headers["x-ms-alt-content-path"] = quote(container.path.rpartition("/colls/")[0])
     if is_on(request.headers, "x-ms-documentdb-populatequotainfo"):
         reply.headers["x-ms-resource-quota"] = (
             "documentsSize=20971520;documentsCount=-1;collectionSize=20971520;"

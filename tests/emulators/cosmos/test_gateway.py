@@ -216,6 +216,13 @@ def test_a_matching_etag_needs_no_body():
     assert (304, b"", etag) == (reply.status, reply.body, reply.headers["etag"])
 
 
+def test_a_container_names_the_path_of_its_database():
+    """
+    The SDK for Java makes the address of the container from it.
+    """
+    assert "dbs/d" == Driver().send("GET", "/dbs/d/colls/c").headers["x-ms-alt-content-path"]
+
+
 def test_headers_report_charge_session_and_range():
     driver = Driver()
     headers = driver.upsert("k", "a").headers
