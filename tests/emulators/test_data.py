@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import sys
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -29,10 +30,12 @@ from cosmos_outbox_emulators.cosmos.transaction import Operation, OperationKind,
 from cosmos_outbox_emulators.data import FILE, kept
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.queue import Outcome
-from cosmos_outbox_emulators.servicebus.rules import Rule
+from cosmos_outbox_emulators.servicebus.rules import body_of, parse_rule
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from tests.emulators.cosmos.sdk import drain
 from tests.emulators.servicebus.engine import Recorder, broker, message, scheduled
 from tests.emulators.servicebus.sdk import leaky_sockets, receive_all, texts
+from tests.emulators.servicebus.test_sas import token as sas_token
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -100,6 +103,7 @@ async def test_a_killed_process_has_lost_nothing_that_a_client_was_told(tmp_path
         await container.delete_item("0-a", "k0")
         await container.upsert_item({"id": "1-a", "pk": "k1", "new": True})
         await database.delete_container("gone")
+        await container.replace_throughput(21_000)
         before = await everything(container)
         items, _, token = await drain(container, start_time="Beginning")
         async with servicebus.get_queue_sender("q") as sender:
@@ -127,10 +131,26 @@ async def test_the_account_is_saved_before_each_answer():
             assert ([0], 401) == (saved, reply.status)
 
 
+async def test_entities_are_saved_before_the_answer_over_http():
+    saved: list[int] = []
+    async with ServiceBusServer(Broker.default()) as server, aiohttp.ClientSession() as session:
+        server.broker.before_output = lambda: saved.append(len(server.broker.topics))
+        signed = sas_token(
+            f"http://127.0.0.1:{server.port}/",
+            name="RootManageSharedAccessKey",
+            key="SAS_KEY_VALUE",
+            expires=4_000_000_000,
+        )
+        url = f"http://127.0.0.1:{server.port}/events?api-version=2021-05"
+        async with session.delete(url, headers={"Authorization": signed}) as reply:
+            assert ([0], 200) == (saved, reply.status)
+
+
 async def everything(container):
     properties = await container.read()
     ranges = [one async for one in container.read_feed_ranges(force_refresh=True)]
-    return properties, ranges, [item async for item in container.read_all_items()]
+    throughput = (await container.get_throughput()).offer_throughput
+    return properties, ranges, throughput, [item async for item in container.read_all_items()]
 
 
 def publish(broker, topic, *messages):
@@ -177,17 +197,25 @@ def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Pa
         settle(first, "q", *ends)
         first.add_queue({"name": "made at run time", "lock_s": 7})
         publish(first, "made at run time", message("x"))
-        rule = Rule(name="never", constant=False)
-        first.topic("events").subscriptions["plain"].rules = {"never": rule}
+        bodies = (
+            {"sql-filter": {"expression": "1=0"}},
+            {"sql-filter": {"expression": "sys.Label = @label", "parameters": {"@label": "x"}}},
+            {"correlation-filter": {"label": "y", "properties": {"n": 5}}},
+        )
+        rules = {f"r{number}": parse_rule(f"r{number}", body) for number, body in enumerate(bodies)}
+        first.topic("events").subscriptions["plain"].rules = rules
+        save()
+        first.queue("q").config = replace(first.queue("q").config, max_delivery_count=3)
         save()
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
         paths = [path for path, queue in first.queues.items() if queue.entries]
         before = {path: held(first.queue(path)) for path in paths}
 
-    second, clock = broker(ENTITIES)
+    second, clock = broker({"topics": ENTITIES["topics"]})
     with kept(tmp_path / "copy", Account(), second):
         assert before == {path: held(second.queue(path)) for path in paths}
         assert 7 == second.queue("made at run time").config.lock_s
+        assert 3 == second.queue("q").config.max_delivery_count
         subscription = second.queue("events/Subscriptions/all")
         receiver = Recorder()
         session = subscription.sessions.accept(receiver, "s")
@@ -199,6 +227,8 @@ def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Pa
         clock.advance(61)
         assert ["odd", "new", "later"] == receiver.ids, "a is remembered"
         assert [2, 3, 4] == [entry.sequence for entry, _ in receiver.got]
+        again = second.topic("events").subscriptions["plain"].rules
+        assert [*bodies] == [body_of(rule) for rule in again.values()]
         assert not any("new" in str(one) for one in held(second.queue("events/Subscriptions/plain")))
         assert "short" not in str(held(second.queue("q"))), "it expires at its time"
 

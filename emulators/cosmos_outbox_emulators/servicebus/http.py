@@ -99,6 +99,8 @@ class HttpSide:
             update="If-Match" in request.headers,
             address=f"{request.scheme}://{request.host}",
         )
+        if self._broker.before_output:
+            self._broker.before_output()
         return _xml(status, b"" if element is None else atom.written(element))
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:

@@ -19,7 +19,7 @@ from cosmos_outbox_emulators.servicebus.entry import Entry, Session
 from cosmos_outbox_emulators.servicebus.message import Message
 from cosmos_outbox_emulators.servicebus.noting import NotedDict
 from cosmos_outbox_emulators.servicebus.queue import Queue
-from cosmos_outbox_emulators.servicebus.rules import Rule
+from cosmos_outbox_emulators.servicebus.rules import body_of, parse_rule
 from cosmos_outbox_emulators.servicebus.topic import Topic
 
 _TABLES = """
@@ -71,7 +71,7 @@ class BrokerFile:
             for subscription, found in decode(rules)[0]:
                 if subscription in topic.subscriptions:
                     topic.subscriptions[subscription].rules = {
-                        rule[0]: Rule(**_named(Rule, rule)) for rule in found
+                        name: parse_rule(name, body) for name, body in found
                     }
             if disabled:
                 broker.set_disabled(name, disabled=True)
@@ -96,7 +96,7 @@ class BrokerFile:
         rows = self._connection.execute(
             "SELECT message FROM scheduled WHERE topic = ? ORDER BY number", (key,)
         )
-        messages = [Message(**_named(Message, decode(text)[0])) for (text,) in rows.fetchall()]
+        messages = [_message(decode(text)[0]) for (text,) in rows.fetchall()]
         self._connection.execute("DELETE FROM scheduled WHERE topic = ?", (key,))  # they get new numbers
         topic.restore(seen, messages, sequence)
 
@@ -211,9 +211,9 @@ class BrokerFile:
                 {"name": name, **asdict(one.queue.config)} for name, one in topic.subscriptions.items()
             ]
         else:  # the time to live of the queue is the shorter one of both already
-            value = {**value, **own}
+            value |= asdict(topic.subscriptions[""].queue.config)
         rules = [
-            [name, [_values(rule) for rule in one.rules.values()]]
+            [name, [[rule.name, body_of(rule)] for rule in one.rules.values()]]
             for name, one in topic.subscriptions.items()
         ]
         row = (_key(topic), json.dumps(value), encode(rules), topic.disabled)
@@ -246,20 +246,21 @@ def _key(topic: Topic) -> str:
 
 
 def _shape(topic: Topic) -> tuple[Any, ...]:
-    rules = tuple((name, *one.rules.values()) for name, one in topic.subscriptions.items())
-    return topic, topic.disabled, rules
+    below = tuple((name, one.queue.config, *one.rules.values()) for name, one in topic.subscriptions.items())
+    return topic, topic.config, topic.disabled, below
 
 
 def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _values(value: Message | Rule) -> list[Any]:
+def _values(value: Message) -> list[Any]:
     return [_plain(getattr(value, field.name)) for field in fields(value)]
 
 
-def _named(kind: type[Message | Rule], values: Iterable[Any]) -> dict[str, Any]:
-    return {field.name: value for field, value in zip(fields(kind), values, strict=True)}
+def _message(values: Iterable[Any]) -> Message:
+    named = {field.name: value for field, value in zip(fields(Message), values, strict=True)}
+    return Message(**named)
 
 
 def _encoded(entry: Entry) -> bytes:
@@ -270,7 +271,7 @@ def _entry(text: bytes) -> Entry:
     message, values = decode(text)[0]
     kept = dict(zip(_ENTRY, values, strict=True))
     entry = Entry(
-        Message(**_named(Message, message)),
+        _message(message),
         int(kept.pop("sequence")),
         kept.pop("enqueued_sequence"),
         kept.pop("enqueued_at"),

@@ -95,6 +95,17 @@ def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
     return Rule(name=name, constant=None, sql=parsed, described=described)
 
 
+def body_of(rule: Rule) -> dict[str, Any]:
+    """
+    Return the description that makes the same rule again.
+    """
+    if rule.is_correlation:
+        return {"correlation-filter": {**rule.system, "properties": dict(rule.application)}}
+    if rule.sql is not None:
+        return {"sql-filter": {"expression": rule.sql.text, "parameters": dict(rule.sql.parameters)}}
+    return {"sql-filter": {"expression": "1=1" if rule.constant else "1=0"}}
+
+
 def describe(rule: Rule) -> dict[Any, Any]:
     """
     One element of the answer to enumerate-rules.

@@ -50,6 +50,7 @@ class SqlFilter:
 
     text: str
     condition: _Value
+    parameters: Mapping[str, Any]
 
     def accepts(self, message: Message) -> bool:
         scope = Scope(read_properties(message), read_application_properties(message))
@@ -61,7 +62,7 @@ def parse_sql(text: str, parameters: Mapping[str, Any]) -> SqlFilter:
     Raises:
         ValueError: it is no condition, or one that the emulator does not evaluate.
     """
-    return SqlFilter(text=text, condition=_Parser(text, parameters).parse())
+    return SqlFilter(text=text, condition=_Parser(text, parameters).parse(), parameters=parameters)
 
 
 class _Parser:
