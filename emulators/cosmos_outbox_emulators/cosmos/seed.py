@@ -13,9 +13,6 @@ from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.documents import item_reply
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.protocol import Request, RequestKind
-from cosmos_outbox_emulators.cosmos.resources import metadata_reply
-
-_RU_PER_RANGE = 10_000
 
 _CONFLICT = 409
 _MOST_RANGES = 1000
@@ -48,9 +45,11 @@ def _plant_container(account: Account, database: str, fields: Mapping[str, Any],
             raise ValueError(f"{path}.ranges: expected a number from 1 to {_MOST_RANGES}, got {ranges!r:.80}")
         properties = {name: value for name, value in fields.items() if name not in ("ranges", "items")}
         properties["partitionKey"] = _definition(fields.get("partitionKey", "/partitionKey"))
-        headers = {"x-ms-offer-throughput": str(ranges * _RU_PER_RANGE)}
-        request = Request(method="POST", target="", headers=headers, body=jsontext.encode(properties))
-        _at(path, metadata_reply, account, request, ("dbs", database, "colls"))
+        usual, account.partitions = account.partitions, max(account.partitions, ranges)
+        try:
+            _at(path, account.create_container, database, properties)
+        finally:
+            account.partitions = usual
     container = containers[fields["id"]]
     for item_path, item in _objects(fields, "items", path):
         _at(item_path, _plant_item, account, container, item)
