@@ -19,6 +19,7 @@ from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.explorer import explorer_routes
+from cosmos_outbox_emulators.http_log import log
 from cosmos_outbox_emulators.servicebus.broker import Broker
 
 _FURTHEST_ADVANCE_S = 10 * 365 * 86400.0
@@ -76,7 +77,7 @@ class ControlServer:
                 web.delete("/servicebus/faults", _answer(lambda _: self._clear_servicebus_faults())),
             ]
         )
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(application, access_log=None, logger=log, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, self._host, self.port).start()

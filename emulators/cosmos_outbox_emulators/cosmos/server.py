@@ -18,6 +18,7 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, too_
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
 from cosmos_outbox_emulators.cosmos.gateway import Gateway
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, Route
+from cosmos_outbox_emulators.http_log import log
 
 _MOST_BYTES_READ = 16 * 1024 * 1024
 _IDLE_SECONDS = 3600.0  # a shorter one would close connections under clients that are about to use them
@@ -61,7 +62,7 @@ class CosmosServer:
         return f"AccountEndpoint={self.url}/;AccountKey={self.key};"
 
     async def __aenter__(self) -> Self:
-        server = web.Server(self._handle, access_log=None, keepalive_timeout=_IDLE_SECONDS)
+        server = web.Server(self._handle, access_log=None, logger=log, keepalive_timeout=_IDLE_SECONDS)
         runner = web.ServerRunner(server, shutdown_timeout=_LONGEST_STOP_SECONDS)
         await runner.setup()
         try:

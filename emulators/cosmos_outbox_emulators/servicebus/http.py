@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from aiohttp import WSMsgType, web
 
+from cosmos_outbox_emulators.http_log import log
 from cosmos_outbox_emulators.servicebus import atom
 from cosmos_outbox_emulators.servicebus.administration import Administration
 from cosmos_outbox_emulators.servicebus.broker import Broker
@@ -71,7 +72,7 @@ class HttpSide:
         application = web.Application(client_max_size=1 << 20)
         application.router.add_get(WEBSOCKET_PATH, self._websocket)
         application.router.add_route("*", "/{path:.*}", self._manage)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(application, access_log=None, logger=log, shutdown_timeout=1.0)
 
     async def start(self) -> Callable[[], asyncio.Protocol]:
         await self._runner.setup()

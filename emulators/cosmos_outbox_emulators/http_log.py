@@ -1,0 +1,17 @@
+"""
+The log of all HTTP servers here: what a peer sends wrongly is answered with 400, and is no error of theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp.http import HttpProcessingError
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+log = logging.getLogger(__name__)
+log.addFilter(_is_ours)

@@ -1,0 +1,194 @@
+"""
+Arbitrary requests over HTTP, to both emulators and the control port: each is answered, a refusal leaves no trace, none is a defect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox_emulators.control import ControlServer
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver
+from tests.support.effort import examples
+
+pytestmark = pytest.mark.looptime(False)
+
+METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "X"])
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30)
+PATHS = st.lists(TEXT.map(lambda text: quote(text, safe="")), max_size=5).map(
+    lambda parts: "/" + "/".join(parts)
+)
+NAMED = st.sampled_from(
+    ["/dbs", "/dbs/d", "/dbs/d/colls", "/dbs/d/colls/c", DOCUMENTS, f"{DOCUMENTS}/i", RANGES]
+)
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "x-ms-documentdb-partitionkey": st.sampled_from(['["k"]', "[]", "[{}]", "x"]),
+        "x-ms-documentdb-partitionkeyrangeid": st.sampled_from(["0", "1", ""]),
+        "x-ms-documentdb-isquery": st.just("true"),
+        "x-ms-cosmos-is-batch-request": st.just("True"),
+        "x-ms-cosmos-batch-atomic": st.sampled_from(["True", "False"]),
+        "x-ms-documentdb-is-upsert": st.just("True"),
+        "x-ms-max-item-count": st.sampled_from(["-1", "0", "1", "x"]),
+        "x-ms-continuation": ASCII,
+        "x-ms-offer-throughput": st.sampled_from(["400", "0", "99999999999"]),
+        "a-im": st.sampled_from(["Incremental Feed", "Full-Fidelity Feed"]),
+        "if-match": st.sampled_from(["*", '"1"', ""]),
+        "if-none-match": st.sampled_from(["*", '"1"', "x"]),
+        "prefer": st.just("return=minimal"),
+    },
+)
+FIELDS = st.sampled_from(
+    [
+        "id",
+        "pk",
+        "ttl",
+        "partitionKey",
+        "paths",
+        "operationType",
+        "resourceBody",
+        "ifMatch",
+        "operations",
+        "op",
+        "path",
+        "value",
+        "query",
+        "parameters",
+        "name",
+    ]
+)
+VALUES = st.sampled_from(
+    [
+        "i",
+        "k",
+        "d",
+        "/pk",
+        "Create",
+        "Upsert",
+        "Replace",
+        "Delete",
+        "set",
+        "SELECT * FROM c WHERE c.pk = @a",
+        2,
+        -1,
+        None,
+        True,
+        1e300,
+    ]
+)
+SHAPED = st.recursive(
+    VALUES | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=12,
+)
+BATCHES = st.lists(
+    st.builds(
+        lambda kind, item, pk: {"operationType": kind, "id": item, "resourceBody": {"id": item, "pk": pk}},
+        st.sampled_from(["Create", "Upsert", "Replace", "Delete", "Read", "Patch", "x"]),
+        st.sampled_from(["i", "j"]),
+        st.sampled_from(["k", "l"]),
+    ),
+    max_size=3,
+)
+BODIES = st.binary(max_size=40) | (SHAPED | BATCHES).map(lambda value: json.dumps(value).encode())
+
+
+def picture(driver: Driver):
+    """
+    What an account holds, by what changes with each write.
+    """
+    return {
+        container.path: (container.properties["_etag"], [part.lsn for part in container.partitions])
+        for database in driver.account.databases.values()
+        for container in database.containers.values()
+    } | dict.fromkeys(driver.account.databases)
+
+
+@settings(max_examples=examples(100, many=1_000))
+@given(st.lists(st.tuples(METHODS, PATHS | NAMED, HEADERS, BODIES), max_size=4))
+def test_a_refusal_leaves_no_trace_in_an_account(requests):
+    driver = Driver()
+    driver.upsert("k", "i")
+    for method, path, headers, body in requests:
+        before = picture(driver)
+        reply = driver.send(method, path, body, **headers)
+        assert 200 <= reply.status < 500
+        atomic = headers.get("x-ms-cosmos-batch-atomic") != "False"
+        if reply.status >= 400 or (reply.status == 207 and atomic):
+            assert before == picture(driver)
+
+
+PIECES = st.binary(max_size=20) | st.sampled_from(
+    (
+        b"GET / HTTP/1.1\r\n",
+        b"POST /dbs HTTP/1.1\r\n",
+        b"GET http://x/dbs HTTP/1.0\r\n",
+        b"GET /$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
+        b"GET /explorer/queue?path=%ff&page=%00 HTTP/1.1\r\n",
+        b"POST /cosmos/split HTTP/1.1\r\n",
+        b"Host: x\r\n",
+        b"Content-Length: 5\r\n",
+        b"Content-Length: -5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Expect: 100-continue\r\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"5\r\nhello\r\n",
+        b"0\r\n\r\n",
+        b"AMQP\x00\x01\x00\x00",
+        b"[" * 900,
+    )
+)
+
+
+@settings(max_examples=examples(40, many=400), deadline=None)
+@given(st.lists(PIECES, max_size=8).map(b"".join))
+def test_any_bytes_on_any_port_are_answered_or_cut_off_and_leave_nothing_behind(data):
+    asyncio.run(_talk(data))
+
+
+async def _talk(data: bytes) -> None:
+    errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = records.append
+    logging.getLogger().addHandler(handler)
+    clock, broker = AdjustableClock(), Broker.default()
+    try:
+        async with (
+            CosmosServer() as cosmos,
+            ServiceBusServer(broker) as servicebus,
+            ControlServer(cosmos, broker, clock=clock) as control,
+        ):
+            before = len(asyncio.all_tasks())
+            for port in (cosmos.port, servicebus.port, control.port):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(data)
+                writer.write_eof()
+                async with asyncio.timeout(30):
+                    await reader.read(1)  # an answer, or the end
+                writer.close()
+            async with asyncio.timeout(30):
+                while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110  # the servers have no event for it
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(30):
+                reader, writer = await asyncio.open_connection("127.0.0.1", cosmos.port)
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+                writer.close()
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert ([], []) == (errors, [record.getMessage() for record in records])
