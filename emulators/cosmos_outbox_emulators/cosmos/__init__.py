@@ -1,5 +1,5 @@
 """
-An emulator of Azure Cosmos DB for NoSQL that serves the unmodified vendor SDKs over plain http.
+An emulator of Azure Cosmos DB for NoSQL that serves the unmodified vendor SDKs over http or https.
 
 Two halves that know each other through one function. The *engine* holds accounts, containers, partitions and items; it is
 synchronous, so that every operation is atomic without a lock, and takes the time as an argument. The *protocol* turns HTTP
@@ -14,6 +14,8 @@ server      sockets, added latency, injected faults                     (asyncio
       account > container > partition > item                            the engine
       transaction, patch, sql, walk, changefeed                         what can be done with it
 ```
+
+`seed` fills an account at its start, `persistence` keeps a copy of it in a file; the engine knows of neither.
 
 Nothing of a partition changes before a transaction commits, therefore no error on the way can leave half of a batch behind.
 """
