@@ -238,7 +238,10 @@ def _valid_id(item_id: Any) -> str:
     if not isinstance(item_id, str) or not item_id:
         raise bad_request("The input content is invalid because the required property 'id' is missing.")
     if any(character in item_id for character in "/\\?#") or len(item_id.encode()) > _LONGEST_ID_BYTES:
-        raise bad_request("The id must not contain '/', '\\', '?' or '#', nor be longer than 1023 bytes.")
+        raise bad_request(
+            "The id must not contain '/', '\\', '?' or '#', nor be longer than 1023 bytes. "
+            "Ensure to provide a unique non-empty string less than '1024' characters."
+        )
     return item_id
 
 
