@@ -21,26 +21,28 @@ from examples.contacts.provision import provision
 
 DATABASE, DATA, LEASES, PARKED, DIRECTORY = "contacts", "data", "leases", "parked", "directory"
 DIRECTORY_CONSUMER = "examples.contacts.directory:consumer"
+_SUBSCRIPTION = {"requires_session": True, "max_delivery_count": 10, "dead_letter_on_expiration": True}
 _TOPICS = {
     "topics": [
         {
             "name": "events",
             "dedup_window_s": 600,
             "subscriptions": [
-                {"name": "all", "requires_session": True, "lock_s": 30, "max_delivery_count": 10},
+                {"name": "all", **_SUBSCRIPTION, "lock_s": 30},
                 # As short a lock as Service Bus has: a consumer that is frozen keeps its sessions for so long.
-                {"name": DIRECTORY, "requires_session": True, "lock_s": 5, "max_delivery_count": 10},
+                {"name": DIRECTORY, **_SUBSCRIPTION, "lock_s": 5},
             ],
         },
         {
             "name": DIRECTORY,
             "dedup_window_s": 600,
-            "subscriptions": [{"name": "all", "requires_session": True}],
+            "subscriptions": [{"name": "all", **_SUBSCRIPTION}],
         },
     ]
 }
 # Microsoft's Service Bus emulator takes ten in all: two workers' lanes, and the receivers.
-_FEW_CONNECTIONS = {"OUTBOX_LANES": "2", "OUTBOX_RECEIVERS": "4"}
+_FEW_LANES = {"OUTBOX_LANES": "2"}
+_FEW_RECEIVERS, _RECEIVERS = "4", "200"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
         cosmos, servicebus, control = announced["cosmos"], announced["servicebus"], announced["control"]
     else:
         cosmos, servicebus, control = options.accounts.cosmos, options.accounts.servicebus, None
-        base |= _FEW_CONNECTIONS
+        base |= _FEW_LANES
     await children.guard(
         provision(cosmos, database=DATABASE, data=DATA, leases=LEASES, parked=PARKED, directory=DIRECTORY)
     )
@@ -153,7 +155,10 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
         announces=True,
     )
     await children.start(
-        "subscriber", ("-m", "examples.contacts", "subscriber", "--record", str(record)), env=env
+        "subscriber",
+        ("-m", "examples.contacts", "subscriber", "--record", str(record)),
+        # A session costs a receiver about two seconds, whatever it holds, and the load opens some fifty a second.
+        env={**env, "OUTBOX_RECEIVERS": _FEW_RECEIVERS if options.accounts else _RECEIVERS},
     )
     workers = [
         await start_worker(children, f"worker-{number}", env) for number in range(1, options.workers + 1)
@@ -218,8 +223,6 @@ def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, 
         "OUTBOX_SERVICEBUS_CONNECTION_STRING": servicebus,
         "OUTBOX_TOPIC": "events",
         "OUTBOX_SUBSCRIPTION": "all",
-        # A session costs a receiver about two seconds, whatever it holds, and the load opens some fifty a second.
-        "OUTBOX_RECEIVERS": "200",
         "OUTBOX_PROCESSOR_NAME": "outbox",
         "OUTBOX_HEALTH_PORT": "0",  # any free one, for the workers share this machine; each logs its own
         "OUTBOX_LEASE_ACQUIRE_SECONDS": str(leases.acquire_seconds),
