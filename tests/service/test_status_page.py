@@ -236,7 +236,7 @@ def test_the_age_of_what_lies_too_far_away_to_look_is_unknown():
 
     assert 4 == texts.count(
         "unknown"
-    )  # of the fleet, the lease, its worker; and nobody looked at parked keys
+    )  # of the fleet, the lease, its worker; and parked keys were not polled
     assert "nothing waits" not in texts
 
 

@@ -440,7 +440,7 @@ class StoreContract:
 
     async def test_a_reader_sees_its_own_writes_at_once(self, store: Store) -> None:
         """
-        Whoever committed reads what it wrote, not a replica that is behind.
+        A store reads what it committed, not a replica that is behind.
         """
         etag = (await store.commit(KEY, [create("a", n=0)])).etags[0]
         for n in range(1, 6):
