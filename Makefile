@@ -29,9 +29,9 @@ demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--jso
 run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
-# Three processes with a third of the work each, 220 s of CPU: workers and wheels; commands and the pages that use them; and all
-# others. Exit code 5 of one of them means that PYTEST_ARGS chose none of its tests.
-PROCESSES := tests/system tests/chaos tests/service tests/packaging
+# Three processes that take about as long as each other on two cores: what starts workers, wheels, and faults; commands and the pages
+# that use them; and all others. Exit code 5 of one of them means that PYTEST_ARGS chose none of its tests.
+PROCESSES := tests/system tests/chaos tests/service tests/packaging tests/faults
 COMMANDS := tests/cli tests/test_docs.py
 test: check ## everything CI runs
 	@logs=$$(mktemp -d); \
