@@ -165,12 +165,16 @@ class Faults:
             key: strike only calls that concern this partition key, of a commit, a read or a send. Defaults to all.
 
         Raises:
-            ValueError: there is no such operation or fault, or no such key; lists what there is.
+            ValueError: there is no such operation or fault, or no such key, and lists what there is; or no call could fail.
         """
         check_fault(operation, fault, OPERATIONS)
         port, method, faults = _OPERATIONS[operation]
         if key is not None and operation not in ("commit", "read", "send"):
             raise ValueError(f"{operation!r} has no key; commit, read and send have one.")
+        if (times is not None and times < 1) or skip < 0:
+            raise ValueError(
+                f"times={times}, skip={skip}: at least one call fails, and none or more go well before."
+            )
         rule = _Rule(port=port, method=method, fault=faults[fault], skip=skip, left=times, key=key)
         self._rules.append(rule)
 

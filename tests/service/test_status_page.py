@@ -234,9 +234,7 @@ def test_the_age_of_what_lies_too_far_away_to_look_is_unknown():
     far_away = replace(SNAPSHOT, lag=Lag(leases=(waiting("0", "worker-1", 1, None),)))
     texts = Page(page_of(far_away)).texts
 
-    assert 4 == texts.count(
-        "unknown"
-    )  # of the fleet, the lease, its worker; and parked keys were not polled
+    assert 4 == texts.count("unknown")  # of the fleet, the lease, its worker; and parked keys were not polled
     assert "nothing waits" not in texts
 
 

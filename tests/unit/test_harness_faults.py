@@ -154,3 +154,9 @@ def test_the_how_to_lists_every_operation_with_its_faults():
     assert {name: {*faults} for name, faults in OPERATIONS.items()} == {
         name: {*faults.replace("`", "").split()} for name, faults in table.items()
     }
+
+
+@pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}])
+def test_a_fault_that_could_not_strike_is_refused(wrong: dict[str, int]):
+    with pytest.raises(ValueError, match="at least one call fails"):
+        OutboxHarness().fail("commit", "conflict", **wrong)

@@ -98,6 +98,9 @@ def main(arguments: Sequence[str]) -> int:
         verdict = run_suite(SUITES[name], options.folder.resolve(), jobs=options.jobs, only=options.only)
         figures |= report(name, verdict)
     say(json.dumps(figures))
+    if not any(count for name, count in figures.items() if name.endswith("_passed")):
+        say("No test passed, so nothing is known: look at --only, and at the logs.")
+        return 1
     return int(any(count for name, count in figures.items() if name.endswith("_wrong")))
 
 
