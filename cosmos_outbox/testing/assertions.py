@@ -7,6 +7,7 @@ Assertions about what was recorded or sent, whatever its ids and times; a failur
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ def assert_recorded(entity: Entity, *expected: DomainEvent) -> None:
         AssertionError: names each event and field that differs.
     """
     __tracebackhide__ = True
+    if not isinstance(entity, Entity):
+        raise TypeError(f"assert_recorded takes an entity, and then events; {entity!r} is none.")
+    _check_events(expected)
     actual, wanted = map(_recorded, entity.events), map(_recorded, expected)
     _require(f"The events of {type(entity).__name__} {entity.id!r}", [*actual], [*wanted])
 
@@ -58,9 +62,20 @@ def assert_messages(
         AssertionError: names each event and field that differs.
     """
     __tracebackhide__ = True
+    if inspect.isawaitable(messages):
+        raise TypeError("These messages have not arrived yet: write `await relay_all()`.")
+    _check_events(expected)
     actual = [_sent(one.subject, one.body) for one in messages if key is None or one.session_id == key]
     wanted = [_sent(event.action, json.dumps(event.payload()).encode()) for event in expected]
     _require("The messages" if key is None else f"The messages of {key!r}", actual, wanted)
+
+
+def _check_events(expected: Iterable[object]) -> None:
+    for event in expected:
+        if not isinstance(event, DomainEvent):
+            raise TypeError(
+                f"{event!r} is no event: write one with what it says, such as OrderPlaced(total=5)."
+            )
 
 
 def _recorded(event: DomainEvent) -> _Event:
