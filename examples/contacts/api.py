@@ -13,7 +13,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
+from pydantic import BaseModel, StringConstraints
 
 from cosmos_outbox import CommitOutcomeUnknown, Outbox, Store
 from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
@@ -112,7 +112,7 @@ async def _opened(settings: Settings) -> AsyncIterator[Store]:
 UnitOfWorkNeeded = Annotated[ContactsUnitOfWork, Depends(unit_of_work(ContactsUnitOfWork))]
 ContactId = Annotated[UUID, Path(description="The contact's id, as its creation gave it out.")]
 SampleEtag = Annotated[
-    list[str] | None,
+    list[Annotated[str, StringConstraints(max_length=50)]] | None,
     Header(description="As Microsoft's sample has it: If-None-Match of a read, If-Match of a change."),
 ]
 
@@ -271,6 +271,8 @@ async def delete_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> None:
     """
-    Delete a contact; its document stays, marked, and is no longer returned.
+    Delete a contact; its document stays, marked, and is no longer returned. ETag is that document's.
     """
-    _report_commit(await service.change(uow, str(contact_id), check, Contact.delete), response)
+    deleted = await service.change(uow, str(contact_id), check, Contact.delete)
+    _report_commit(deleted, response)
+    set_etag(response, deleted.contact)

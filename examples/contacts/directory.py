@@ -61,8 +61,9 @@ consumer = Consumer("directory", gaps="warn")
 
 @consumer.on(ContactCreatedEvent)
 async def listed(event: ContactCreatedEvent, message: Message, uow: UnitOfWork) -> None:
-    entry = DirectoryEntry(id=event.contact_id, full_name="", email=event.email, about=event.description)
-    entry.list_as(name=event.name, company=event.company)
+    contact = event.contact
+    entry = DirectoryEntry(id=contact.id, full_name="", email=contact.email, about=contact.description)
+    entry.list_as(name=contact.name, company=contact.company)
     uow.repository(DirectoryEntry).create(entry).changed("listed")
 
 

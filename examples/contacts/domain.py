@@ -7,14 +7,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, EmailStr, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox import DomainEvent, SoftDeletable
 
+# The rules of Microsoft's sample, also for an address: a stricter one would refuse to read what its program stored.
 NameText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+CompanyName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=250)]
 DescriptionText = Annotated[str, StringConstraints(max_length=500)]
 CompanyText = Annotated[str, StringConstraints(max_length=250)]
+HouseNumber = Annotated[str, StringConstraints(max_length=10)]
+PostalCode = Annotated[str, StringConstraints(max_length=25)]
+EmailText = Annotated[str, StringConstraints(pattern="^[^@]+@[^@]+$")]
 
 
 class _Value(BaseModel):
@@ -35,12 +40,26 @@ class Company(_Value):
     Where a contact works.
     """
 
-    company_name: CompanyText = ""
+    company_name: CompanyName
     street: CompanyText = ""
-    house_number: CompanyText = ""
-    postal_code: CompanyText = ""
+    house_number: HouseNumber = ""
+    postal_code: PostalCode = ""
     city: CompanyText = ""
     country: CompanyText = ""
+
+
+class ContactState(_Value):
+    """
+    A contact as its first event tells it; the .NET program omits what is null.
+    """
+
+    id: str
+    name: Name
+    description: str = ""
+    email: str | None = None
+    company: Company | None = None
+    created_at: datetime
+    deleted: bool = False
 
 
 class ContactEvent(DomainEvent):
@@ -48,10 +67,7 @@ class ContactEvent(DomainEvent):
 
 
 class ContactCreatedEvent(ContactEvent):
-    name: Name
-    description: str
-    email: str | None
-    company: Company
+    contact: ContactState
 
 
 class ContactUpdatedEvent(ContactEvent):
@@ -67,11 +83,11 @@ class ContactNameUpdatedEvent(ContactUpdatedEvent):
 
 
 class ContactDescriptionUpdatedEvent(ContactUpdatedEvent):
-    description: str
+    description: str = ""
 
 
 class ContactEmailUpdatedEvent(ContactUpdatedEvent):
-    email: str | None
+    email: str | None = None
 
 
 class ContactCompanyUpdatedEvent(ContactUpdatedEvent):
@@ -89,35 +105,39 @@ class Contact(SoftDeletable):
 
     name: Name
     description: DescriptionText = ""
-    email: EmailStr | None = None
-    company: Company = Field(default_factory=Company)
+    email: EmailText | None = None
+    company: Company | None = None
     created_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    modified_at: datetime | None = Field(default=None, exclude_if=lambda at: at is None)
+    deleted_at: datetime | None = Field(default=None, exclude_if=lambda at: at is None)
 
     def created_event(self) -> ContactCreatedEvent:
-        return ContactCreatedEvent(
-            contact_id=self.id,
-            name=self.name,
-            description=self.description,
-            email=self.email,
-            company=self.company,
-        )
+        state = ContactState.model_validate(self, from_attributes=True)
+        return ContactCreatedEvent(contact_id=self.id, contact=state)
 
     def rename(self, name: Name) -> None:
         self.name = name
-        self.record(ContactNameUpdatedEvent(contact_id=self.id, name=name))
+        self._modified(ContactNameUpdatedEvent(contact_id=self.id, name=name))
 
     def describe(self, description: str) -> None:
         self.description = description
-        self.record(ContactDescriptionUpdatedEvent(contact_id=self.id, description=description))
+        self._modified(ContactDescriptionUpdatedEvent(contact_id=self.id, description=description))
 
     def change_email(self, email: str | None) -> None:
         self.email = email
-        self.record(ContactEmailUpdatedEvent(contact_id=self.id, email=self.email))
+        self._modified(ContactEmailUpdatedEvent(contact_id=self.id, email=self.email))
 
     def change_company(self, company: Company) -> None:
         self.company = company
-        self.record(ContactCompanyUpdatedEvent(contact_id=self.id, company=company))
+        self._modified(ContactCompanyUpdatedEvent(contact_id=self.id, company=company))
 
     def delete(self) -> None:
         super().delete()
-        self.record(ContactDeletedEvent(contact_id=self.id))
+        event = ContactDeletedEvent(contact_id=self.id)
+        self.deleted_at = event.created_at
+        self.record(event)
+
+    def _modified(self, event: ContactUpdatedEvent) -> None:
+        if not self.is_new:
+            self.modified_at = event.created_at
+        self.record(event)

@@ -4,14 +4,13 @@ What the API takes and gives: contacts as JSON, in the nested form and in the fl
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, EmailStr, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox import EntityPage
-from examples.contacts.domain import Company, Contact, DescriptionText, Name
+from examples.contacts.domain import Company, Contact, ContactState, DescriptionText, EmailText, Name
 
 _NAME_FIELDS = ("firstName", "lastName")
 _COMPANY_FIELDS = ("companyName", "street", "houseNumber", "postalCode", "city", "country")
@@ -53,8 +52,8 @@ class CompanyBody(Company):
 class NewContact(_Body):
     name: NameBody
     description: DescriptionText = ""
-    email: EmailStr | None = None
-    company: CompanyBody = Field(default_factory=CompanyBody)
+    email: EmailText | None = None
+    company: CompanyBody
 
 
 class NewName(_Body):
@@ -70,26 +69,19 @@ class NewEmail(_Body):
     A contact's new e-mail address; null removes it.
     """
 
-    email: EmailStr | None
+    email: EmailText | None
 
 
 class NewCompany(_Body):
     company: CompanyBody
 
 
-class ContactView(BaseModel):
+class ContactView(ContactState):
     """
     A contact as it is stored.
     """
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-    id: str
-    name: Name
-    description: str
-    email: str | None
-    company: Company
-    created_at: datetime
+    deleted: bool = Field(default=False, exclude=True)  # such a one is not shown
     version: int = Field(description="How many commits changed the contact.")
     etag: str | None = Field(
         description="Also in the ETag header; send it as If-Match with the next change. Null where it is not known."

@@ -25,7 +25,7 @@ from tests.support.patience import HUNG_SECONDS
 pytestmark = pytest.mark.looptime(False)
 
 description = schemathesis.openapi.from_dict(create_app(store=MemoryContainer()).openapi())
-JANE = {"name": {"firstName": "Jane", "lastName": "Doe"}}
+JANE = {"name": {"firstName": "Jane", "lastName": "Doe"}, "company": {"companyName": "Contoso"}}
 
 
 @pytest.fixture(scope="module")

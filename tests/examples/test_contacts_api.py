@@ -12,6 +12,7 @@ import pytest
 
 from cosmos_outbox import ConfigurationError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.ports import Write, WriteKind
 from examples.contacts.api import create_app
 from tests.examples.serving import Answer, Client, served
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
@@ -81,7 +82,8 @@ async def test_a_new_contact_is_answered_with_its_address_etag_version_and_event
     (event,) = events(container)
     assert event["id"] == answer.headers["X-Event-Ids"]
     assert ("ContactCreatedEvent", contact_id) == (event["data"]["action"], event["data"]["contactId"])
-    assert JANE == {name: event["data"][name] for name in JANE}
+    state = {"id": contact_id, "createdAt": answer.body["createdAt"], "deleted": False}
+    assert {**JANE, **state} == event["data"]["contact"], "nested, as consumers of Microsoft's sample read it"
 
 
 async def test_the_stored_documents_have_the_shape_that_programs_in_other_languages_read(
@@ -99,6 +101,7 @@ async def test_the_stored_documents_have_the_shape_that_programs_in_other_langua
     )
     assert {*JANE, "id", "createdAt", "deleted"} == set(contact["data"])
     (event,) = events(container)
+    assert {"id", "action", "createdAt", "contactId", "contact"} == set(event["data"])
     assert (contact_id, 864000) == (event["partitionKey"], event["ttl"])
     assert ("contact", contact_id, 1, 0) == tuple(
         event["meta"][name] for name in ("entityType", "entityId", "entityVersion", "sequence")
@@ -145,6 +148,7 @@ async def test_a_change_is_stored_with_its_event(
     assert "2" == answer.headers["X-Contact-Version"]
     assert etag != answer.headers["ETag"]
     event = events(container)[-1]
+    assert event["data"]["createdAt"] == stored(container, "contact")[0]["data"]["modifiedAt"]
     assert (action, answer.headers["X-Event-Ids"]) == (event["data"]["action"], event["id"])
     assert body == {name: event["data"][name] for name in body}
     read = await api.get(location)
@@ -161,8 +165,8 @@ async def test_a_change_of_two_things_in_a_row_keeps_both_events_in_order(
     for name in ("A", "B"):
         await api.put(f"{location}/name", json={"name": {"firstName": name, "lastName": "X"}})
 
-    names = [event["data"]["name"]["firstName"] for event in events(container)]
-    assert ["Jane", "A", "B"] == names
+    names = [event["data"]["name"]["firstName"] for event in events(container)[1:]]
+    assert ["A", "B"] == names
 
 
 @pytest.mark.parametrize("header", ["If-Match", "ETag"])
@@ -263,9 +267,12 @@ async def test_a_deleted_contact_is_gone_for_readers_and_kept_in_the_store(
     answer = await api.delete(location, headers={"If-Match": etag})
 
     assert (204, "2") == (answer.status, answer.headers["X-Contact-Version"])
-    assert "ETag" not in answer.headers, "nothing is left that could have one"
     assert ["ContactCreatedEvent", "ContactDeletedEvent"] == actions(container)
-    assert stored(container, "contact")[0]["data"]["deleted"]
+    (kept,) = stored(container, "contact")
+    assert kept["_etag"] == answer.headers["ETag"] != etag
+    assert kept["data"]["deleted"]
+    assert kept["data"]["deletedAt"] == events(container)[-1]["data"]["createdAt"]
+    assert "modifiedAt" not in kept["data"], "as the sample writes it"
     assert_problem(await api.get(location), 404)
     assert_problem(await api.delete(location), 404)
     assert_problem(await api.put(f"{location}/email", json={"email": None}), 404)
@@ -304,14 +311,23 @@ async def test_the_list_is_paged_by_token_in_the_query_or_the_header(api: Client
         ({**JANE, "name": {"firstName": "Jane"}}, "name.lastName"),
         ({**JANE, "description": "x" * 501}, "description"),
         ({**JANE, "email": "no-address"}, "email"),
+        ({**JANE, "email": ""}, "email"),
+        ({**JANE, "email": "a@b@c"}, "email"),
         ({**JANE, "company": {"companyName": "x" * 251}}, "company.companyName"),
+        ({**JANE, "company": {"companyName": ""}}, "company.companyName"),
+        ({**JANE, "company": {"companyName": " "}}, "company.companyName"),
+        ({**JANE, "company": {"city": "Palo Alto"}}, "company.companyName"),
+        ({**JANE, "company": {"companyName": "C", "street": "x" * 251}}, "company.street"),
+        ({**JANE, "company": {"companyName": "C", "houseNumber": "x" * 11}}, "company.houseNumber"),
+        ({**JANE, "company": {"companyName": "C", "postalCode": "x" * 26}}, "company.postalCode"),
+        ({"name": JANE["name"]}, "company"),
         ({**JANE, "nickname": "J"}, "nickname"),
-        ({"description": "no name"}, "name"),
+        ({"description": "no name", "company": JANE["company"]}, "name"),
         ([], "body"),
         ("text", "body"),
         (None, "body"),
         (JANE | {"name": {"firstName": "A", "lastName": "B", "nickName": "C"}}, "name.nickName"),
-        (JANE | {"company": {"town": "Palo Alto"}}, "company.town"),
+        (JANE | {"company": {"companyName": "C", "town": "Palo Alto"}}, "company.town"),
     ],
 )
 async def test_an_invalid_contact_is_refused_with_the_field_at_fault(
@@ -329,6 +345,39 @@ async def test_an_invalid_contact_is_refused_with_the_field_at_fault(
 async def test_a_body_that_is_no_json_is_refused(api: Client, raw: bytes):
     answer = await api.post("/api/contacts", data=raw, headers={"Content-Type": "application/json"})
     assert_problem(answer, 400)
+
+
+async def test_a_contact_of_the_dotnet_program_is_changed_and_keeps_what_that_program_wrote(
+    api: Client, container: MemoryContainer
+):
+    at = "2024-05-01T10:00:00.1234567+00:00"
+    data = {
+        "name": JANE["name"],
+        "company": {"companyName": "Contoso", "street": ""},
+        "createdAt": at,
+        "modifiedAt": at,
+        "deleted": False,
+        "id": UNKNOWN_ID,
+    }
+    written = {"id": UNKNOWN_ID, "partitionKey": UNKNOWN_ID, "type": "contact", "data": data, "ttl": -1}
+    await container.commit(UNKNOWN_ID, [Write(kind=WriteKind.CREATE, id=UNKNOWN_ID, document=written)])
+
+    answer = await api.post(f"/api/contacts/{UNKNOWN_ID}/update-email", json={"email": "a@b"})
+
+    assert (200, "a@b", "") == (answer.status, answer.body["email"], answer.body["description"])
+    (kept,) = stored(container, "contact")
+    assert at < kept["data"]["modifiedAt"] == events(container)[-1]["data"]["createdAt"]
+
+
+async def test_an_address_that_the_sample_takes_is_taken(api: Client):
+    location, _ = await created(api, {**JANE, "email": "Ada@LOCALHOST"})
+    assert "Ada@LOCALHOST" == (await api.get(location)).body["email"]
+
+
+async def test_an_etag_that_is_longer_than_the_sample_takes_is_refused(api: Client):
+    location, _ = await created(api)
+    assert_problem(await api.delete(location, headers={"ETag": "x" * 51}), 400)
+    assert_problem(await api.delete(location, headers={"ETag": "x" * 50}), 412)
 
 
 async def test_a_body_that_no_contact_needs_is_refused(api: Client):

@@ -212,8 +212,17 @@ async def test_what_was_purged_meanwhile_is_not_found(store: Store, events: bool
         lambda: john().describe("x" * 501),
         lambda: john().change_email("jd"),
         lambda: Company(company_name="x" * 251),
+        lambda: Company(company_name=" "),
     ],
-    ids=["no first name", "blank last name", "long name", "long description", "no address", "long company"],
+    ids=[
+        "no first name",
+        "blank last name",
+        "long name",
+        "long description",
+        "no address",
+        "long company",
+        "blank company",
+    ],
 )
 def test_a_value_that_breaks_a_rule_is_refused(mistake: Any):
     with pytest.raises(ValidationError):

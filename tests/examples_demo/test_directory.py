@@ -4,7 +4,11 @@ The company directory follows the contacts, and says what it changed.
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+
 from cosmos_outbox import NotFound
+from cosmos_outbox.consumer import Message
 from examples.contacts.directory import DirectoryEntry, consumer
 from examples.contacts.domain import (
     Company,
@@ -14,11 +18,20 @@ from examples.contacts.domain import (
     ContactDescriptionUpdatedEvent,
     ContactEmailUpdatedEvent,
     ContactNameUpdatedEvent,
+    ContactState,
     Name,
 )
 
 ADA = Name(first_name="Ada", last_name="Lovelace")
-CREATED = ContactCreatedEvent(contact_id="c1", name=ADA, description="first", email=None, company=Company())
+STATE = ContactState(
+    id="c1",
+    name=ADA,
+    description="first",
+    email=None,
+    company=None,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
+CREATED = ContactCreatedEvent(contact_id="c1", contact=STATE)
 CHANGES = (
     ContactNameUpdatedEvent(contact_id="c1", name=Name(first_name="Ada", last_name="King")),
     ContactCompanyUpdatedEvent(contact_id="c1", company=Company(company_name="Engines", city="London")),
@@ -57,3 +70,34 @@ async def test_a_change_of_a_contact_that_the_directory_never_saw_waits_for_an_o
 
     assert "parked" == delivered.outcome
     assert isinstance(delivered.errors[0], NotFound)
+
+
+async def test_the_events_of_the_dotnet_program_are_read_too():
+    at = "2024-05-01T10:00:00.1234567+00:00"
+    head = {"contactId": "c1", "createdAt": at}
+    name = {"firstName": "Ada", "lastName": "Lovelace"}
+    contact = {
+        "id": "c1",
+        "name": name,
+        "company": {"companyName": "Engines"},
+        "createdAt": at,
+        "deleted": False,
+    }
+    events = [
+        {**head, "id": "e1", "action": "ContactCreatedEvent", "contact": contact},
+        {**head, "id": "e2", "action": "ContactEmailUpdatedEvent"},  # of null, which it omits
+        {**head, "id": "e3", "action": "ContactDescriptionUpdatedEvent"},
+    ]
+    messages = [
+        Message(
+            message_id=event["id"], session_id="c1", subject=event["action"], body=json.dumps(event).encode()
+        )
+        for event in events
+    ]
+    async with consumer.testing() as t:
+        delivered = [await t.deliver(message) for message in messages]
+        async with t.outbox.unit_of_work() as uow:
+            entry = await uow.repository(DirectoryEntry).read("c1", readonly=True)
+
+    assert ["handled"] * 3 == [each.outcome for each in delivered]
+    assert ("Ada Lovelace", "Engines", None, "") == (entry.full_name, entry.company, entry.email, entry.about)

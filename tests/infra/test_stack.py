@@ -104,7 +104,8 @@ def stack(project: Stack) -> Stack:
 
 def add_contact(stack: Stack) -> str:
     name = {"firstName": "Jane", "lastName": "Doe"}
-    return stack.send("POST", "/api/contacts", {"name": name, "email": "jane@example.com"})["Location"]
+    body = {"name": name, "email": "jane@example.com", "company": {"companyName": "Contoso"}}
+    return stack.send("POST", "/api/contacts", body)["Location"]
 
 
 def printed_of(stack: Stack, contact: str) -> list[int]:
