@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.harness import OutboxHarness
     from cosmos_outbox.testing.received import ReceivedMessage, received_message
     from cosmos_outbox.testing.running import Stuck
-    from cosmos_outbox.testing.scenarios import CrashPointsFailed, crash_points
+    from cosmos_outbox.testing.scenarios import CrashPointsFailed, CrashPointsNotReached, crash_points
 
 _MODULES = {
     "Around": "testing.calls",
     "Call": "testing.calls",
     "Clock": "testing.clock",
     "CrashPointsFailed": "testing.scenarios",
+    "CrashPointsNotReached": "testing.scenarios",
     "Faults": "testing.faults",
     "OutboxEmulators": "testing.emulated",
     "OutboxHarness": "testing.harness",
@@ -53,6 +54,7 @@ __all__ = [
     "Call",
     "Clock",
     "CrashPointsFailed",
+    "CrashPointsNotReached",
     "Faults",
     "OutboxEmulators",
     "OutboxHarness",

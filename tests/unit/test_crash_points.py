@@ -23,7 +23,7 @@ from cosmos_outbox.documents import stored_event
 from cosmos_outbox.errors import PublishError
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write, WriteKind
-from cosmos_outbox.testing import CrashPointsFailed, OutboxHarness, crash_points
+from cosmos_outbox.testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
 from cosmos_outbox.testing.scenarios import Chosen, chosen
 from tests.packaging.installing import ROOT
 from tests.support.effort import QUICK
@@ -415,3 +415,36 @@ async def test_a_point_that_not_every_run_reaches_is_played_until_it_is(listed: 
     (points,) = listed.found
     assert {"commit#1:before", "commit#1:after"} <= points.keys()
     assert {"ok"} == {*points.values()}
+
+
+async def test_a_call_of_the_test_itself_that_no_other_run_makes_is_a_failure_which_names_it(listed: Chosen):
+    runs = 0
+
+    @crash_points
+    async def scenario(harness: OutboxHarness) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await an_order(harness)
+
+    failed = await failures_of(scenario)
+    assert {"commit#1:before", "commit#1:after"} <= failed.failures.keys()
+    assert "not reached in 10 runs, though the test itself makes this call" in str(failed)
+    assert runs == 1 + 10 * len(failed.failures)
+
+
+async def test_a_call_of_a_worker_that_no_other_run_makes_is_a_warning_which_names_it(listed: Chosen):
+    runs = 0
+
+    @crash_points(given=an_order)
+    async def scenario(harness: OutboxHarness) -> None:
+        nonlocal runs
+        runs += 1
+        if runs > 1:  # the worker finds nothing to send
+            harness.container.lose("0", 1)
+        await harness.relay_all()
+
+    with pytest.warns(CrashPointsNotReached, match="not reached in 10 runs: send#1:before, send#1:after"):
+        await scenario()
+    (points,) = listed.found
+    assert {"ok", "not reached in 10 runs"} == {*points.values()}
