@@ -9,25 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from tools.vendor_tests.__main__ import SUITES
+from tools.vendor_tests.__main__ import SUITES, report
 from tools.vendor_tests.expected import Expected, Kind, judge, read_expected
 from tools.vendor_tests.running import Outcome, Result, read_report
 from tools.vendor_tests.source import ROOT, pin, unpack
 from tools.vendor_tests.suite import Edit, Suite
 
 KNOWN = Expected(
-    kind=Kind.DOCUMENTED, cause="no sprocs", tests=("test_a.py::*::test_sproc[*]", "test_b.py::*")
+    kind=Kind.DOCUMENTED,
+    cause="no sprocs",
+    errors=("404 NotFound", "405"),
+    tests=("test_a.py::*::test_sproc[*]", "test_b.py::*"),
 )
 
 
-def result(test: str, outcome: Outcome) -> Result:
-    return Result(test=test, outcome=outcome)
+def result(test: str, outcome: Outcome, *failures: str) -> Result:
+    return Result(test=test, outcome=outcome, why="".join(failures[:1]), failures=failures)
 
 
 def test_a_failure_without_a_cause_is_wrong_and_an_entry_that_passes_is_mended():
     verdict = judge(
         [
-            result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED),
+            result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 404 NotFound", "405"),
             result("test_a.py::TestA::test_read", Outcome.FAILED),
             result("test_b.py::test_query", Outcome.PASSED),
             result("test_b.py::test_later", Outcome.SKIPPED),
@@ -41,6 +44,27 @@ def test_a_failure_without_a_cause_is_wrong_and_an_entry_that_passes_is_mended()
     assert (1, 1) == (verdict.passed, verdict.skipped)
 
 
+def test_a_known_failure_that_fails_in_another_way_is_wrong():
+    verdict = judge(
+        [
+            result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 500 InternalServerError"),
+            result("test_a.py::TestA::test_sproc[2]", Outcome.FAILED, "404 NotFound", "teardown: 500"),
+        ],
+        [KNOWN],
+    )
+
+    assert ["fails otherwise than by 'no sprocs': sdk.Error: 500 InternalServerError"] == [
+        wrong.why for wrong in verdict.wrong[:1]
+    ]
+    assert (2, {}) == (len(verdict.wrong), verdict.accepted)
+
+
+def test_the_last_line_counts_each_kind(capsys: pytest.CaptureFixture[str]):
+    figures = report("a", judge([result("test_b.py::test_x", Outcome.FAILED, "405")], [KNOWN]))
+
+    assert {"a_passed": 0, "a_wrong": 0, "a_documented": 1, "a_environment": 0, "a_stale": 0} == figures
+
+
 def test_a_test_is_named_by_file_class_and_name(tmp_path: Path):
     report = tmp_path / "report.xml"
     report.write_text(
@@ -48,10 +72,12 @@ def test_a_test_is_named_by_file_class_and_name(tmp_path: Path):
         <testcase classname="tests.async_tests.test_a.TestA" name="test_read[1]"/>
         <testcase classname="tests.async_tests.test_a.TestA" name="test_read[1]"><error message="teardown"/></testcase>
         <testcase classname="test_a" name="test_free"><skipped/></testcase>
-        <testcase classname="" name="async_tests.test_a"><error message="no module"/></testcase>
+        <testcase classname="" name="async_tests.test_a"><error message="no module">last</error></testcase>
         </testsuite></testsuites>"""
     )
 
+    *_, last = read_report(report, "async_tests/test_a.py")
+    assert ("no module\nlast",) == last.failures
     assert [
         ("async_tests/test_a.py::TestA::test_read[1]", Outcome.FAILED),
         ("async_tests/test_a.py::test_free", Outcome.SKIPPED),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,11 +29,20 @@ class Kind(StrEnum):
 class Expected:
     """
     Tests that fail for one cause: `file::class::test`, where * and ? stand for any text and any character.
+
+    errors: of which each failure of theirs says one, in its message or its traceback; another one has another cause.
     """
 
     kind: Kind
     cause: str
+    errors: tuple[str, ...]
     tests: tuple[str, ...]
+
+    def explains(self, result: Result) -> bool:
+        """
+        Say whether this is the cause of a failure of one of the tests.
+        """
+        return all(any(error in said for error in self.errors) for said in result.failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +63,15 @@ def read_expected(file: Path) -> list[Expected]:
     Read a list of expected failures.
 
     Raises:
-        ValueError: an entry has no known kind, no cause or no tests.
+        ValueError: an entry has no known kind, no cause, no errors or no tests.
     """
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("expected", [])
     read = []
     for entry in entries:
-        expected = Expected(kind=Kind(entry["kind"]), cause=entry["cause"], tests=tuple(entry["tests"]))
-        if not expected.cause or not expected.tests or entry.keys() - {"kind", "cause", "tests"}:
-            raise ValueError(f"an expected failure has kind, cause and tests, not {entry}")
-        read.append(expected)
+        if entry.keys() != {"kind", "cause", "errors", "tests"} or not all(entry.values()):
+            raise ValueError(f"an expected failure has kind, cause, errors and tests, not {entry}")
+        errors, tests = tuple(entry["errors"]), tuple(entry["tests"])
+        read.append(Expected(kind=Kind(entry["kind"]), cause=entry["cause"], errors=errors, tests=tests))
     return read
 
 
@@ -74,15 +83,19 @@ def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
         passed=sum(result.outcome is Outcome.PASSED for result in results),
         skipped=sum(result.outcome is Outcome.SKIPPED for result in results),
     )
-    patterns = [(pattern, entry.kind) for entry in expected for pattern in entry.tests]
+    patterns = [(pattern, entry) for entry in expected for pattern in entry.tests]
     for result in results:
         if result.outcome is not Outcome.FAILED:
             continue
-        kind = next((kind for pattern, kind in patterns if matches(result.test, pattern)), None)
-        if kind is None:
-            verdict.wrong.append(result)
+        known = [entry for pattern, entry in patterns if matches(result.test, pattern)]
+        entry = next((entry for entry in known if entry.explains(result)), None)
+        if entry is not None:
+            verdict.accepted[entry.kind] += 1
+        elif known:
+            causes = " or ".join(f"{entry.cause!r}" for entry in known)
+            verdict.wrong.append(replace(result, why=f"fails otherwise than by {causes}: {result.why}"))
         else:
-            verdict.accepted[kind] += 1
+            verdict.wrong.append(result)
     for pattern, _ in patterns:
         ran = [result.outcome for result in results if matches(result.test, pattern)]
         if Outcome.PASSED in ran and Outcome.FAILED not in ran:

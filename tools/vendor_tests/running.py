@@ -35,12 +35,13 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """
-    One test: `file::class::test`, its outcome and the first line of why it failed.
+    One test: `file::class::test`, its outcome, the first line of why it failed, and all that each of its failures says.
     """
 
     test: str
     outcome: Outcome
     why: str = ""
+    failures: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -109,12 +110,12 @@ def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 why = f"the file was cut off after {suite.file_seconds} s"
-                return [Result(test=f"{file}::time", outcome=Outcome.FAILED, why=why)]
+                return [Result(test=f"{file}::time", outcome=Outcome.FAILED, why=why, failures=(why,))]
     if code == _NOTHING_SELECTED:
         return []
     if not report.exists():
         why = f"pytest ended with status {code}; see {stem}.log"
-        return [Result(test=f"{file}::start", outcome=Outcome.FAILED, why=why)]
+        return [Result(test=f"{file}::start", outcome=Outcome.FAILED, why=why, failures=(why,))]
     return list(read_report(report, file))
 
 
@@ -128,10 +129,12 @@ def read_report(report: Path, file: str) -> Iterator[Result]:
         scope = case.get("classname", "").split(".")
         classes = scope[scope.index(module) + 1 :] if module in scope else []
         test = "::".join([file, *classes, case.get("name", "")])
-        bad = next((child for child in case if child.tag in ("failure", "error")), None)
-        if bad is not None:
-            why = (bad.get("message") or bad.text or "").strip().replace("\n", " ")
-            seen[test] = Result(test=test, outcome=Outcome.FAILED, why=why[:300])
+        bad = [child for child in case if child.tag in ("failure", "error")]
+        if bad:
+            why = (bad[0].get("message") or bad[0].text or "").strip().replace("\n", " ")
+            before = seen[test].failures if test in seen else ()
+            said = tuple(f"{child.get('message')}\n{child.text}" for child in bad)
+            seen[test] = Result(test=test, outcome=Outcome.FAILED, why=why[:300], failures=before + said)
         elif test not in seen:
             skipped = case.find("skipped") is not None
             seen[test] = Result(test=test, outcome=Outcome.SKIPPED if skipped else Outcome.PASSED)
