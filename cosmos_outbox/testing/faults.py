@@ -10,9 +10,10 @@ How-to "Test your own code" has a table of all.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -105,6 +106,14 @@ _OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
 OPERATIONS: Mapping[str, tuple[str, ...]] = {
     name: tuple(sorted(faults)) for name, (_, _, faults) in _OPERATIONS.items()
 }
+_NAMES = {(port, method): name for name, (port, method, _) in _OPERATIONS.items()}
+_WITH_KEYS = ("commit", "read", "send")
+
+
+class FaultNotStruck(AssertionError):
+    """
+    A fault was to strike, and no call came that it could strike: the test did not test it.
+    """
 
 
 def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
@@ -114,7 +123,7 @@ def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[st
     Raises:
         ValueError: lists the names.
     """
-    if operation not in operations:
+    if not isinstance(operation, str) or operation not in operations:
         raise ValueError(f"There is no operation {operation!r}; there are {', '.join(operations)}.")
     if fault not in operations[operation]:
         raise ValueError(f"{operation!r} has no fault {fault!r}; it has {', '.join(operations[operation])}.")
@@ -128,6 +137,17 @@ class _Rule:
     skip: int
     left: int | None
     key: object
+    said: str
+    seen: Counter[str] = field(default_factory=Counter)  # calls since it was added, by their names
+    keys: set[object] = field(default_factory=set)  # of those calls that are of its operation
+    struck: bool = False
+
+    def see(self, call: Call) -> None:
+        name = _NAMES.get((call.port, call.method))
+        if name is not None:
+            self.seen[name] += 1
+            if self.key is not None and name == _NAMES[self.port, self.method]:
+                self.keys.update(_keys_of(call))
 
     def strikes(self, call: Call) -> bool:
         if (call.port, call.method) != (self.port, self.method) or self.left == 0:
@@ -139,7 +159,17 @@ class _Rule:
             return False
         if self.left is not None and not (self.fault.of_one and len(call.arguments[1]) > 1):
             self.left -= 1
+        self.struck = True
         return True
+
+    def __str__(self) -> str:
+        calls = ", ".join(f"{name} {count}" for name, count in sorted(self.seen.items()))
+        keys = (
+            f" {_NAMES[self.port, self.method]} was about {', '.join(sorted(map(repr, self.keys)))}."
+            if self.keys
+            else ""
+        )
+        return f"{self.said} never struck. Calls since then: {calls or 'none'}.{keys}"
 
 
 class Faults:
@@ -169,20 +199,46 @@ class Faults:
         """
         check_fault(operation, fault, OPERATIONS)
         port, method, faults = _OPERATIONS[operation]
-        if key is not None and operation not in ("commit", "read", "send"):
-            raise ValueError(f"{operation!r} has no key; commit, read and send have one.")
-        if (times is not None and times < 1) or skip < 0:
+        if key is not None and operation not in _WITH_KEYS:
+            raise ValueError(f"{operation!r} has no key; {', '.join(_WITH_KEYS)} have one.")
+        if not all(isinstance(count, int) for count in (1 if times is None else times, skip)) or (
+            (times is not None and times < 1) or skip < 0
+        ):
             raise ValueError(
-                f"times={times}, skip={skip}: at least one call fails, and none or more go well before."
+                f"times={times!r}, skip={skip!r}: at least one call fails, and none or more go well before."
             )
-        rule = _Rule(port=port, method=method, fault=faults[fault], skip=skip, left=times, key=key)
-        self._rules.append(rule)
+        how = {"times": times, "skip": skip, "key": key}
+        usual = {"times": 1, "skip": 0, "key": None}
+        said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
+        self._rules.append(
+            _Rule(
+                port=port,
+                method=method,
+                fault=faults[fault],
+                skip=skip,
+                left=times,
+                key=key,
+                said=f"fail({operation!r}, {fault!r}{said})",
+            )
+        )
 
     def clear(self) -> None:
         """
         Have nothing go wrong any more.
         """
         self._rules.clear()
+
+    def require_struck(self) -> None:
+        """
+        Require that each fault struck a call; the fixture `outbox_harness` does so after each test that passed.
+
+        Raises:
+            FaultNotStruck: names those that did not, and the calls that there were.
+        """
+        if idle := [str(rule) for rule in self._rules if not rule.struck]:
+            raise FaultNotStruck(
+                "\n".join([*idle, "Correct the fault or the test, or say `faults.clear()`."])
+            )
 
     async def arrived(self) -> None:
         """
@@ -195,6 +251,8 @@ class Faults:
         """
         Carry a call out, unless something is to go wrong with it.
         """
+        for rule in self._rules:
+            rule.see(call)
         fault = next((rule.fault for rule in self._rules if rule.strikes(call)), None)
         if fault is None:
             return await proceed()

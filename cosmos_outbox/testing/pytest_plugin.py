@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _POINTS = "outbox_crash_points"
+_PASSED = pytest.StashKey[bool]()
 
 
 def _clock_of(request: pytest.FixtureRequest) -> Clock:
@@ -59,6 +60,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if call.when == "call":
+        item.stash[_PASSED] = report.passed
     if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
         from cosmos_outbox.testing.scenarios import chosen  # noqa: PLC0415 - see above
 
@@ -116,13 +119,16 @@ def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
 @pytest.fixture
 def outbox_harness(
     request: pytest.FixtureRequest, outbox_container: MemoryContainer, outbox_broker: MemoryBroker
-) -> OutboxHarness:
+) -> Iterator[OutboxHarness]:
     """
-    The outbox with its worker, topic, consumers and faults, in memory.
+    The outbox with its worker, topic, consumers and faults, in memory; a fault that struck no call is an error of the test.
     """
     from cosmos_outbox.testing.harness import OutboxHarness  # noqa: PLC0415 - see above
 
-    return OutboxHarness(container=outbox_container, broker=outbox_broker, clock=_clock_of(request))
+    harness = OutboxHarness(container=outbox_container, broker=outbox_broker, clock=_clock_of(request))
+    yield harness
+    if request.node.stash.get(_PASSED, False):
+        harness.faults.require_struck()
 
 
 @pytest.fixture

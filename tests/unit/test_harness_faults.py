@@ -5,6 +5,7 @@ Faults by name on the harness: what the library does about each of them.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.testing import Call, Faults, OutboxHarness, Stuck
-from cosmos_outbox.testing.faults import OPERATIONS
+from cosmos_outbox.testing.faults import OPERATIONS, FaultNotStruck
 from tests.support.pages import ROOT
 from tests.unit.test_harness import Order, invoicing, place
 
@@ -50,6 +51,7 @@ async def test_what_passes_changes_nothing_about_what_arrives_and_takes_effect(o
     }
     assert 1 == sum(document["type"] == "invoice" for document in harness.container.documents())
     assert all(rule.left == 0 for rule in harness.faults._rules), "the fault did not strike"
+    harness.faults.require_struck()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,27 @@ def test_the_how_to_lists_every_operation_with_its_faults():
     }
 
 
-@pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}])
-def test_a_fault_that_could_not_strike_is_refused(wrong: dict[str, int]):
+async def test_a_fault_that_struck_no_call_is_told_with_the_calls_that_there_were():
+    harness = OutboxHarness()
+    await place(harness.outbox, "o0")
+    harness.fail("commit", "too_large", skip=1)
+    harness.fail("read", "throttled", key="o2", times=None)
+    await place(harness.outbox, "o1")
+    with pytest.raises(FaultNotStruck) as told:
+        harness.faults.require_struck()
+    assert str(told.value).startswith(
+        "fail('commit', 'too_large', skip=1) never struck. Calls since then: commit 1.\n"
+        "fail('read', 'throttled', times=None, key='o2') never struck. Calls since then: commit 1.\n"
+    )
+    async with harness.outbox.unit_of_work() as uow:
+        await uow.repository(Order).read("o1")
+    with pytest.raises(FaultNotStruck, match=r"commit 1, read 1\. read was about 'o1'\."):
+        harness.faults.require_struck()
+    harness.faults.clear()
+    harness.faults.require_struck()
+
+
+@pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}, {"times": "2"}, {"skip": None}])
+def test_a_fault_that_could_not_strike_is_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="at least one call fails"):
         OutboxHarness().fail("commit", "conflict", **wrong)

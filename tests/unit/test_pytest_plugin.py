@@ -66,10 +66,35 @@ class TestOwnContainer:
 
 
 def test_fixtures_work_with_asyncio_and_anyio(tmp_path: Path):
-    (tmp_path / "test_project.py").write_text(PROJECT)
+    ran = run(tmp_path, PROJECT)
+    assert "4 passed" in ran.stdout, ran.stdout
+
+
+UNSTRUCK = """
+def test_green(outbox_harness):
+    outbox_harness.fail("send", "lost_answer", key="o2")
+
+def test_red(outbox_harness):
+    outbox_harness.fail("send", "too_large")
+    assert False
+
+def test_cleared(outbox_harness):
+    outbox_harness.fail("send", "too_large")
+    outbox_harness.faults.clear()
+"""
+
+
+def test_a_fault_that_struck_no_call_is_an_error_of_a_test_that_else_is_green(tmp_path: Path):
+    ran = run(tmp_path, UNSTRUCK)
+    assert "1 failed, 2 passed, 1 error" in ran.stdout, ran.stdout
+    assert "fail('send', 'lost_answer', key='o2') never struck. Calls since then: none." in ran.stdout
+
+
+def run(tmp_path: Path, project: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "test_project.py").write_text(project)
     options = ["-W", "error", "-p", "no:looptime", "-o", "asyncio_default_fixture_loop_scope=function"]
     plugin = ["-p", "cosmos_outbox.testing.pytest_plugin"]  # installed, an entry point names it
-    ran = subprocess.run(  # noqa: S603 - our own code
+    return subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-m", "pytest", "-q", *plugin, *options, "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,
         capture_output=True,
@@ -77,4 +102,3 @@ def test_fixtures_work_with_asyncio_and_anyio(tmp_path: Path):
         check=False,
         timeout=300,
     )
-    assert "4 passed" in ran.stdout, ran.stdout
