@@ -154,6 +154,8 @@ class ConsumerTest:
             delivery_count: how often it was delivered before. Defaults to that of the message, or 0.
             fields: other fields of the `Message`.
         """
+        if not isinstance(what, DomainEvent | Message):
+            raise TypeError(f"deliver takes an event or a message; {what!r:.100} is none.")
         message = what if isinstance(what, Message) else self._message(what, key or "key", version)
         self._delivered += 1
         if delivery_count is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.testing.usage import require_a
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,7 @@ def assert_recorded(entity: Entity, *expected: DomainEvent) -> None:
         AssertionError: names each event and field that differs.
     """
     __tracebackhide__ = True
-    if not isinstance(entity, Entity):
-        raise TypeError(f"assert_recorded takes an entity, and then events; {entity!r} is none.")
+    require_a(Entity, entity, "assert_recorded takes an entity, and then events")
     _check_events(expected)
     actual, wanted = map(_recorded, entity.events), map(_recorded, expected)
     _require(f"The events of {type(entity).__name__} {entity.id!r}", [*actual], [*wanted])
@@ -64,6 +64,13 @@ def assert_messages(
     __tracebackhide__ = True
     if inspect.isawaitable(messages):
         raise TypeError("These messages have not arrived yet: write `await relay_all()`.")
+    messages = [*messages] if isinstance(messages, Iterable) else [messages]
+    for one in messages:
+        require_a(
+            (OutboundMessage, Message),
+            one,
+            "assert_messages takes messages as `relay_all` returns them, and then events",
+        )
     _check_events(expected)
     actual = [_sent(one.subject, one.body) for one in messages if key is None or one.session_id == key]
     wanted = [_sent(event.action, json.dumps(event.payload()).encode()) for event in expected]

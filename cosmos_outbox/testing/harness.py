@@ -27,16 +27,28 @@ from cosmos_outbox.testing.consuming import Subscribed, consume_everything
 from cosmos_outbox.testing.faults import Faults
 from cosmos_outbox.testing.relaying import relay_everything
 from cosmos_outbox.testing.running import AT_ONCE
+from cosmos_outbox.testing.usage import require_a
 from cosmos_outbox.write.unit_of_work import Outbox
 
 PortT = TypeVar("PortT")
 PROCESSOR = "harness"
+_ADAPTED = ("publisher", "parked", "subscription")
 # Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
 _RETRIES = RetryOptions(
     deadline_seconds=2.0,
     attempt_seconds=2.0,
     backoff=Backoff(initial_seconds=0.001, maximum_seconds=0.02),
 )
+
+
+def require_a_consumer(consumer: object) -> None:
+    """
+    Refuse what `consume_all` cannot run.
+
+    Raises:
+        TypeError: it is no consumer.
+    """
+    require_a(Consumer, consumer, "consume_all takes the consumer that has the handlers, a `Consumer`")
 
 
 class OutboxHarness:
@@ -73,6 +85,16 @@ class OutboxHarness:
         subscriptions: dict[str, Subscribed] | None = None,
         clock: Clock | None = None,
     ) -> None:
+        given = (
+            (container, MemoryContainer),
+            (broker, MemoryBroker),
+            (leases, MemoryLeases),
+            (parked, MemoryParked),
+        )
+        for one, kind in given:
+            require_a(
+                (kind, type(None)), one, f"A harness keeps everything in memory, this in a {kind.__name__}"
+            )
         self.clock = clock or Clock()
         now = self.clock.time
         self.container = container or MemoryContainer(now=now)
@@ -133,6 +155,7 @@ class OutboxHarness:
         Raises:
             Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
         """
+        require_a_consumer(consumer)
         subscribed = self.subscriptions.setdefault(consumer.name, Subscribed())
         for message in self.broker.accepted[subscribed.messages :]:
             subscribed.subscription.deliver(message)
@@ -187,6 +210,7 @@ class OutboxHarness:
             key: the parked key.
             changes: fields of the first event that the operator edited.
         """
+        require_a(str, key, "release takes a partition key as `parked_messages` names it, a text")
         keys = await self._parked_keys(self.parked_store)
         first = await keys.first_held(key) if changes else None
         if first is None:
@@ -204,6 +228,11 @@ class OutboxHarness:
         )
 
     def _adapted(self, name: str, port: PortT) -> PortT:
+        for other, made in self.adapters.items():
+            if other not in _ADAPTED or not callable(made):
+                raise TypeError(
+                    f"`adapters` takes functions of a port by {', '.join(_ADAPTED)}; {other!r}: {made!r:.100} is none."
+                )
         make: Callable[[PortT], PortT] | None = self.adapters.get(name)
         return port if make is None else make(port)
 

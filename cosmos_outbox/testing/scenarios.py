@@ -113,14 +113,17 @@ def crash_points(
         given: awaited with a harness before each run, to store what the scenario begins with. No process dies in it, and it is
             not run again.
     """
+    if given is not None and not callable(given):
+        raise TypeError(
+            f"`given` takes an async function of a harness, which stores what the test begins with; {given!r} is none."
+        )
     if scenario is None:
         return functools.partial(_decorated, given=given)
     return _decorated(scenario, given=given)
 
 
 def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
-    signature = inspect.signature(scenario)
-    if _HARNESS not in signature.parameters or not inspect.iscoroutinefunction(scenario):
+    if not inspect.iscoroutinefunction(scenario) or _HARNESS not in inspect.signature(scenario).parameters:
         raise TypeError(
             f"A test with crash points is an `async def` with a parameter `harness`; {scenario!r} is none."
         )
@@ -132,6 +135,7 @@ def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
 
         await _all_points(play)
 
+    signature = inspect.signature(scenario)
     others = [parameter for name, parameter in signature.parameters.items() if name != _HARNESS]
     vars(test).update(__signature__=signature.replace(parameters=others))
     return test
@@ -184,7 +188,11 @@ async def _played(scenario: Scenario, given: Given | None, point: str | None) ->
     """
     run, stored = Run(point=point), OutboxHarness()
     if given is not None:
-        await given(stored)
+        if not inspect.isawaitable(giving := given(stored)):
+            raise TypeError(
+                f"`given` takes an async function of a harness; {given!r} returned {giving!r:.100}, without a wait."
+            )
+        await giving
     harness, failed = CrashHarness.of(run, stored), None
     try:
         try:
