@@ -13,9 +13,13 @@ The adapters of this library are held to the same classes. The tests are corouti
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{port}" for port in ("publisher", "store", "parked_store", "lease_store", "subscription"))
+    *(
+        f"{__name__}.{port}"
+        for port in ("change_feed", "publisher", "store", "parked_store", "lease_store", "subscription")
+    )
 )
 
+from cosmos_outbox.testing.contracts.change_feed import ChangeFeedBackend, ChangeFeedContract  # noqa: E402
 from cosmos_outbox.testing.contracts.lease_store import LeaseStoreContract  # noqa: E402
 from cosmos_outbox.testing.contracts.parked_store import ParkedStoreContract  # noqa: E402
 from cosmos_outbox.testing.contracts.publisher import (  # noqa: E402
@@ -32,6 +36,8 @@ from cosmos_outbox.testing.contracts.subscription import (  # noqa: E402
 )
 
 __all__ = [
+    "ChangeFeedBackend",
+    "ChangeFeedContract",
     "LeaseStoreContract",
     "Opened",
     "ParkedStoreContract",

@@ -1,0 +1,351 @@
+"""
+What every ChangeFeed keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import pytest
+
+from cosmos_outbox.changefeed.position import newest_below
+from cosmos_outbox.documents import Document
+from cosmos_outbox.errors import ContainerRecreated, NotFound, RangeGone
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom, Store, Write, WriteKind
+
+
+class ChangeFeedBackend(Protocol):
+    """
+    A container under test: its feed, and the store by which the tests write.
+
+    split: splits the physical partition of an id. None where the service splits when it likes.
+    recreate: deletes the container and creates it again. None where that cannot be.
+    """
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def feed(self) -> ChangeFeed: ...
+    @property
+    def split(self) -> Callable[[str], object] | None: ...
+    @property
+    def recreate(self) -> Callable[[], Awaitable[None]] | None: ...
+
+
+class ChangeFeedContract:
+    """
+    The promises of a ChangeFeed on an empty container that is partitioned on `/partitionKey`: override `container` and `wide`.
+    """
+
+    @pytest.fixture
+    def container(self) -> ChangeFeedBackend:
+        raise NotImplementedError(
+            "Override the fixture `container`: it returns one with one physical partition."
+        )
+
+    @pytest.fixture
+    def wide(self) -> ChangeFeedBackend:
+        raise NotImplementedError(
+            "Override the fixture `wide`: it returns one with four physical partitions."
+        )
+
+    async def test_ranges_cover_every_key_once_and_have_different_ids(self, wide: ChangeFeedBackend) -> None:
+        """
+        No key is read by no lease, or by two (G2, G3).
+        """
+        ranges = await wide.feed.physical_ranges()
+
+        assert 4 == len({await wide.feed.partition_id(one) for one in ranges})
+        bounds = sorted((one.min, one.max) for one in ranges)
+        assert ("", "FF") == (bounds[0][0], bounds[-1][1])
+        assert all(left[1] == right[0] for left, right in itertools.pairwise(bounds))
+
+    async def test_every_range_delivers_its_own_documents_and_all_of_them_once(
+        self, wide: ChangeFeedBackend
+    ) -> None:
+        """
+        Leases that are read side by side miss nothing and double nothing.
+        """
+        for number in range(40):
+            await _write(wide, f"key-{number}", f"doc-{number}")
+
+        found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await _drained(wide, r))[0]]
+
+        assert sorted(f"doc-{number}" for number in range(40)) == sorted(found)
+
+    async def test_the_changes_of_a_key_come_in_commit_order_with_growing_lsns(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        Events of a key are sent in the order of their commits (G3).
+        """
+        for number in range(30):
+            await _write(container, f"key-{number % 3}", f"doc-{number}", n=number)
+
+        documents, _ = await _drained(container, await _the_range(container), max_items=7)
+
+        assert list(range(30)) == [d["n"] for d in documents]
+        assert sorted({d["_lsn"] for d in documents}) == [d["_lsn"] for d in documents]
+
+    async def test_only_the_latest_version_of_a_document_is_delivered_at_its_latest_place(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        The feed tells what is there now, where it was written last.
+        """
+        await _write(container, "k", "a", n=1)
+        await _write(container, "k", "b", n=2)
+        await _write(container, "k", "a", n=3)
+
+        documents, _ = await _drained(container, await _the_range(container))
+
+        assert [("b", 2), ("a", 3)] == [(d["id"], d["n"]) for d in documents]
+
+    async def test_a_batch_shares_one_lsn_and_is_never_cut_over_two_pages(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        The events of one commit are put in order together (G3).
+        """
+        await _write(container, "k", "first")
+        await _write(container, "k", *(f"doc-{number}" for number in range(25)))
+
+        feed_range = await _the_range(container)
+        first = await _read(container, feed_range, max_items=10)
+        rest, _ = await _drained(container, feed_range, first.continuation, max_items=10)
+
+        pages = [[d["id"] for d in first.documents], [d["id"] for d in rest]]
+        assert [26] == [len(ids) for ids in pages if "doc-0" in ids] or [25] == [
+            len(ids) for ids in pages if "doc-0" in ids
+        ]
+        assert 1 == len({d["_lsn"] for d in (*first.documents, *rest) if d["id"].startswith("doc-")})
+
+    async def test_a_continuation_resumes_exactly_behind_the_page_it_came_with(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        A checkpoint repeats nothing and skips nothing.
+        """
+        for number in range(10):
+            await _write(container, f"key-{number}", f"doc-{number}", n=number)
+        feed_range = await _the_range(container)
+        page = await _read(container, feed_range, max_items=4)
+
+        rest, _ = await _drained(container, feed_range, page.continuation)
+
+        assert list(range(10)) == [d["n"] for d in (*page.documents, *rest)]
+        assert page.continuation.startswith('"')
+
+    async def test_nothing_new_is_an_empty_page_whose_continuation_sees_what_comes_next(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        The position of a range without changes is worth saving.
+        """
+        feed_range = await _the_range(container)
+        empty = await _read(container, feed_range)
+        await _write(container, "k", "new")
+
+        documents, _ = await _drained(container, feed_range, empty.continuation)
+
+        assert ((), ["new"]) == (empty.documents, [d["id"] for d in documents])
+
+    async def test_start_now_sees_later_changes_only(self, container: ChangeFeedBackend) -> None:
+        """
+        A new processor may begin with what comes.
+        """
+        await _write(container, "k", "old")
+        feed_range = await _the_range(container)
+        page = await container.feed.read_page(
+            feed_range,
+            container_rid=await _rid(container),
+            continuation=None,
+            start=StartFrom.NOW,
+            max_items=10,
+        )
+        await _write(container, "k", "new")
+
+        documents, _ = await _drained(container, feed_range, page.continuation)
+
+        assert ((), ["new"]) == (page.documents, [d["id"] for d in documents])
+
+    async def test_start_at_a_time_sees_what_was_written_since(self, container: ChangeFeedBackend) -> None:
+        """
+        A processor may begin at a time.
+        """
+        await _write(container, "k", "recent")
+        now = datetime.now(UTC)
+
+        assert ["recent"] == await _ids_since(container, now - timedelta(minutes=1))
+        assert [] == await _ids_since(container, now + timedelta(minutes=1))
+
+    async def test_start_at_a_time_sees_all_of_its_second(self, container: ChangeFeedBackend) -> None:
+        """
+        The service counts in seconds, so a start loses nothing of its own.
+        """
+        await _write(container, "k", "recent")
+        (recent,) = (await _read(container, await _the_range(container))).documents
+        written = datetime.fromtimestamp(recent["_ts"], UTC)
+
+        assert ["recent"] == await _ids_since(container, written)
+        assert ["recent"] == await _ids_since(container, written + timedelta(seconds=0.999))
+        assert [] == await _ids_since(container, written + timedelta(seconds=1))
+
+    async def test_the_latest_lsn_tells_how_far_a_page_is_behind(self, container: ChangeFeedBackend) -> None:
+        """
+        Lag can be shown.
+        """
+        for number in range(5):
+            await _write(container, "k", f"doc-{number}")
+        page = await _read(container, await _the_range(container), max_items=2)
+
+        assert page.latest_lsn is not None
+        assert 3 == page.latest_lsn - page.documents[-1]["_lsn"]
+
+    async def test_a_range_that_was_split_is_gone_and_its_children_go_on_from_its_continuation(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        After a split nothing is missed and nothing is doubled.
+        """
+        if container.split is None:
+            pytest.skip("this backend splits when it likes")
+        parent = await _the_range(container)
+        for number in range(20):
+            await _write(container, f"key-{number}", f"before-{number}")
+        _, continuation = await _drained(container, parent)
+        partition = await container.feed.partition_id(parent)
+        container.split(partition)
+        for number in range(20):
+            await _write(container, f"key-{number}", f"after-{number}")
+
+        with pytest.raises(RangeGone):
+            await _read(container, parent, continuation)
+        with pytest.raises(RangeGone):
+            await container.feed.partition_id(parent)
+        children = await container.feed.physical_ranges()
+        found = [d["id"] for child in children for d in (await _drained(container, child, continuation))[0]]
+
+        assert sorted(f"after-{number}" for number in range(20)) == sorted(found)
+        assert partition not in {await container.feed.partition_id(child) for child in children}
+
+    async def test_a_part_of_a_physical_range_can_be_read_alone(self, container: ChangeFeedBackend) -> None:
+        """
+        A lease may be narrower than its partition, as after a merge.
+        """
+        for number in range(40):
+            await _write(container, f"key-{number}", f"doc-{number}")
+        middle = "20000000000000000000000000000000"
+        low, _ = await _drained(container, FeedRange(min="", max=middle))
+        high, _ = await _drained(container, FeedRange(min=middle, max="FF"))
+
+        assert 40 == len({d["id"] for d in (*low, *high)}) == len(low) + len(high)
+        assert low
+        assert high
+
+    async def test_a_reader_of_a_container_that_was_replaced_never_gets_changes_of_its_successor(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        Positions of one container are none in another of its name.
+        """
+        if container.recreate is None:
+            pytest.skip("this backend is not replaced")
+        await _write(container, "k", "old")
+        before = await _rid(container)
+        feed_range = await _the_range(container)
+        page = await _read(container, feed_range)
+        await container.recreate()
+        after = await _rid(container)  # as another reader asks, which changes nothing for this one
+        await _write(container, "k", "new-0", "new-1")
+
+        assert before != after
+        for continuation in (None, page.continuation):
+            with pytest.raises(ContainerRecreated):
+                await container.feed.read_page(
+                    feed_range,
+                    container_rid=before,
+                    continuation=continuation,
+                    start=StartFrom.BEGINNING,
+                    max_items=10,
+                )
+        assert ["new-0", "new-1"] == [d["id"] for d in (await _read(container, feed_range)).documents]
+
+    async def test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_page(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """
+        A feed that was set back, by a restore for example, shows it.
+        """
+        for number in range(5):
+            await _write(container, "k", f"doc-{number}")
+        feed_range = await _the_range(container)
+        _, continuation = await _drained(container, feed_range)
+        ahead = await _read(container, feed_range, '"5000"')
+        reached = await _read(container, feed_range, continuation)
+
+        assert ((), '"5000"', int(continuation.strip('"'))) == (
+            ahead.documents,
+            ahead.continuation,
+            ahead.latest_lsn,
+        )
+        assert newest_below('"5000"', ahead) == ahead.latest_lsn
+        assert newest_below(continuation, reached) is None
+
+
+async def _write(backend: ChangeFeedBackend, key: str, *ids: str, **fields: object) -> None:
+    documents: list[Document] = [{"id": i, "partitionKey": key, "type": "thing", **fields} for i in ids]
+    try:
+        await backend.store.read(ids[0], key)
+        kind = WriteKind.REPLACE
+    except NotFound:
+        kind = WriteKind.CREATE
+    await backend.store.commit(key, [Write(kind=kind, id=one["id"], document=one) for one in documents])
+
+
+async def _the_range(backend: ChangeFeedBackend) -> FeedRange:
+    (physical,) = await backend.feed.physical_ranges()
+    return physical
+
+
+async def _rid(backend: ChangeFeedBackend) -> str:
+    return (await backend.feed.describe()).container_rid
+
+
+async def _read(
+    backend: ChangeFeedBackend, feed_range: FeedRange, after: str | None = None, *, max_items: int = 100
+) -> ChangePage:
+    return await backend.feed.read_page(
+        feed_range,
+        container_rid=await _rid(backend),
+        continuation=after,
+        start=StartFrom.BEGINNING,
+        max_items=max_items,
+    )
+
+
+async def _drained(
+    backend: ChangeFeedBackend, feed_range: FeedRange, after: str | None = None, *, max_items: int = 100
+) -> tuple[list[Document], str]:
+    documents: list[Document] = []
+    while True:
+        page = await _read(backend, feed_range, after, max_items=max_items)
+        after = page.continuation
+        if not page.documents and not page.skipped:
+            return documents, after
+        documents += page.documents
+
+
+async def _ids_since(backend: ChangeFeedBackend, moment: datetime) -> list[str]:
+    page = await backend.feed.read_page(
+        await _the_range(backend),
+        container_rid=await _rid(backend),
+        continuation=None,
+        start=moment,
+        max_items=10,
+    )
+    return [d["id"] for d in page.documents]
