@@ -115,10 +115,11 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     """
     Answer one page of the change feed in latest-version mode: 200 with changes, or 304; both carry the continuation as etag.
     """
-    if request.headers.get("a-im", "").lower() != "incremental feed":
-        raise bad_request(
-            "This emulator's change feed has the latest-version mode only (A-IM: Incremental Feed)."
-        )
+    mode = request.headers.get("a-im", "").lower()
+    if mode == "full-fidelity feed":  # in words by which clients know an account that lacks it
+        raise bad_request("The change feed mode 'All Versions and Deletes' must be enabled on the account.")
+    if mode != "incremental feed":
+        raise bad_request("A-IM names no mode of the change feed: it is Incremental Feed.")
     partitions, window = _scope(container, request.headers)
     if len(partitions) > 1:
         raise bad_request("A change feed request must address one partition key range.")

@@ -128,6 +128,7 @@ def test_a_path_that_leads_nowhere(method, target, expected):
         ("GET", DOCUMENTS, b"", {**FEED, "x_ms_documentdb_partitionkeyrangeid": "-3F"}, 400),
         ("GET", DOCUMENTS, b"", {**FEED, "x_ms_start_epk": "zz"}, 400),
         ("GET", DOCUMENTS, b"", {"a_im": "Full-Fidelity Feed"}, 400),
+        ("GET", DOCUMENTS, b"", {"a_im": "Feed"}, 400),
         ("GET", RANGES, b"", {"x_ms_cosmos_intended_collection_rid": "other"}, 400),
     ],
 )  # fmt: skip
