@@ -82,7 +82,9 @@ async def relay_everything(
 
 async def _is_done(name: str, feed: ChangeFeed, leases: LeaseStore) -> bool:
     lag = await estimate_lag(name, feed=feed, leases=leases)
-    return bool(lag.leases) and not lag.transactions and not lag.damaged
+    # A worker that has just begun creates its leases one by one; what waits in a range without one is not counted.
+    begun = len(lag.leases) >= len(await feed.physical_ranges())
+    return begun and not lag.transactions and not lag.damaged
 
 
 class _Prompt:

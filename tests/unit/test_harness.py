@@ -5,11 +5,14 @@ The harness: an outbox, its worker and a topic in memory.
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
-from cosmos_outbox.adapters.memory import Fault
+from cosmos_outbox.adapters.memory import Fault, MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import PublishFailed
@@ -63,6 +66,19 @@ async def test_partitions_may_split_and_merge_between_two_calls():
     harness.container.merge(lower, upper)
     await place(harness.outbox, "c")
     assert {"c"} <= {message.session_id for message in await harness.relay_all()}
+
+
+async def test_a_range_whose_lease_is_still_to_be_created_is_waited_for():
+    harness, created = OutboxHarness(container=MemoryContainer(ranges=3)), itertools.count()
+    await place(harness.outbox, "o1")  # not in the range whose lease comes first
+
+    async def slowly(call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        if call.method == "create":
+            await asyncio.sleep(next(created))
+        return await proceed()
+
+    harness.around.append(slowly)
+    assert 2 == len(await harness.relay_all())
 
 
 async def test_what_the_topic_refuses_is_parked_with_what_follows_until_it_is_released():
