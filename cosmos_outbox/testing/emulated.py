@@ -24,7 +24,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import log_hook
-from cosmos_outbox.testing.faults import check_fault
+from cosmos_outbox.testing.faults import check_fault, require_none_idle, said_of
 from cosmos_outbox.testing.relaying import relay_everything
 from cosmos_outbox.write.unit_of_work import Outbox
 
@@ -75,6 +75,7 @@ class OutboxEmulators:
 
     def __init__(self, cosmos: Any, servicebus: Any, name: str) -> None:
         self.cosmos, self.servicebus = cosmos, servicebus
+        self._faults: list[tuple[str, Callable[[], bool], Mapping[str, int]]] = []
         self.database = self.topic = name
         for container, key in (("data", "/partitionKey"), ("leases", "/id"), ("parked", "/partitionKey")):
             cosmos.create_container(name, container, partition_key=key, default_ttl=-1)
@@ -144,11 +145,29 @@ class OutboxEmulators:
         """
         check_fault(operation, fault, _NAMES)
         if operation == "send":
-            self.servicebus.add_fault({**_SEND[fault], "entity": self.topic, "count": times, "skip": skip})
-            return
-        where, faults = _COSMOS[operation]
-        count = {} if times is None else {"count": times}
-        self.cosmos.add_fault({**where, **faults[fault], "skip": skip, **count})
+            rule = {**_SEND[fault], "entity": self.topic, "count": times, "skip": skip}
+            is_idle = self.servicebus.add_fault(rule)
+        else:
+            where, faults = _COSMOS[operation]
+            count = {} if times is None else {"count": times}
+            is_idle = self.cosmos.add_fault({**where, **faults[fault], "skip": skip, **count})
+        said = said_of(operation, fault, times=times, skip=skip)
+        self._faults.append((said, is_idle, self.cosmos.requests()))
+
+    def require_struck(self) -> None:
+        """
+        Require that each fault of `fail` struck a request; the fixture `outbox_emulators` does so after each test that passed.
+
+        Raises:
+            FaultNotStruck: names those that did not, and the requests to Cosmos DB since then.
+        """
+        idle = []
+        for said, is_idle, before in self._faults:
+            if is_idle():
+                since = {name: count - before.get(name, 0) for name, count in self.cosmos.requests().items()}
+                requests = ", ".join(f"{name} {count}" for name, count in sorted(since.items()) if count)
+                idle.append(f"{said} never struck. Requests to Cosmos DB since then: {requests or 'none'}.")
+        require_none_idle(idle)
 
     def advance(self, seconds: float) -> None:
         """

@@ -129,6 +129,26 @@ def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[st
         raise ValueError(f"{operation!r} has no fault {fault!r}; it has {', '.join(operations[operation])}.")
 
 
+def said_of(operation: str, fault: str, **how: object) -> str:
+    """
+    Return a fault as a test asks for it.
+    """
+    usual = {"times": 1, "skip": 0, "key": None}
+    said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
+    return f"fail({operation!r}, {fault!r}{said})"
+
+
+def require_none_idle(idle: Sequence[str]) -> None:
+    """
+    Refuse faults that struck no call.
+
+    Raises:
+        FaultNotStruck: there are some.
+    """
+    if idle:
+        raise FaultNotStruck("\n".join([*idle, "Correct the fault or the test, or clear the faults."]))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Rule:
     port: str
@@ -207,9 +227,6 @@ class Faults:
             raise ValueError(
                 f"times={times!r}, skip={skip!r}: at least one call fails, and none or more go well before."
             )
-        how = {"times": times, "skip": skip, "key": key}
-        usual = {"times": 1, "skip": 0, "key": None}
-        said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
         self._rules.append(
             _Rule(
                 port=port,
@@ -218,7 +235,7 @@ class Faults:
                 skip=skip,
                 left=times,
                 key=key,
-                said=f"fail({operation!r}, {fault!r}{said})",
+                said=said_of(operation, fault, times=times, skip=skip, key=key),
             )
         )
 
@@ -235,10 +252,7 @@ class Faults:
         Raises:
             FaultNotStruck: names those that did not, and the calls that there were.
         """
-        if idle := [str(rule) for rule in self._rules if not rule.struck]:
-            raise FaultNotStruck(
-                "\n".join([*idle, "Correct the fault or the test, or say `faults.clear()`."])
-            )
+        require_none_idle([str(rule) for rule in self._rules if not rule.struck])
 
     async def arrived(self) -> None:
         """

@@ -160,10 +160,13 @@ def outbox_emulators_running() -> Iterator[Callable[[], AbstractContextManager[O
 
 @pytest.fixture
 def outbox_emulators(
+    request: pytest.FixtureRequest,
     outbox_emulators_running: Callable[[], AbstractContextManager[OutboxEmulators]],
 ) -> Iterator[OutboxEmulators]:
     """
-    Empty containers and a topic on the emulators, through the vendor SDKs.
+    Empty containers and a topic on the emulators, through the vendor SDKs; a fault that struck no request is an error of the test.
     """
     with outbox_emulators_running() as emulators:
         yield emulators
+        if request.node.stash.get(_PASSED, False):
+            emulators.require_struck()

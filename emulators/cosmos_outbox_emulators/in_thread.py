@@ -107,14 +107,15 @@ class CosmosEmulator:
         """
         _call(self._loop, lambda: self._clock.advance(seconds))
 
-    def add_fault(self, rule: Mapping[str, Any]) -> None:
+    def add_fault(self, rule: Mapping[str, Any]) -> Callable[[], bool]:
         """
-        Add a fault rule.
+        Add a fault rule; return a function that says whether it waits for its first request.
 
         Raises:
             ValueError: names the first field that is wrong.
         """
-        _call(self._loop, lambda: self._server.faults.add(rule))
+        added = _call(self._loop, lambda: self._server.faults.add(rule))
+        return lambda: _call(self._loop, lambda: self._server.faults.is_idle(added))
 
     def clear_faults(self) -> None:
         """
@@ -165,14 +166,15 @@ class ServiceBusEmulator:
         """
         _call(self._loop, self._server.drop_connections)
 
-    def add_fault(self, rule: dict[str, Any]) -> None:
+    def add_fault(self, rule: dict[str, Any]) -> Callable[[], bool]:
         """
-        Add a fault.
+        Add a fault; return a function that says whether it has struck nothing yet.
 
         Raises:
             ValueError: names the first field that is wrong.
         """
-        _call(self._loop, lambda: self._server.broker.faults.add(rule))
+        added = _call(self._loop, lambda: self._server.broker.faults.add(rule))
+        return lambda: not added.struck
 
     def clear_faults(self) -> None:
         """

@@ -14,6 +14,7 @@ from cosmos_outbox.service.settings import Settings, contradictions
 from cosmos_outbox.testing import OutboxHarness, assert_messages, fixed, received_message
 from cosmos_outbox.testing.clock import NOON, Clock
 from cosmos_outbox.testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
+from cosmos_outbox.testing.faults import FaultNotStruck
 from tests.unit.test_harness import OrderPaid, OrderPlaced, place
 
 pytestmark = pytest.mark.looptime(False)
@@ -75,6 +76,22 @@ async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> No
             fake.application_properties.keys() == received_message(OrderPaid()).application_properties.keys()
         )
         assert message_from(real).properties == message_from(fake).properties  # type: ignore[arg-type]
+
+
+async def test_a_fault_that_struck_no_request_is_told_with_the_requests_that_there_were(
+    emulators: OutboxEmulators,
+):
+    emulators.fail("lease", "conflict")
+    emulators.fail("commit", "unavailable", times=2)
+    emulators.fail("send", "too_large", skip=1)
+    async with emulators.outbox() as outbox:
+        await place(outbox, "o1")
+    with pytest.raises(FaultNotStruck) as told:
+        emulators.require_struck()
+    first, second, _ = str(told.value).splitlines()
+    assert first.startswith("fail('lease', 'conflict') never struck. Requests to Cosmos DB since then: ")
+    assert "batch 3" in first
+    assert second.startswith("fail('send', 'too_large', skip=1) never struck.")
 
 
 def test_a_worker_of_the_test_gets_its_settings_and_shares_the_leases(emulators: OutboxEmulators):

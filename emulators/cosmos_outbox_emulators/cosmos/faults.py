@@ -133,6 +133,7 @@ class _Armed:
         self.skip = rule.skip
         self.left = rule.count
         self.random = random.Random(rule.seed)
+        self.struck = False
 
     def strikes(self, kind: RequestKind, container: str | None, partition: Callable[[], str | None]) -> bool:
         rule = self.rule
@@ -147,6 +148,7 @@ class _Armed:
             return False
         if self.left is not None:
             self.left -= 1
+        self.struck = True
         return True
 
 
@@ -168,6 +170,12 @@ class Faults:
 
     def clear(self) -> None:
         self._armed.clear()
+
+    def is_idle(self, rule: FaultRule) -> bool:
+        """
+        Say whether a rule is in force and has struck no request.
+        """
+        return any(armed.rule is rule and not armed.struck for armed in self._armed)
 
     def as_list(self) -> list[dict[str, Any]]:
         """
