@@ -423,6 +423,13 @@ output OUTBOX_COSMOS_ENDPOINT string = cosmos.outputs.endpoint
 output OUTBOX_SERVICEBUS_NAMESPACE string = serviceBus.outputs.fullyQualifiedNamespace
 output APPLICATIONINSIGHTS_CONNECTION_STRING string = monitoring.outputs.telemetryDestination
 output API_URL string = api.outputs.url
+// The hook after a deployment reads it, and provisions again.
+output PLACEHOLDER_LEFT bool = contains(union([
+  apiImage.outputs.deployed
+], onContainerApps ? [
+  workerImage.outputs.deployed
+  consumerImage.outputs.deployed
+] : []), false)
 output WORKER_CLIENT_ID string = identities.outputs.workerClientId
 output CONSUMER_CLIENT_ID string = identities.outputs.consumerClientId
 output KEDA_CLIENT_ID string = identities.outputs.kedaClientId

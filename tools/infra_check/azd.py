@@ -19,6 +19,9 @@ _ROOT = Path(__file__).parents[2]
 _TAG = "azd-service-name"
 # What azd itself sets, beside what a person sets.
 _OF_A_SERVICE = re.compile(r"SERVICE_(?P<service>[A-Z]+)_(?P<what>IMAGE_NAME|RESOURCE_EXISTS)")
+# The argument of the Dockerfile that chooses what is built, and the output that tells the hook whether a placeholder was seen.
+_CHOOSING = "SERVICE"
+_LEFT = "PLACEHOLDER_LEFT"
 _ENDS = {"IMAGE_NAME": "Image", "RESOURCE_EXISTS": "Exists"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:=[^}]*)?\}")
 
@@ -52,10 +55,37 @@ def judge(project: Mapping[str, Any], templates: Sequence[Template], dockerfile:
             yield f"azure.yaml: {name} is no container app"
         if not (_ROOT / service["project"] / docker.get("path", "Dockerfile")).is_file():
             yield f"azure.yaml: {name} is built by {docker.get('path')}, which does not exist"
-        if docker.get("target") != name or not re.search(rf"^FROM \S+ AS {name}$", dockerfile, re.MULTILINE):
-            yield f"azure.yaml: {name} is built from the stage {docker.get('target')}"
+        yield from _built(name, docker, dockerfile)
         if (_ROOT / service["project"] / docker.get("context", ".")).resolve() != _ROOT:
             yield f"azure.yaml: {name} is not built at the top of the repository, where its sources are"
+    yield from _provisioned_again(project.get("hooks", {}).get("postdeploy", {}), templates)
+
+
+def _built(name: str, docker: Mapping[str, Any], dockerfile: str) -> Iterator[str]:
+    """
+    Yield where a service's image is another's: the registry builds the last stage, for azd tells it arguments and no target.
+    """
+    arguments = dict(argument.partition("=")[::2] for argument in docker.get("buildArgs", []))
+    stages = re.findall(r"^FROM \S+ AS (\w+)$", dockerfile, re.MULTILINE)
+    for stage in {arguments.get(_CHOOSING), docker.get("target", name)} - {name}:
+        yield f"azure.yaml: {name} is built from the stage {stage}"
+    if name not in stages or re.findall(r"^FROM (.*)$", dockerfile, re.MULTILINE)[-1] != f"${{{_CHOOSING}}}":
+        yield f"azure.yaml: {name} is built from the last stage of the Dockerfile, which {_CHOOSING} does not choose"
+    for image, default in re.findall(r"^ARG (\w+_IMAGE)=(.*)$", dockerfile, re.MULTILINE):
+        if arguments.get(image) != (expected := f"${{{image}={default}}}"):
+            yield f"azure.yaml: {name} is built on {arguments.get(image)}, not {expected}: nobody can choose another registry"
+
+
+def _provisioned_again(hook: Mapping[str, Any], templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Yield why an app keeps what only its placeholder needs: the template is not deployed again once its image is.
+    """
+    if _LEFT not in deploy(templates).outputs:
+        yield f"{templates[0].path.name}: tells no {_LEFT}, so the hook after a deployment cannot know of placeholders"
+    for system, variable in (("posix", f"${_LEFT}"), ("windows", f"$env:{_LEFT}")):
+        run = hook.get(system, {}).get("run", "")
+        if not re.search(rf"{re.escape(variable)}\b.* azd provision --no-state --no-prompt\b", run):
+            yield f"azure.yaml: on {system} nothing is provisioned again after a deployment: the API keeps the placeholder's port"
 
 
 def misfilled(given: Mapping[str, Any]) -> Iterator[str]:

@@ -22,12 +22,14 @@ _TAG = re.compile(r"[^:\s]+(?:/[^:\s]+)*:(?!latest)[\w.-]*\d[\w.-]*(@sha256:[0-9
 _SECRET = re.compile(r"(?i)connection_string|password|secret|(account|access)_?key|token")
 
 Instruction = tuple[str, str]
+_BASES = _ROOT / "infra/docker/bases/Dockerfile"
 
 
 def problems(text: str) -> Iterator[str]:
     """
     Yield one line a mistake in the text of a Dockerfile.
     """
+    yield from apart(text, _BASES.read_text(encoding="utf-8"))
     instructions = list(_instructions(text))
     for keyword, value in instructions:
         if keyword == "ARG" and "_IMAGE=" in value and not _TAG.fullmatch(value.partition("=")[2]):
@@ -42,6 +44,16 @@ def problems(text: str) -> Iterator[str]:
         yield from _target(target, final)
         yield from _listening(target, final, *health_of(text, target))
         yield from _copied(target, final, stages)
+
+
+def apart(text: str, bases: str) -> Iterator[str]:
+    """
+    Yield the base images of a Dockerfile that are not those for which newer ones are proposed.
+    """
+    used = set(re.findall(r"^ARG \w+_IMAGE=(.*)$", text, re.MULTILINE))
+    watched = set(re.findall(r"^FROM (\S+)", bases, re.MULTILINE))
+    for image in sorted(used ^ watched):
+        yield f"Dockerfile: {image} is {'built on, and not watched' if image in used else 'watched, and not built on'}"
 
 
 def health_of(text: str, target: str) -> tuple[str, int]:

@@ -126,6 +126,16 @@ def outputs_tell_the_truth(templates: Sequence[Template]) -> Iterator[str]:
     for name, value in expected.items():
         if (given := made.outputs.get(name)) != value:
             yield f"the output {name} is {given}, not {value}"
+    running: dict[str, object] = {"apiExists": True, "workerExists": True, "consumerExists": True}
+    for asked, left in (
+        ({}, True),
+        ({"apiExists": True}, True),
+        (running, False),
+        ({"workerPlatform": "aks"}, True),
+        (running | {"workerPlatform": "aks"}, False),
+    ):
+        if (given := deploy(templates, **asked).outputs.get("PLACEHOLDER_LEFT")) is not left:
+            yield f"the output PLACEHOLDER_LEFT is {given}, not {left}, with {asked}"
 
 
 def _of(made: Deployment, resource_type: str, attribute: str) -> str:

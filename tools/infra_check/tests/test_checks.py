@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,19 @@ def test_azd_finds_what_its_project_names():
     [
         (("infra", "module"), "mian", "provisions infra/mian.bicep"),
         (("services", "worker", "docker", "target"), "api", "worker is built from the stage api"),
+        (
+            ("services", "worker", "docker", "buildArgs"),
+            ["SERVICE=api"],
+            "worker is built from the stage api",
+        ),
+        (("services", "worker", "docker", "buildArgs"), [], "worker is built from the stage None"),
+        (("services", "worker", "docker", "buildArgs"), ["SERVICE=worker"], "worker is built on None"),
+        (("hooks",), {}, "on posix nothing is provisioned again"),
+        (
+            ("hooks", "postdeploy", "windows", "run"),
+            "azd provision",
+            "on windows nothing is provisioned again",
+        ),
         (("services", "worker", "docker", "path"), "docker/Dockerfile", "which does not exist"),
         (("services", "worker", "docker", "context"), "infra", "is not built at the top"),
         (("services", "worker", "host"), "appservice", "is no container app"),
@@ -328,6 +342,30 @@ def test_a_planted_mistake_in_azds_project_is_found(path: tuple[str, ...], value
     here[path[-1]] = value
     found = list(azd.judge(project, as_they_are(), DOCKERFILE))
     assert any(said in problem for problem in found), found
+
+
+def test_an_image_that_the_last_stage_does_not_choose_is_found():
+    project = yaml.safe_load((ROOT / "azure.yaml").read_text(encoding="utf-8"))
+    found = list(azd.judge(project, as_they_are(), swapped(DOCKERFILE, "\nFROM ${SERVICE}\n", "\n")))
+    assert 3 == sum("is built from the last stage" in problem for problem in found), found
+    told = planted("main.bicep", "output PLACEHOLDER_LEFT", "output PLACEHOLDERS")
+    assert any("tells no PLACEHOLDER_LEFT" in problem for problem in azd.judge(project, told, DOCKERFILE))
+
+
+@pytest.mark.parametrize(("told", "provisions"), [("true", 1), ("false", 0), ("", 1)])
+def test_a_deployment_provisions_again_while_a_placeholder_was_left(
+    tmp_path: Path, told: str, provisions: int
+):
+    hook = yaml.safe_load((ROOT / "azure.yaml").read_text(encoding="utf-8"))["hooks"]["postdeploy"]["posix"]
+    (tmp_path / "azd").write_text('#!/bin/sh\necho "$@" >> calls\n')
+    (tmp_path / "azd").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PLACEHOLDER_LEFT": told}
+    command = [hook["shell"], "-ec", hook["run"]]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)  # noqa: S603 # the hook itself
+    calls = tmp_path / "calls"
+    assert ["provision --no-state --no-prompt"] * provisions == (
+        calls.read_text().splitlines() if calls.exists() else []
+    )
 
 
 def test_an_app_or_a_parameter_that_azd_would_mistake_for_another_is_found():

@@ -133,6 +133,8 @@ def test_the_templates_as_they_are_violate_nothing():
         ("monitoring.bicep", "    WorkspaceResourceId: workspace.id\n", "", "has no WorkspaceResourceId"),
         ("main.bicep", "applicationInsightsName: monitoring.outputs.applicationInsightsName", "applicationInsightsName: monitoring.outputs.workspaceId", "which nothing makes"),
         ("main.bicep", "API_URL string = api.outputs.url", "API_URL string = api.name", "the output API_URL is"),
+        ("main.bicep", "], onContainerApps ? [\n  workerImage", "], true ? [\n  workerImage", "PLACEHOLDER_LEFT is True, not False"),
+        ("main.bicep", "union([\n  apiImage.outputs.deployed\n]", "union([]", "PLACEHOLDER_LEFT is False, not True"),
         ("monitoring.bicep", "420c390055eb'", "420c390055ec'", "worker lacks Monitoring Metrics Publisher"),
         # What the apps are given, and where they are asked.
         ("worker.bicep", "value: topicName", "value: processorName", "OUTBOX_TOPIC of the worker is outbox, not events"),

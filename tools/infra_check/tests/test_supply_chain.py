@@ -54,6 +54,19 @@ def test_what_no_linter_sees_is_found(old: str, new: str, said: str):
     assert any(said in problem for problem in dockerfile.problems(swapped(DOCKERFILE, old, new, 1)))
 
 
+def test_a_base_image_that_nobody_hears_of_newer_ones_of_is_found():
+    bases = (ROOT / "infra/docker/bases/Dockerfile").read_text()
+    assert [] == list(dockerfile.apart(DOCKERFILE, bases))
+    pinned = "python:3.13-slim-bookworm@sha256:" + 64 * "0"
+    found = list(dockerfile.apart(swapped(DOCKERFILE, "python:3.13-slim-bookworm", pinned), bases))
+    assert ["watched, and not built on", "built on, and not watched"] == [
+        one.split(" is ")[1] for one in found
+    ]
+    assert not [
+        one for one in dockerfile.problems(DOCKERFILE.replace("bookworm", pinned[7:])) if "not pinned" in one
+    ]
+
+
 def test_a_command_for_a_shell_is_found_by_hadolint(tmp_path: Path):
     old = 'CMD ["api", "--host", "0.0.0.0", "--port", "8000"]'
     assert old in DOCKERFILE
