@@ -89,9 +89,9 @@ param consumerExists bool = false
 @description('Serves the API on the internet. The example has no authentication of its own: put some in front first.')
 param apiExternal bool = false
 
-@description('Two, so that one can fail; more than the container has physical partitions only stand by.')
+@description('The most workers that busy cores can ask for; there are two at least. More than there are leases only stand by.')
 @minValue(2)
-param workerReplicas int = 2
+param workerMaxReplicas int = 8
 
 @description('The most consumers that the waiting messages can ask for; there are two at least.')
 @minValue(2)
@@ -356,7 +356,7 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
     registryServer: registry.outputs.loginServer
     image: workerImage.outputs.image
     probed: workerImage.outputs.deployed
-    replicas: workerReplicas
+    maxReplicas: workerMaxReplicas
     cosmosEndpoint: cosmos.outputs.endpoint
     databaseName: databaseName
     dataContainerName: dataContainerName

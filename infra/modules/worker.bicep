@@ -1,5 +1,5 @@
-// The worker: a fixed number of replicas, because leases bound useful parallelism and Container Apps has no KEDA scaler
-// for the change feed. Without a scale rule and without ingress, a minimum of 0 would mean "never".
+// The worker: two replicas at least, more while their cores are busy. Container Apps has no KEDA scaler for the change feed, but
+// a worker that has much to send uses its core. What leases bound is the maximum: a worker without one only stands by.
 param location string
 param tags object
 param environmentId string
@@ -12,7 +12,7 @@ param image string
 param probed bool
 
 @minValue(2)
-param replicas int
+param maxReplicas int
 param cosmosEndpoint string
 param databaseName string
 param dataContainerName string
@@ -154,8 +154,20 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
         }
       ]
       scale: {
-        minReplicas: replicas
-        maxReplicas: replicas
+        minReplicas: 2
+        maxReplicas: maxReplicas
+        rules: [
+          {
+            name: 'cpu'
+            custom: {
+              type: 'cpu'
+              metadata: {
+                type: 'Utilization'
+                value: '70'
+              }
+            }
+          }
+        ]
       }
     }
   }

@@ -134,6 +134,18 @@ def consumers_follow_their_messages(templates: Sequence[Template]) -> Iterator[s
             yield f"{app.place} the {app.symbol} scales by {given}, not {[expected]}"
 
 
+def workers_follow_their_load(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    Two workers at least, more while their cores are busy, and no more than the deployer says that there are leases.
+    """
+    most = 5
+    rule = {"type": "cpu", "metadata": {"type": "Utilization", "value": "70"}}
+    expected = {"minReplicas": 2, "maxReplicas": most, "rules": [{"name": "cpu", "custom": rule}]}
+    for app in deploy(templates, **RUNNING, workerMaxReplicas=most).of_type(APPS):
+        if app.symbol == "worker" and (given := app.at("properties", "template", "scale")) != expected:
+            yield f"{app.place} the worker scales by {given}, not {expected}"
+
+
 def _asked(probe: dict[str, Any]) -> tuple[object, object, object]:
     request = probe.get("httpGet", {})
     return probe.get("type"), request.get("path"), request.get("port")
@@ -162,7 +174,7 @@ def apps_stay_up(templates: Sequence[Template]) -> Iterator[str]:
     At least two of each, whatever is asked for, with time to give back what they hold and no time to loiter.
     """
     for template in templates:
-        for name in ("workerReplicas", "consumerMaxReplicas", "replicas", "maxReplicas"):
+        for name in ("workerMaxReplicas", "consumerMaxReplicas", "maxReplicas"):
             asked = template.parameters.get(name)
             if asked is not None and (asked.minimum or 0) < 2:  # noqa: PLR2004 # one may fail
                 yield f"{template.path.name}:{asked.line}: may run with fewer than two replicas"

@@ -21,6 +21,7 @@ from tools.infra_check.apps import (
     apps_stay_up,
     consumers_follow_their_messages,
     running_images_stay,
+    workers_follow_their_load,
 )
 from tools.infra_check.bicep import Template
 from tools.infra_check.deployment import deploy
@@ -269,6 +270,7 @@ POLICIES: tuple[Policy, ...] = (
     running_images_stay,
     apps_stay_up,
     consumers_follow_their_messages,
+    workers_follow_their_load,
     problems_are_reported,
     platform_alerts_ask_what_matters,
     queries_are_asked,

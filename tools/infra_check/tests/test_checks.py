@@ -57,7 +57,7 @@ def test_the_templates_as_they_are_have_no_error():
         ("servicebus.bicep", "    requiresSession: true", "    messageCount: 3", "messageCount: is read-only"),
         ("worker.bicep", "periodSeconds: 2", "period: 2", "period: no such"),
         ("worker.bicep", "type: 'Startup'", "type: 'Start'", "'Start' is not one of"),
-        ("worker.bicep", "maxReplicas: replicas", "maxReplicas: 'many'", "expected a number"),
+        ("worker.bicep", "maxReplicas: maxReplicas", "maxReplicas: 'many'", "expected a number"),
         ("alerts.bicep", "timeAggregation: 'Count'", "aggregation: 'Count'", "aggregation: no such property"),
         ("alerts.bicep", "    windowSize: 'PT15M'\n", "", "properties.windowSize: is required"),
         ("alerts.bicep", "queries/lease-halted.kql", "queries/gone.kql", "does not exist"),

@@ -178,6 +178,11 @@ def test_the_templates_as_they_are_violate_nothing():
         ("identities.bicep", "'outbox:outbox-consumer'", "'outbox:consumer'", "the consumer signs in from a cluster by"),
         ("main.bicep", "consumerExists && onContainerApps", "consumerExists", "consumer is asked for its image, and is not there"),
         ("consumer.bicep", "  name: 'consumer'\n", "  name: 'directory'\n", "asks for the logs of consumer, which is no app"),
+        # How many workers there are.
+        ("worker.bicep", "minReplicas: 2", "minReplicas: 1", "the worker scales by"),
+        ("worker.bicep", "maxReplicas: maxReplicas", "maxReplicas: 2", "the worker scales by"),
+        ("worker.bicep", "type: 'cpu'", "type: 'memory'", "the worker scales by"),
+        ("main.bicep", "maxReplicas: workerMaxReplicas", "maxReplicas: consumerMaxReplicas", "the worker scales by"),
         # Alerts.
         ("alerts.bicep", "emailAddress: email", "emailAddress: token", "has no receiver"),
         ("alerts.bicep", "reach: 'P2D'", "reach: '2D'", "by a query of 2D"),
