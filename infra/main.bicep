@@ -31,9 +31,9 @@ param kedaServiceAccount string = 'keda:keda-operator'
 ])
 param capacityMode string = 'serverless'
 
-@description('Autoscale ceiling of the data container, in RU/s; a multiple of 1,000.')
+@description('Autoscale ceiling of the data container, in RU/s; a multiple of 1,000. By default that of a serverless container.')
 @minValue(1000)
-param dataMaxThroughput int = 1000
+param dataMaxThroughput int = 5000
 
 @description('Puts Cosmos DB and Service Bus behind private endpoints and closes their public ones.')
 param privateNetworking bool = false

@@ -75,7 +75,7 @@ def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
     told = {name: default.strip("`") for name, default in rows}
     words = {"no address": "", "none": "''"}
 
-    assert told.keys() >= {"COSMOS_CAPACITY_MODE", "privateNetworking"}
+    assert told.keys() >= {"COSMOS_CAPACITY_MODE", "COSMOS_DATA_MAX_THROUGHPUT", "privateNetworking"}
     assert {name: words.get(default, default) for name, default in told.items()} == {
         name: (VARIABLES | ADDED).get(name) for name in told
     }
@@ -84,7 +84,7 @@ def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
 def test_every_parameter_that_the_page_names_is_one_of_the_template():
     named = set(re.findall(r"`([a-z]+[A-Z]\w*)`", DEPLOY))
 
-    assert named >= {"dataMaxThroughput", "operatorPrincipalIds"}
+    assert named >= {"privateNetworking", "operatorPrincipalIds"}
     assert set() == named - ADDED.keys()
 
 

@@ -23,7 +23,7 @@ _OF_A_SERVICE = re.compile(r"SERVICE_(?P<service>[A-Z]+)_(?P<what>IMAGE_NAME|RES
 _CHOOSING = "SERVICE"
 _LEFT = "PLACEHOLDER_LEFT"
 _ENDS = {"IMAGE_NAME": "Image", "RESOURCE_EXISTS": "Exists"}
-_VARIABLE = re.compile(r"\$\{(\w+)(?:=[^}]*)?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?:=([^}]*))?\}")
 
 
 def problems(templates: Sequence[Template], root: Path = _ROOT) -> list[str]:
@@ -35,6 +35,7 @@ def problems(templates: Sequence[Template], root: Path = _ROOT) -> list[str]:
     return [
         *judge(project, templates, (root / "infra/docker/Dockerfile").read_text(encoding="utf-8")),
         *misfilled(parameters),
+        *defaulted(parameters, templates[0]),
     ]
 
 
@@ -97,3 +98,16 @@ def misfilled(given: Mapping[str, Any]) -> Iterator[str]:
         of = _OF_A_SERVICE.fullmatch(variable[1]) if variable else None
         if of is not None and name != f"{of['service'].lower()}{_ENDS[of['what']]}":
             yield f"main.parameters.json: {name} is filled with {of[0]}"
+
+
+def defaulted(given: Mapping[str, Any], main: Template) -> Iterator[str]:
+    """
+    Yield the parameters that have one default with azd and another one without.
+    """
+    for name, entry in given.items():
+        variable, declared = _VARIABLE.fullmatch(str(entry["value"])), main.parameters.get(name)
+        if variable is None or declared is None or declared.default is None:
+            continue
+        expected = declared.default.value
+        if str(variable[2]) != (str(expected).lower() if isinstance(expected, bool) else str(expected)):
+            yield f"main.parameters.json: {name} is {variable[2]} with azd and {expected} without"

@@ -63,6 +63,8 @@ _INDEXED: dict[str, dict[str, str]] = {
     },
     "directory": {},
 }
+# RU/s of a serverless container; who changes to autoscale wants more, not less.
+_SERVERLESS_PEAK = 5000
 _GLOBAL = {
     "Microsoft.Insights/actionGroups",
     "Microsoft.Insights/metricAlerts",
@@ -169,6 +171,8 @@ def throughput_fits_the_account(templates: Sequence[Template]) -> Iterator[str]:
             # Azure takes autoscale in steps of a thousand.
             if (throughput is None) != (mode == "serverless") or (throughput or 0) % 1000:
                 yield f"{container.place} {mode}: the container's throughput is {throughput}"
+            elif container.symbol == "data" and throughput is not None and throughput < _SERVERLESS_PEAK:
+                yield f"{container.place} {mode} lowers the peak from {_SERVERLESS_PEAK} to {throughput} RU/s unasked"
 
 
 def events_cost_little_to_write(templates: Sequence[Template]) -> Iterator[str]:

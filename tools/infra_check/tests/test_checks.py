@@ -378,6 +378,13 @@ def test_an_app_or_a_parameter_that_azd_would_mistake_for_another_is_found():
     )
 
 
+def test_a_parameter_that_azd_gives_another_default_is_found():
+    given = {"dataMaxThroughput": {"value": "${COSMOS_DATA_MAX_THROUGHPUT=1000}"}}
+    assert ["main.parameters.json: dataMaxThroughput is 1000 with azd and 5000 without"] == list(
+        azd.defaulted(given, as_they_are()[0])
+    )
+
+
 def test_what_a_check_cannot_go_on_from_is_a_finding_and_not_the_end(capsys: pytest.CaptureFixture[str]):
     assert 1 == reported(lambda: iter([str(1 // 0)]))
     assert "cannot be checked any further: ZeroDivisionError" in capsys.readouterr().out
