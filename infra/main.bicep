@@ -54,6 +54,23 @@ param peeredAddressPrefixes array = []
 ])
 param serviceBusSku string = privateNetworking ? 'Premium' : 'Standard'
 
+@description('Messaging units of Premium, which are what it costs.')
+@minValue(1)
+param serviceBusMessagingUnits int = 1
+
+@description('A region that holds a copy of topics and messages, for you to promote. Premium only.')
+param serviceBusReplicaLocation string = ''
+
+@description('How far the copy may lag behind before sends are throttled; with 0 each send waits for both regions.')
+@minValue(0)
+param serviceBusReplicaLagSeconds int = 300
+
+@description('Further regions that hold the documents, in the order in which they take over. Not with serverless.')
+param cosmosReplicaLocations array = []
+
+@description('Cosmos DB goes over to the next of these regions by itself when the first one fails.')
+param cosmosAutomaticFailover bool = true
+
 @description('Spreads Cosmos DB over availability zones, where the region has them, and with privateNetworking Container Apps.')
 param zoneRedundant bool = false
 
@@ -170,6 +187,8 @@ module cosmos 'modules/cosmos.bicep' = {
     capacityMode: capacityMode
     dataMaxThroughput: dataMaxThroughput
     zoneRedundant: zoneRedundant
+    replicaLocations: cosmosReplicaLocations
+    automaticFailover: cosmosAutomaticFailover
     publicNetworkAccess: privateNetworking ? 'Disabled' : 'Enabled'
     databaseName: databaseName
     dataContainerName: dataContainerName
@@ -210,6 +229,9 @@ module serviceBus 'modules/servicebus.bicep' = {
     tags: tags
     token: token
     sku: serviceBusSku
+    capacity: serviceBusMessagingUnits
+    replicaLocation: serviceBusReplicaLocation
+    replicaLagSeconds: serviceBusReplicaLagSeconds
     publicNetworkAccess: privateNetworking ? 'Disabled' : 'Enabled'
     topicName: topicName
     subscriptionName: subscriptionName

@@ -14,6 +14,10 @@ param capacityMode string
 param dataMaxThroughput int
 param zoneRedundant bool
 
+@description('Further regions, in the order in which they take over; not with serverless.')
+param replicaLocations array
+param automaticFailover bool
+
 @allowed([
   'Enabled'
   'Disabled'
@@ -28,6 +32,11 @@ param directoryParkedContainerName string
 param workspaceId string
 
 var serverless = capacityMode == 'serverless'
+var replicas = [for (replicaLocation, index) in replicaLocations: {
+  locationName: replicaLocation
+  failoverPriority: index + 1
+  isZoneRedundant: zoneRedundant
+}]
 
 resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
   name: 'cosmos-${token}'
@@ -42,13 +51,16 @@ resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
       // Each reader of a commit passes on its session token; stronger levels cost reads twice.
       defaultConsistencyLevel: 'Session'
     }
-    locations: [
+    locations: concat([
       {
         locationName: location
         failoverPriority: 0
         isZoneRedundant: zoneRedundant
       }
-    ]
+    ], replicas)
+    // One region writes. With several, changes of a key could be ordered in two ways.
+    enableMultipleWriteLocations: false
+    enableAutomaticFailover: automaticFailover && !empty(replicaLocations)
     capabilities: serverless ? [
       {
         name: 'EnableServerless'

@@ -12,7 +12,11 @@ param sku string
 
 @description('Messaging units; Premium only.')
 @minValue(1)
-param capacity int = 1
+param capacity int
+
+@description('A second region; Premium only.')
+param replicaLocation string
+param replicaLagSeconds int
 
 @allowed([
   'Enabled'
@@ -38,7 +42,7 @@ var receiverRole = '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
 // Of what there is, and of no message.
 var readerRole = 'acdd72a7-3385-48ef-bd42-f606fba81ae7'
 
-resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
+resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' = {
   name: 'sb-${token}'
   location: location
   tags: tags
@@ -51,6 +55,19 @@ resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
     disableLocalAuth: true
     minimumTlsVersion: '1.2'
     publicNetworkAccess: publicNetworkAccess
+    geoDataReplication: empty(replicaLocation) ? null : {
+      maxReplicationLagDurationInSeconds: replicaLagSeconds
+      locations: [
+        {
+          locationName: location
+          roleType: 'Primary'
+        }
+        {
+          locationName: replicaLocation
+          roleType: 'Secondary'
+        }
+      ]
+    }
   }
 }
 

@@ -269,7 +269,7 @@ class _Frame:
         return f"{function}({', '.join(_shown(value) for value in given)})"
 
 
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {"==": operator.eq, "!=": operator.ne}
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {"==": operator.eq, "!=": operator.ne, "+": operator.add}
 
 
 def _union(*given: Any) -> Any:
@@ -285,6 +285,7 @@ def _resource_id(kind: str, *names: str) -> str:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "concat": lambda *given: [item for part in given for item in part],
     "contains": lambda where, what: what in where,
     "empty": lambda value: not value,
     "int": int,

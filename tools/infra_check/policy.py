@@ -203,6 +203,38 @@ def accounts_fit_the_code(templates: Sequence[Template]) -> Iterator[str]:
             yield f"{account.place} {level}: readers pass on session tokens, which weaker levels do not know"
 
 
+def regions_take_over_as_asked(templates: Sequence[Template]) -> Iterator[str]:
+    """
+    One region unasked; with others, one writes, the next takes over in the order asked for, and messages are copied.
+    """
+    for others, failover in (([], True), (["there", "beyond"], True), (["there"], False)):
+        made = deploy(
+            templates,
+            location="here",
+            capacityMode="autoscale",
+            zoneRedundant=True,
+            cosmosReplicaLocations=others,
+            cosmosAutomaticFailover=failover,
+            serviceBusSku="Premium",
+            serviceBusReplicaLocation=others[0] if others else "",
+        )
+        (account,), (namespace,) = made.of_type(COSMOS), made.of_type(BUS)
+        expected = [
+            {"locationName": name, "failoverPriority": order, "isZoneRedundant": True}
+            for order, name in enumerate(["here", *others])
+        ]
+        if (given := account.at("properties", "locations")) != expected:
+            yield f"{account.place} the account is in {given}, not {expected}"
+        if account.at("properties", "enableAutomaticFailover") is not (failover and bool(others)):
+            yield f"{account.place} fails over by itself, or does not, unasked"
+        if account.at("properties", "enableMultipleWriteLocations") is not False:
+            yield f"{account.place} several regions write, so the changes of a key have no one order"
+        roles = {"here": "Primary", others[0]: "Secondary"} if others else {}
+        copied = namespace.at("properties", "geoDataReplication") or {"locations": []}
+        if (given := {one["locationName"]: one["roleType"] for one in copied["locations"]}) != roles:
+            yield f"{namespace.place} the messages are in {given}, not {roles}"
+
+
 def topic_keeps_order_and_drops_repeats(templates: Sequence[Template]) -> Iterator[str]:
     """
     Duplicate detection for hours, no partitioning, nothing that deletes itself, sessions on the subscription.
@@ -257,6 +289,7 @@ POLICIES: tuple[Policy, ...] = (
     throughput_fits_the_account,
     events_cost_little_to_write,
     accounts_fit_the_code,
+    regions_take_over_as_asked,
     topic_keeps_order_and_drops_repeats,
     roles_are_narrow,
     documents_are_guarded,

@@ -34,7 +34,7 @@ _VERSIONS = {
     "Microsoft.Network/virtualNetworks": {"2024-05-01"},
     "Microsoft.OperationalInsights": {"2023-09-01"},
     "Microsoft.Resources": {"2024-11-01"},
-    "Microsoft.ServiceBus": {"2024-01-01"},
+    "Microsoft.ServiceBus": {"2024-01-01", "2026-01-01"},
 }
 _OUTPUT = re.compile(r"\b(\w+)\.outputs\.(\w+)")
 

@@ -67,7 +67,7 @@ def test_the_templates_as_they_are_have_no_error():
         ("identities.bicep", "    subject: 'system", "    subjects: 'system", "subjects"),
         ("environment.bicep", "destination: 'azure-monitor'", "target: 'x'", "target: no such property"),
         ("registry.bicep", "    name: 'Standard'", "    name: 'Gold'", "'Gold' is not one of"),
-        ("main.bicep", "    zoneRedundant: zoneRedundant\n    public", "    zoneRedundant: databaseName\n    public", "isZoneRedundant: expected true or"),
+        ("main.bicep", "    zoneRedundant: zoneRedundant\n    replica", "    zoneRedundant: databaseName\n    replica", "isZoneRedundant: expected true or"),
         ("main.bicep", "capacityMode string = 'serverless'", "capacityMode string = 'free'", "'free' is not one of"),
         ("main.bicep", "    capacityMode: capacityMode\n", "", "needs parameter 'capacityMode'"),
         ("main.bicep", "    topicName: topicName\n", "    topic: topicName\n", "has no parameter 'topic'"),

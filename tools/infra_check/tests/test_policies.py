@@ -179,6 +179,13 @@ def test_the_templates_as_they_are_violate_nothing():
         ("identities.bicep", "'outbox:outbox-consumer'", "'outbox:consumer'", "the consumer signs in from a cluster by"),
         ("main.bicep", "consumerExists && onContainerApps", "consumerExists", "consumer is asked for its image, and is not there"),
         ("consumer.bicep", "  name: 'consumer'\n", "  name: 'directory'\n", "asks for the logs of consumer, which is no app"),
+        # Regions.
+        ("cosmos.bicep", "failoverPriority: index + 1", "failoverPriority: 1", "the account is in"),
+        ("cosmos.bicep", "], replicas)", "], [])", "the account is in"),
+        ("cosmos.bicep", "automaticFailover && !empty(replicaLocations)", "true", "fails over by itself, or does not, unasked"),
+        ("cosmos.bicep", "enableMultipleWriteLocations: false", "enableMultipleWriteLocations: true", "several regions write"),
+        ("servicebus.bicep", "roleType: 'Secondary'", "roleType: 'Primary'", "the messages are in"),
+        ("main.bicep", "replicaLocation: serviceBusReplicaLocation", "replicaLocation: location", "the messages are in"),
         # How many workers there are.
         ("worker.bicep", "minReplicas: 2", "minReplicas: 1", "the worker scales by"),
         ("worker.bicep", "maxReplicas: maxReplicas", "maxReplicas: 2", "the worker scales by"),
