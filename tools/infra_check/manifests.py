@@ -50,7 +50,11 @@ _SCALERS = {
             "leaseContainerId": "OUTBOX_LEASE_CONTAINER",
             "processorName": "OUTBOX_PROCESSOR_NAME",
         },
-        thresholds={"changeFeedLagThreshold", "activationChangeFeedLagThreshold"},
+        thresholds={
+            "changeFeedLagThreshold",
+            "activationChangeFeedLagThreshold",
+            "maxActiveLeasesPerReplica",
+        },
     ),
     "consumer": _Scaler(
         kind="azure-servicebus",
@@ -243,6 +247,12 @@ def _network(spec: dict[str, Any], program: str) -> Iterator[str]:
     health = default_of(program, "OUTBOX_HEALTH_PORT")
     if health not in {port["port"] for rule in spec["ingress"] for port in rule["ports"]}:
         yield f"NetworkPolicy: keeps everybody from the metrics, port {health}"
+    for rule in spec["ingress"]:
+        # An empty selector is every pod, or every namespace; without one of the two, the other's.
+        if not all(
+            peer.get("namespaceSelector") and peer.get("podSelector") for peer in rule.get("from", [{}])
+        ):
+            yield f"NetworkPolicy: every pod reads the status of the {program}, port {health}"
 
 
 def _deployment(deployment: dict[str, Any], settings: dict[str, str], program: str) -> Iterator[str]:
@@ -295,5 +305,8 @@ def _scaling(scaled: dict[str, Any], program: str) -> Iterator[str]:
     trigger = spec["triggers"][0]
     if trigger["type"] != scaler.kind:
         yield f"ScaledObject: must scale by {scaler.measures}"
+    # By what waits in all, over the replicas; the other kind is an error with leases for each replica.
+    if trigger.get("metricType") != "AverageValue":
+        yield f"ScaledObject: metricType is {trigger.get('metricType')}, not AverageValue"
     for name in sorted(trigger["metadata"].keys() ^ (scaler.told.keys() | scaler.thresholds)):
         yield f"ScaledObject: {name} {'is no key of the scaler' if name in trigger['metadata'] else 'is not given'}"
