@@ -165,6 +165,13 @@ def test_whatever_an_application_needs_and_may_not_do_is_named_where_it_is_asked
     assert {("error", "data-ttl")} == found(outbox, "--api", code=2, OUTBOX_COSMOS_CONTAINER="endless")
 
 
+def test_an_application_that_may_not_delete_events_is_told_so_and_passes(outbox: Local):
+    outbox.steer("/cosmos/faults", operation=RequestKind.DELETE, container="data", status=403)
+    (finding,) = outbox.json("doctor", "--api")["findings"]
+    assert ("note", "permissions") == (finding["severity"], finding["check"])
+    assert finding["fix"].startswith("Nothing; or")
+
+
 @pytest.mark.parametrize("status", [429, 449])
 def test_a_service_that_is_busy_for_a_moment_is_asked_again(outbox: Local, status: int):
     outbox.run("bootstrap")

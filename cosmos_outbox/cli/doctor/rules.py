@@ -214,7 +214,9 @@ def _time_to_live(resources: Resources) -> Iterator[Finding]:
 def _permissions(resources: Resources) -> Iterator[Finding]:
     for operation, error in resources.denied:
         fix = next((fix for start, fix in _GRANTS.items() if operation.startswith(start)), _ANY_GRANT)
-        yield _error("permissions", f"Not allowed, or not possible, to {operation}: {error}", fix)
+        # Only a program that deletes entities for good needs it, and which one does cannot be seen.
+        found = _note if operation.startswith("delete entities") else _error
+        yield found("permissions", f"Not allowed, or not possible, to {operation}: {error}", fix)
 
 
 def _silence(resources: Resources) -> Iterator[Finding]:
@@ -241,8 +243,9 @@ _GRANTS = {
     "list leases": "Grant executeQuery on the lease container.",
     "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",
     "delete events": "Grant items/delete on the data container, or unset OUTBOX_DELETE_AFTER_PUBLISH.",
+    "delete entities": "Nothing; or, for a program that deletes entities for good, grant items/delete on the data container.",
     "query": "Grant executeQuery on that container.",
-    "write batches": "Grant items/create, items/replace and items/delete on that container: a batch needs those of its parts.",
+    "write batches": "Grant items/create and items/replace on that container, items/delete for what deletes: a batch needs its parts'.",
     "send to": "Grant Azure Service Bus Data Sender on the topic, and create the topic if it is missing.",
     **{verb: f"Grant items/{verb} on that container." for verb in ("create", "read", "replace", "delete")},
 }
