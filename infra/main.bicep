@@ -117,8 +117,11 @@ param consumerMaxReplicas int = 8
 @description('Receives the alerts; without it they only show in the portal.')
 param alertEmail string = ''
 
-@description('Object ids of who may run the command line: it sends again, releases parked keys and resets leases.')
+@description('Object ids of who may run the command line: it sends again and releases parked keys.')
 param operatorPrincipalIds array = []
+
+@description('Object ids of who may also move positions, by leases reset, import and rename-host: best a group that one joins for an hour.')
+param leaseOperatorPrincipalIds array = []
 
 @allowed([
   'Group'
@@ -218,6 +221,7 @@ module cosmosRoles 'modules/cosmos-roles.bicep' = {
     withKeda: !onContainerApps
     workerDeletes: !empty(deleteAfterPublish)
     operatorPrincipalIds: operatorPrincipalIds
+    leaseOperatorPrincipalIds: leaseOperatorPrincipalIds
   }
 }
 

@@ -23,8 +23,11 @@ param workerDeletes bool
 @description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
 param withKeda bool
 
-@description('They release parked keys, by the consumer\'s handlers where it parked them, replay events and reset leases; a group is enough.')
+@description('They release parked keys, by the consumer\'s handlers where it parked them, and replay events; a group is enough.')
 param operatorPrincipalIds array
+
+@description('Those of the operators who also move positions: leases reset, import and rename-host.')
+param leaseOperatorPrincipalIds array
 
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
 var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
@@ -35,7 +38,7 @@ var signingIn = union([
   consumerPrincipalId
 ], withKeda ? [
   kedaPrincipalId
-] : [], operatorPrincipalIds)
+] : [], operatorPrincipalIds, leaseOperatorPrincipalIds)
 
 resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' existing = {
   name: accountName
@@ -65,11 +68,39 @@ resource documentWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinition
   }
 }
 
+// Who takes over this program can write what it likes, and cannot delete events before they are sent. One that deletes its
+// entities for good needs documentWriter.
+resource documentKeeper 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
+  parent: account
+  name: guid(account.id, 'outbox-document-keeper')
+  dependsOn: [
+    documentWriter
+  ]
+  properties: {
+    roleName: 'outbox-document-keeper'
+    type: 'CustomRole'
+    assignableScopes: [
+      account.id
+    ]
+    permissions: [
+      {
+        dataActions: [
+          readMetadata
+          '${items}/create'
+          '${items}/read'
+          '${items}/replace'
+          '${containers}/executeQuery'
+        ]
+      }
+    ]
+  }
+}
+
 resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-feed-reader')
   dependsOn: [
-    documentWriter
+    documentKeeper
   ]
   properties: {
     roleName: 'outbox-feed-reader'
@@ -176,7 +207,7 @@ resource apiOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@202
   ]
   properties: {
     principalId: apiPrincipalId
-    roleDefinitionId: documentWriter.id
+    roleDefinitionId: documentKeeper.id
     scope: '${account.id}/dbs/${databaseName}/colls/${dataContainerName}'
   }
 }
@@ -304,9 +335,23 @@ resource operatorOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignment
 @batchSize(1)
 resource operatorOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in operatorPrincipalIds: {
   parent: account
-  name: guid(account.id, operatorPrincipalId, leaseContainerName, 'write')
+  name: guid(account.id, operatorPrincipalId, leaseContainerName, 'read')
   dependsOn: [
     operatorOnData
+  ]
+  properties: {
+    principalId: operatorPrincipalId
+    roleDefinitionId: leaseReader.id
+    scope: '${account.id}/dbs/${databaseName}/colls/${leaseContainerName}'
+  }
+}]
+
+@batchSize(1)
+resource leaseOperatorOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in leaseOperatorPrincipalIds: {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, leaseContainerName, 'write')
+  dependsOn: [
+    operatorOnLeases
   ]
   properties: {
     principalId: operatorPrincipalId
@@ -320,7 +365,7 @@ resource operatorOnParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignme
   parent: account
   name: guid(account.id, operatorPrincipalId, parkedContainerName, 'write')
   dependsOn: [
-    operatorOnLeases
+    leaseOperatorOnLeases
   ]
   properties: {
     principalId: operatorPrincipalId

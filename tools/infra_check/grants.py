@@ -43,11 +43,13 @@ _READ_FEED = _METADATA | {"readChangeFeed"}
 _READ = _METADATA | {"items/read", "executeQuery"}
 _WRITE = _READ | {f"items/{verb}" for verb in ("create", "replace", "delete")}
 _OPERATORS: dict[str, object] = {"operatorPrincipalIds": ["operator"], "operatorPrincipalType": "Group"}
+_LEASE_OPERATORS: dict[str, object] = {"leaseOperatorPrincipalIds": ["lease operator"]}
 
 Rights = Mapping[tuple[str, str], frozenset[str]]
 # What each principal may do with the documents of each container, and has to.
 _DOCUMENT_RIGHTS: Rights = {
-    ("api", "data"): _WRITE,
+    # It marks what it deletes, so that who takes it over cannot delete events that are not sent yet.
+    ("api", "data"): _WRITE - {"items/delete"},
     ("worker", "data"): _READ_FEED,
     ("worker", "leases"): _WRITE,
     ("worker", "parked"): _WRITE,
@@ -63,13 +65,14 @@ _ON_REQUEST: tuple[tuple[dict[str, object], Rights], ...] = (
         _OPERATORS,
         {
             ("operator", "data"): _READ_FEED,
-            ("operator", "leases"): _WRITE,
+            ("operator", "leases"): _READ,
             ("operator", "parked"): _WRITE,
             # A release has the consumer's handlers take what was held.
             ("operator", "directory"): _WRITE,
             ("operator", "directory-parked"): _WRITE,
         },
     ),
+    (_LEASE_OPERATORS, {("lease operator", "leases"): _WRITE}),
 )
 
 
@@ -116,6 +119,7 @@ def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
         asking = f", with {', '.join(parameters)}" if parameters else ""
         made = deploy(templates, **parameters)
         granted: dict[tuple[str, str], frozenset[str]] = {}
+        signing_in = set()
         for assignment in made.of_type(f"{_COSMOS}/sqlRoleAssignments"):
             holder, actions = _holder(made, assignment), _actions(made, assignment)
             container = _container(made, str(assignment.at("properties", "scope")))
@@ -126,6 +130,10 @@ def documents_are_guarded(templates: Sequence[Template]) -> Iterator[str]:
                 yield f"{assignment.place} {holder} gets {excess} on {on}{asking}"
             if container is not None:
                 granted[holder, container] = granted.get((holder, container), frozenset()) | actions
+            elif actions >= _METADATA:
+                signing_in.add(holder)
+        for holder in sorted({holder for holder, _ in granted} - signing_in):
+            yield f"{holder} may not read the account, which each SDK begins with{asking}"
         for (holder, container), rights in expected.items():
             if missing := rights - granted.get((holder, container), frozenset()):
                 yield f"{holder} lacks {', '.join(sorted(missing))} on {container}{asking}"
@@ -137,7 +145,7 @@ def roles_change_one_at_a_time(templates: Sequence[Template]) -> Iterator[str]:
     two changes at once.
     """
     for deletes, platform in itertools.product(("", "*"), ("containerapps", "aks")):
-        asked = {**_OPERATORS, "deleteAfterPublish": deletes, "workerPlatform": platform}
+        asked = {**_OPERATORS, **_LEASE_OPERATORS, "deleteAfterPublish": deletes, "workerPlatform": platform}
         made = {(resource.file, resource.symbol) for resource in deploy(templates, **asked).resources}
         for template in templates:
             before: dict[str, set[str]] = {}
