@@ -88,6 +88,21 @@ def test_every_parameter_that_the_page_names_is_one_of_the_template():
     assert set() == named - ADDED.keys()
 
 
+def test_what_a_job_and_a_pod_run_is_a_command_with_its_options():
+    """
+    Their arguments are lists, which no other test takes for a command.
+    """
+    reference = (ROOT / "docs/reference/cli.md").read_text()
+    lists = re.findall(r"\[(?:\"cosmos-outbox\", )?(\"?parked[^]]*)\]", DEPLOY)
+    sections = {part.partition("`")[0]: part for part in reference.split("### `cosmos-outbox ")[1:]}
+    runs = [[word.strip(' "') for word in given.split(",")] for given in lists]
+
+    assert 2 == len(runs)
+    for command, action, *options in runs:
+        section = next(part for name, part in sections.items() if name.startswith(f"{command} {action}"))
+        assert [] == [one for one in options if one.startswith("-") and f"`{one}`" not in section]
+
+
 def test_the_ports_of_the_compose_stack_are_published():
     named = set(re.findall(r"http://127\.0\.0\.1:(\d+)", DEPLOY))
     published = {port.split(":")[1] for service in COMPOSE.values() for port in service.get("ports", ())}

@@ -21,6 +21,7 @@ from tools.infra_check import (
     manifests,
     policy,
     queries,
+    recipes,
     schema,
     tools,
     workflow,
@@ -65,6 +66,7 @@ def _policies() -> Iterator[Callable[[], Findings]]:
     yield lambda: tools.hadolint(INFRA / "docker/Dockerfile")
     yield lambda: tools.hadolint(ROOT / "emulators/Dockerfile")
     yield lambda: dockerfile.problems((INFRA / "docker/Dockerfile").read_text(encoding="utf-8"))
+    yield lambda: recipes.problems((ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8"))
     yield lambda: workflow.problems(ROOT / ".github/workflows")
 
 

@@ -148,11 +148,20 @@ def _made(templates: Sequence[Template]) -> Iterator[str]:
     Yield what only shows once parameters have gone through modules: a name where a number belongs.
     """
     for resource in deploy(templates, privateNetworking=True).resources:
-        shape = shape_of(resource.type)
-        if shape is not None and not resource.existing:
+        if not resource.existing:
             body = {name: value for name, value in resource.body.items() if name not in _OF_THE_LANGUAGE}
-            for _, path, problem in _mismatches(_located(body, resource.line), shape, ""):
-                yield f"{resource.place} {resource.type}{path}: {problem}"
+            for problem in mismatches(resource.type, body):
+                yield f"{resource.place} {problem}"
+
+
+def mismatches(resource_type: str, body: dict[str, Any]) -> Iterator[str]:
+    """
+    Yield what Azure Resource Manager would not take of a body; nothing for a type that no schema here describes.
+    """
+    shape = shape_of(resource_type)
+    if shape is not None:
+        for _, path, problem in _mismatches(_located(body, 0), shape, ""):
+            yield f"{resource_type}{path}: {problem}"
 
 
 def _located(value: Any, line: int) -> Located:

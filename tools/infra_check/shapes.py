@@ -20,6 +20,7 @@ from functools import cache
 
 _MODELS = {
     "Microsoft.App/containerApps": ("appcontainers", "ContainerApp"),
+    "Microsoft.App/jobs": ("appcontainers", "Job"),
     "Microsoft.App/managedEnvironments": ("appcontainers", "ManagedEnvironment"),
     "Microsoft.Authorization/roleAssignments": ("authorization", "RoleAssignmentCreateParameters"),
     "Microsoft.ContainerRegistry/registries": ("containerregistry", "Registry"),

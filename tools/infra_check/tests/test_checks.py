@@ -23,6 +23,7 @@ from tools.infra_check import (
     environments,
     manifests,
     queries,
+    recipes,
     schema,
     tools,
 )
@@ -392,6 +393,31 @@ def test_a_parameter_that_azd_gives_another_default_is_found():
 def test_what_a_check_cannot_go_on_from_is_a_finding_and_not_the_end(capsys: pytest.CaptureFixture[str]):
     assert 1 == reported(lambda: iter([str(1 // 0)]))
     assert "cannot be checked any further: ZeroDivisionError" in capsys.readouterr().out
+
+
+PAGE = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("triggerType: Manual", "triggerType: ByHand", "the job: Microsoft.App/jobs.properties.configuration.triggerType"),
+        ("replicaTimeout: 3600", "timeout: 3600", "timeout: no such property"),
+        ("replicaRetryLimit: 0", "replicaRetryLimit: 3", "is run again where it fails"),
+        ("{name: OUTBOX_TOPIC,", "{name: OUTBOX_TOPICS,", "OUTBOX_TOPICS is no setting of the worker"),
+        ("          - {name: OUTBOX_COSMOS_DATABASE, value: contacts}\n", "", "OUTBOX_COSMOS_DATABASE is required"),
+        ('"seccompProfile": {"type": "RuntimeDefault"}', '"runAsGroup": 1', "refuses outbox-command for its seccompProfile"),
+        ('"allowPrivilegeEscalation": false, ', "", "refuses outbox-command for its allowPrivilegeEscalation"),
+        ('"drop": ["ALL"]', '"drop": []', "refuses outbox-command for its capabilities"),
+        ('"runAsNonRoot": true, ', "", "refuses outbox-command for its runAsNonRoot"),
+        ("--labels azure.workload.identity/use=true", "--labels app=x", "does not get the worker's identity"),
+        ("kubectl run", "kubectl create", "1 jobs and 0 pods"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_a_platform_refuses_is_found(old: str, new: str, said: str):
+    assert [] == list(recipes.problems(PAGE))
+    found = list(recipes.problems(swapped(PAGE, old, new)))
+    assert any(said in problem for problem in found), found
 
 
 EVENTS = queries.logged_events(ROOT / "cosmos_outbox/records.py")
