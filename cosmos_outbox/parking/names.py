@@ -61,15 +61,15 @@ class ParkedNames:
             self._polled_at = now
             await self._forget_handed_back(parking, scope, most=_CHECKED_AT_ONCE)
 
-    async def make_room(self, parking: Parking, scope: Scope, *, for_key: str) -> None:
+    async def make_room(self, parking: Parking, scope: Scope, *, for_key: str, check: bool = True) -> None:
         """
-        At the limit of parked keys, forget those that were handed back.
+        At the limit of parked keys, forget those that were handed back, unless they were checked a moment ago.
 
         Raises:
             ParkingFull: the limit is reached all the same.
             StoreError: the store refused or failed.
         """
-        if len(self._names) >= parking.max_keys:
+        if len(self._names) >= parking.max_keys and for_key not in self and check:
             await self._forget_handed_back(parking, scope, most=parking.max_keys)
         if len(self._names) >= parking.max_keys and for_key not in self:
             raise ParkingFull(

@@ -1,19 +1,19 @@
 """
-Lanes: one lane's share of a page is sent in order; a message that can never be sent stops only its own partition key.
+Lanes: the shares of a page are sent side by side; a message that can never be sent stops only its own partition key.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, PublishHalted, Record
-from cosmos_outbox.relay.plan import Delivery, EventKey, group_by_key
+from cosmos_outbox.relay.plan import Delivery, EventKey, assign_lanes, group_by_key
 from cosmos_outbox.retries import Backoff
 
 _ATTEMPTS_BEFORE_POLL = 5  # at the same messages; an operator may have parked their key by hand meanwhile
@@ -33,7 +33,7 @@ class Rejection:
 @dataclass(slots=True)
 class LaneResult:
     """
-    How far a lane came. Events behind one that stopped, of the same partition key, are in no list.
+    How far the lanes came. Events behind one that stopped, of the same partition key, are in no list.
 
     doubted: events whose refusal may be the topic's fault.
     parked_by_hand: events whose keys an operator parked while the broker did not answer.
@@ -47,7 +47,7 @@ class LaneResult:
 
 class LaneSender:
     """
-    Sends to the topic, backs off while the broker is unavailable, and halves what is refused until the message is found.
+    Sends to the topic, backs off while the broker is unavailable, and divides what is refused until the message is found.
     """
 
     def __init__(self, publisher: Publisher, *, backoff: Backoff, notify: Hook) -> None:
@@ -55,68 +55,94 @@ class LaneSender:
         self.took_something = False  # the topic accepted at least one message
         self._backoff, self._notify = backoff, notify
 
-    async def send(
-        self, lane: int, due: Sequence[Delivery], *, parked_meanwhile: Callable[[], Awaitable[Container[str]]]
+    def send(
+        self,
+        shares: Sequence[Sequence[Delivery]],
+        *,
+        first_lane: int,
+        parked_meanwhile: Callable[[], Awaitable[Container[str]]],
+        group: asyncio.TaskGroup,
     ) -> LaneResult:
         """
-        Send events in order; return when each is accepted or stopped.
+        Send each share in order; once the group is done, the result says which events were accepted or stopped.
+
+        What is refused is divided by partition key over all lanes, so that a key does not wait until the topic has refused
+        those of all others.
 
         Args:
-            lane: the lane.
-            due: the events.
+            shares: no two have events of the same partition key.
+            first_lane: sends the first share, the next lane the next one.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
+            group: runs the lanes.
         """
-        result = LaneResult()
-        stopped: set[str] = set()
-        chunks = deque([(list(due), 1)])  # and which attempt at its messages this is
+        result, lanes = LaneResult(), self.publisher.lanes
+        idle = deque((first_lane + number) % lanes for number in range(lanes))
+        waiting = deque((share, 1) for share in shares)  # and which attempt at its messages this is
+
+        def start_lanes() -> None:
+            for _ in range(min(len(idle), len(waiting))):
+                group.create_task(work_on(idle.popleft()))
+
+        async def work_on(lane: int) -> None:
+            while waiting:
+                share, attempts = waiting.popleft()
+                refused = await self._send(lane, share, attempts, result, parked_meanwhile)
+                parts = assign_lanes(refused, lanes=max(lanes, 2), lane_bytes=1) if refused else ()
+                waiting.extendleft((part, attempts + 1) for part in reversed(parts))
+                start_lanes()
+            idle.append(lane)
+
+        start_lanes()
+        return result
+
+    async def _send(
+        self,
+        lane: int,
+        due: Sequence[Delivery],
+        attempts: int,
+        result: LaneResult,
+        parked_meanwhile: Callable[[], Awaitable[Container[str]]],
+    ) -> Collection[list[Delivery]]:
+        """
+        Send events in order; return those of several partition keys that were refused together.
+        """
+        chunks = deque([(list(due), attempts)])  # more than one only of a single partition key
         failures = 0
         clock = asyncio.get_running_loop().time
         while chunks:
-            waiting, attempts = chunks.popleft()
-            chunk = [delivery for delivery in waiting if delivery.event.partition_key not in stopped]
-            if not chunk:
-                continue
+            chunk, attempts = chunks.popleft()
             started = clock()
             try:
                 await self.publisher.publish(lane, [delivery.message for delivery in chunk])
             except PublishError as error:
                 self._accepted(result, lane, chunk[: error.accepted], clock() - started)
                 rest = chunk[error.accepted :]
+                streams = group_by_key(rest)
                 if isinstance(error, TopicRefusesAll):
                     self.report(PublishHalted(lane=lane, error=error), rest)
-                    result.doubted += [(stream[0], error) for stream in group_by_key(rest).values()]
-                    stopped |= {delivery.event.partition_key for delivery in rest}
-                elif error.retriable:
-                    # The same messages first: a later one must not enter the topic before them.
-                    chunks.appendleft((rest, attempts))
+                    result.doubted += [(stream[0], error) for stream in streams.values()]
+                    return ()
+                if error.retriable:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
                     if failures >= _ATTEMPTS_BEFORE_POLL:
-                        parked = await parked_meanwhile()
-                        streams = group_by_key(rest)
-                        result.parked_by_hand += [streams[key][0] for key in streams if key in parked]
-                        stopped |= {key for key in streams if key in parked}
+                        rest = _without(await parked_meanwhile(), streams, result)
+                    # The same messages first: a later one must not enter the topic before them.
+                    chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
                     raise
+                elif len(streams) > 1:
+                    return streams.values()
                 elif len(rest) == 1:
-                    result.rejected.append(Rejection(rest[0], error, attempts))
-                    key, event_id = rest[0].key
-                    stopped.add(key)
-                    rejected = EventRejected(
-                        lane=lane,
-                        event_id=event_id,
-                        partition_key=key,
-                        error=error,
-                        correlation_id=rest[0].event.meta.get("correlationId"),
-                    )
-                    self.report(rejected, rest)
+                    self._rejected(result, lane, Rejection(rest[0], error, attempts))
+                    return ()
                 else:
                     failures, middle = 0, len(rest) // 2
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
             else:
                 failures = 0
                 self._accepted(result, lane, chunk, clock() - started)
-        return result
+        return ()
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
         """
@@ -124,6 +150,18 @@ class LaneSender:
         """
         with inside_trace(deliveries[0].event.meta if deliveries else {}):
             self._notify(record)
+
+    def _rejected(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
+        result.rejected.append(rejection)
+        key, event_id = rejection.delivery.key
+        record = EventRejected(
+            lane=lane,
+            event_id=event_id,
+            partition_key=key,
+            error=rejection.error,
+            correlation_id=rejection.delivery.event.meta.get("correlationId"),
+        )
+        self.report(record, [rejection.delivery])
 
     def _accepted(
         self, result: LaneResult, lane: int, deliveries: Sequence[Delivery], seconds: float
@@ -143,3 +181,13 @@ class LaneSender:
         if isinstance(error, TopicUnavailable) and failures > 1:
             self.report(PublishHalted(lane=lane, error=error), waiting)
         await asyncio.sleep(delay)
+
+
+def _without(
+    parked: Container[str], streams: Mapping[str, list[Delivery]], result: LaneResult
+) -> list[Delivery]:
+    """
+    Return events without those of parked keys, of which the result gets the first.
+    """
+    result.parked_by_hand += [stream[0] for key, stream in streams.items() if key in parked]
+    return [delivery for key, stream in streams.items() if key not in parked for delivery in stream]

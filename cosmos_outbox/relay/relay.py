@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, TopicRefusesAll
+from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull, TopicRefusesAll
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
 from cosmos_outbox.parking.hold import Parking
 from cosmos_outbox.parking.names import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
@@ -66,6 +66,7 @@ class _Progress:
 
     failures: why the first event of a stream is to be parked.
     unsendable: rejected events that cannot be parked, because there is no parked store.
+    full: the limit of parked keys is reached; checking them takes some requests for each.
     """
 
     lease_name: str
@@ -75,6 +76,8 @@ class _Progress:
     failures: dict[str, Failure] = field(default_factory=dict)
     unsendable: list[Rejection] = field(default_factory=list)
     errors: list[OutboxError] = field(default_factory=list)
+    full: bool = False
+    making_room: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Relay:
@@ -204,46 +207,33 @@ class Relay:
             return self._announced
 
         async with asyncio.TaskGroup() as group:
-            sending = [
-                group.create_task(
-                    self._sender.send(
-                        (progress.lease.first_lane + number) % lanes, share, parked_meanwhile=parked_meanwhile
-                    )
-                )
-                for number, share in enumerate(shares)
-            ]
+            sent = self._sender.send(
+                shares, first_lane=progress.lease.first_lane, parked_meanwhile=parked_meanwhile, group=group
+            )
             holding = {
                 key: group.create_task(self._hold(self._parking, progress, key, stream))
                 for key, stream in to_hold.items()
                 if self._parking is not None
             }
-        again = self._left_by([task.result() for task in sending], progress, to_send)
+        again = self._left_by(sent, progress, to_send)
         return again | {key: left for key, task in holding.items() if (left := task.result())}
 
-    def _left_by(
-        self, results: Sequence[LaneResult], progress: _Progress, sent: Streams
-    ) -> dict[str, list[Delivery]]:
+    def _left_by(self, result: LaneResult, progress: _Progress, sent: Streams) -> dict[str, list[Delivery]]:
         """
         Note what became of the lanes; return what is to be sent again, or to be held.
         """
-        again: list[Delivery] = []  # the first of each key
-        doubted: list[tuple[Delivery, TopicRefusesAll]] = []
-        for result in results:
-            progress.done |= result.accepted
-            again += result.parked_by_hand
-            doubted += result.doubted
-            for rejection in result.rejected:
-                key, event_id = rejection.delivery.key
-                if self._parking is None:
-                    progress.unsendable.append(rejection)
-                elif (doubt := self._doubt(progress, rejection)) is not None:
-                    doubted.append((rejection.delivery, doubt))
-                else:
-                    progress.failures[key] = failure_of(
-                        event_id, rejection.error, attempts=rejection.attempts
-                    )
-                    again.append(rejection.delivery)
-        if any(result.accepted for result in results):
+        again, doubted = list(result.parked_by_hand), list(result.doubted)  # the first of each key
+        progress.done |= result.accepted
+        for rejection in result.rejected:
+            key, event_id = rejection.delivery.key
+            if self._parking is None:
+                progress.unsendable.append(rejection)
+            elif (doubt := self._doubt(progress, rejection)) is not None:
+                doubted.append((rejection.delivery, doubt))
+            else:
+                progress.failures[key] = failure_of(event_id, rejection.error, attempts=rejection.attempts)
+                again.append(rejection.delivery)
+        if result.accepted:
             # The topic takes messages: send these again, and judge them by what it took meanwhile.
             again += [delivery for delivery, _ in doubted]
         else:
@@ -272,11 +262,11 @@ class Relay:
         """
         failure, parked = progress.failures.pop(key, None), progress.lease.parked
         try:
+            if failure is not None:
+                await _make_room(parking, progress, key)
+                # Before it is held: where the outcome stays unknown, the name is needed too.
+                parked.add(key)
             async with self._holding:
-                if failure is not None:
-                    await parked.make_room(parking, progress.scope, for_key=key)
-                    # Before it is held: where the outcome stays unknown, the name is needed too.
-                    parked.add(key)
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
         except OutboxError as error:  # other partition keys go on
             progress.errors.append(error)
@@ -310,6 +300,16 @@ class Relay:
             self._sender.report(record, stream)
         if later := stream[failure is not None :]:
             self._sender.report(EventsHeld(lease=lease, partition_key=key, events=len(later)), later)
+
+
+async def _make_room(parking: Parking, progress: _Progress, key: str) -> None:
+    async with progress.making_room:
+        try:
+            names, check = progress.lease.parked, not progress.full
+            await names.make_room(parking, progress.scope, for_key=key, check=check)
+        except ParkingFull:
+            progress.full = True
+            raise
 
 
 def _error_of(progress: _Progress) -> OutboxError | None:

@@ -5,6 +5,7 @@ A random script for the relays of two processors, all of it drawn from one seed.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
 from cosmos_outbox.adapters.memory.broker import Fault
@@ -18,6 +19,8 @@ _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(25))
 def random_relay_script(chance: Random) -> Script:
     """
     Return a script; in every third one there are many keys, so that a topic that refuses everything meets them.
+
+    Of many keys, the topic may refuse most for good: a parking storm.
     """
     committed: dict[str, list[str]] = defaultdict(list)
     keys = _MANY if chance.random() < 1 / 3 else _FEW
@@ -33,7 +36,7 @@ def random_relay_script(chance: Random) -> Script:
         available_at += chance.choice((0.0, 0.2, 2.0))
         pages.append((available_at, tuple(documents)))
     ids = [event_id for of_key in committed.values() for event_id in of_key]
-    return Script(
+    script = Script(
         pages=tuple(pages),
         rejected=_some(chance, ids, most=3),
         rejected_too=_some(chance, ids, most=2),
@@ -45,6 +48,14 @@ def random_relay_script(chance: Random) -> Script:
         operators=tuple(_operator(chance) for _ in range(chance.randint(0, 3))),
         committed=dict(committed),
     )
+    if (
+        keys is _MANY and chance.random() < 1 / 2
+    ):  # drawn last, so that the scripts of older seeds stay what they were
+        poisoned = chance.sample(keys, 20)
+        return replace(
+            script, rejected=frozenset(f"{key}/{number}" for key in poisoned for number in range(2))
+        )
+    return script
 
 
 def _some(chance: Random, ids: list[str], *, most: int) -> frozenset[str]:

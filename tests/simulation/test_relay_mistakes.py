@@ -4,7 +4,7 @@ The simulation of parking notices a mistake in each part of the protocol: every 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, Failure
 from cosmos_outbox.parking.hold import Held
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
-from cosmos_outbox.relay import verdict
+from cosmos_outbox.relay import lanes, verdict
 from cosmos_outbox.relay.plan import Delivery
 from tests.simulation.relay import (
     Act,
@@ -119,6 +119,16 @@ class OnlyTheFailingEventIsHeld(Simulation):
                 return Held(parked=not left, not_held=left)
 
         return Hasty(store)
+
+
+class RefusedEventsOfOneKeyAreDividedOverLanes(Simulation):
+    async def play(self) -> None:
+        def divided(streams: Collection[list[Delivery]], **_: int) -> list[list[Delivery]]:
+            return [[delivery] for stream in streams for delivery in stream]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lanes, "assign_lanes", divided)
+            await super().play()
 
 
 class ReleaseBelievesEverySend(Simulation):
@@ -239,6 +249,18 @@ REFUSING = Script(
     committed={key: [f"{key}/0"] for key in ("calm", *(f"k{number}" for number in range(30)))},
     refuses_all=(0.5, 8.0),
 )
+# Four keys of a page are poison; the first attempt to send the healthy one's first event alone is lost.
+STORM = Script(
+    pages=(
+        (0.0, tuple(event(*name) for name in (("w", 0), ("a", 0), ("a", 1), ("x", 0), ("y", 0), ("z", 0)))),
+    ),
+    rejected=frozenset({"w/0", "x/0", "y/0", "z/0"}),
+    rejects_until=1e9,
+    latency=0.0,
+    owners=(owner(0, 0, 1000, FAST, faults=(None, None, Fault.LOST)),),
+    operators=(),
+    committed={"a": ["a/0", "a/1"], **{key: [f"{key}/0"] for key in "wxyz"}},
+)
 # The broker fails at b/1, as if it had a fault of its own.
 CHOKING = tale(owners=(owner(0, 0, 1000, FAST),), operators=(), rejected="none", chokes=frozenset({"b/1"}))
 
@@ -250,6 +272,9 @@ MISTAKES = [
     pytest.param(ProcessorsShareTheirParkedKeys, TWO_PROCESSORS, id="processors share their parked keys"),
     pytest.param(AbsenceIsNotProven, story(successor=BEHIND), id="that a key is not parked is not proven"),
     pytest.param(OnlyTheFailingEventIsHeld, story(), id="only the failing event is held"),
+    pytest.param(
+        RefusedEventsOfOneKeyAreDividedOverLanes, STORM, id="what is refused is divided inside a key"
+    ),
     pytest.param(HandBackIsUnconditional, LATE, id="a key is handed back whatever was appended"),
     pytest.param(ReleaseBelievesEverySend, story(faults=(Fault.LOST,)), id="a release believes every send"),
     pytest.param(ReleaseRunsBackwards, story(), id="a release begins at the end"),

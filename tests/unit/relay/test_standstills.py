@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox.adapters.memory.broker import MemoryBroker
+from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.cli.events.replay import sending_to
 from cosmos_outbox.errors import (
     AccessDenied,
     BrokerUnavailable,
+    MessageRejected,
     OutboxError,
     ParkingError,
     ParkingFull,
@@ -32,7 +33,7 @@ from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from tests.unit.parking.test_documents import tampered
-from tests.unit.parking.test_parking import World, parked, place
+from tests.unit.parking.test_parking import Counted, World, parked, place
 from tests.unit.parking.test_scopes import old
 from tests.unit.relay.factories import batch, event
 
@@ -181,6 +182,88 @@ async def test_a_replay_goes_on_behind_any_number_of_refused_events() -> None:
     assert () == await send([event("calm", 1)])
     assert 8 == len(await send([event(f"x{number}", 1, lsn=number) for number in range(8)]))
     assert () == await send([event("calm", 2)])
+
+
+# A parking storm
+
+
+class SlowAfterRefusals(MemoryBroker):
+    """
+    A broker whose links close with each refusal, as those of the SDK do: the next batch waits for a new one.
+    """
+
+    refusals = 0
+
+    async def send(self, batch: Any) -> None:
+        try:
+            await super().send(batch)
+        except MessageRejected:
+            self.refusals += 1
+            await asyncio.sleep(0.1)
+            raise
+
+
+async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_of_their_page() -> None:
+    """
+    80 of 100 keys are poison. Every refusal costs 105 ms, and eight lanes share them.
+    """
+    loop = asyncio.get_running_loop()
+    broker = SlowAfterRefusals(clock=loop.time, rejects=lambda message: message.session_id.startswith("x"))
+    store = Counted(MemoryParked())
+    broker.latency_seconds = store.latency_seconds = 0.005
+    relay = Relay(broker.publisher(lanes=8), parking=Parking(store), notify=lambda record: None)
+    await relay(batch(event("calm", 1)))
+    started = loop.time()
+    await relay(
+        batch(
+            *(event(f"{'fine' if number % 5 == 0 else 'x'}{number}", 1, lsn=number) for number in range(100))
+        )
+    )
+    last = max(arrival.at for arrival in broker.arrivals if arrival.message.session_id.startswith("fine"))
+    assert last - started <= 2
+    assert loop.time() - started <= 2.5, "so long the page behind it waits"
+    assert 80 == len(await ParkedKeys(store).list())
+
+
+async def test_one_poisoned_key_among_many_costs_few_refusals() -> None:
+    broker = SlowAfterRefusals(rejects=lambda message: message.session_id == "k50")
+    relay = Relay(broker.publisher(lanes=8), parking=Parking(MemoryParked()), notify=lambda record: None)
+    await relay(batch(*(event(f"k{number}", 1, lsn=number) for number in range(100))))
+    assert broker.refusals <= 4
+
+
+async def test_at_the_limit_of_keys_a_page_checks_the_parked_ones_once() -> None:
+    world = World(max_keys=10)
+    await world.relay(world.page(event("calm", 1)))
+    world.broker.rejects = lambda message: message.session_id.startswith("x")
+    page = world.page(*(event(f"x{number}", 1, lsn=number) for number in range(60)))
+    with pytest.raises(ParkingFull):
+        await world.relay(page)
+    world.counted.requests = 0
+    with pytest.raises(ParkingFull):
+        await world.relay(page)
+    assert world.counted.requests <= 2 * 10
+
+
+async def test_a_key_set_aside_while_its_events_are_sent_in_parts_is_overtaken_by_none_of_them() -> None:
+    """
+    The first half of what was refused meets an outage, and the operator parks the key.
+    """
+    store, broker = MemoryParked(), MemoryBroker(clock=asyncio.get_running_loop().time)
+    broker.rejects = lambda message: message.message_id == "b/4"
+    relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
+    broker.faults.extend([None, None, None, *[Fault.LOST] * 50])
+    relaying = asyncio.create_task(
+        relay(batch(event("a", 1), *(event("b", number) for number in range(1, 5))))
+    )
+    await asyncio.sleep(1)
+    await ParkedKeys(store).park("b", reason="it cuts the connection")
+    await relaying
+    held = [held.event_id for held in (await ParkedKeys(store).show("b")).held]
+    assert [f"b/{number}" for number in range(1, 5)] == [
+        *(message.message_id for message in broker.accepted if message.session_id == "b"),
+        *held,
+    ]
 
 
 # The parked store, and operators
