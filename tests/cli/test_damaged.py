@@ -96,10 +96,8 @@ def test_an_export_leaves_a_damaged_lease_out_and_says_so(damaged: Local, tmp_pa
     result = damaged.run("leases", "export", "--file", str(file), code=2)
     assert result.stderr.startswith("Left out: Lease")
     assert MISTAKE in result.stderr
-    assert ["1"] == [lease["LeaseToken"] for lease in json.loads(file.read_text())]
-    assert ["1"] == [
-        lease["LeaseToken"] for lease in json.loads(damaged.run("leases", "export", code=2).stdout)
-    ]
+    assert ["1"] == [lease["LeaseToken"] for lease in json.loads(file.read_text())["leases"]]
+    assert ["1"] == [lease["LeaseToken"] for lease in damaged.rows("leases", "export", code=2)]
 
 
 def test_an_import_puts_a_backup_in_the_place_of_a_damaged_lease(outbox: Local, tmp_path: Path) -> None:

@@ -41,13 +41,17 @@ def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
     assert "worker-7" in text
 
 
+def leases_of(file) -> list[dict[str, object]]:
+    return list(json.loads(file.read_text())["leases"])
+
+
 def test_what_was_exported_can_be_imported_as_it_was(outbox: Local, tmp_path):
     outbox.run("bootstrap")
     outbox.own_leases("worker-7")
     file = tmp_path / "leases.json"
     outbox.run("leases", "export", "--file", str(file))
     outbox.own_leases(None)
-    exported = json.loads(file.read_text())
+    exported = leases_of(file)
     assert not any(name.startswith("_") for lease in exported for name in lease)
 
     async def delete_one(leases):
@@ -57,7 +61,7 @@ def test_what_was_exported_can_be_imported_as_it_was(outbox: Local, tmp_path):
     done = outbox.json("leases", "import", str(file), "--yes")
     assert ["created", "replaced"] == [lease["done"] for lease in done["leases"]]
     outbox.run("leases", "export", "--file", str(tmp_path / "again.json"))
-    again = json.loads((tmp_path / "again.json").read_text())
+    again = leases_of(tmp_path / "again.json")
     ignored = {"timestamp", "Owner"}
     assert [{k: v for k, v in lease.items() if k not in ignored} for lease in exported] == [
         {k: v for k, v in lease.items() if k not in ignored} for lease in again
@@ -112,11 +116,9 @@ def test_a_range_that_split_since_is_put_back_as_a_whole_and_its_parts_as_parts(
     assert ["1", "2", "3"] == ranges(outbox), "the whole must not stand beside its parts"
     outbox.steer_delete("/cosmos/faults")
     assert [("2", "deleted"), ("3", "deleted"), ("0", "created"), ("1", "replaced")] == done(outbox, before)
-    exported = {lease["LeaseToken"]: lease["ContinuationToken"] for lease in json.loads(before.read_text())}
+    exported = {lease["LeaseToken"]: lease["ContinuationToken"] for lease in leases_of(before)}
     assert exported == {lease["range"]: lease["continuation"] for lease in outbox.rows("leases", "list")}
-    part.write_text(
-        json.dumps([lease for lease in json.loads(after.read_text()) if lease["LeaseToken"] != "3"])
-    )
+    part.write_text(json.dumps([lease for lease in leases_of(after) if lease["LeaseToken"] != "3"]))
     assert "leases 0" in outbox.run("leases", "import", str(part), "--yes", code=2).stderr
     assert ["0", "1"] == ranges(outbox), "the keys of range 3 would have no lease"
     assert [("0", "deleted"), ("1", "replaced"), ("2", "created"), ("3", "created")] == done(outbox, after)
@@ -128,20 +130,20 @@ def test_leases_that_may_or_may_not_be_parts_of_an_imported_one_are_left_to_a_hu
     file = tmp_path / "leases.json"
     outbox.run("leases", "export", "--file", str(file))
     split(outbox, "0")
-    old = [
-        {name: value for name, value in lease.items() if name != "FeedRange"}
-        for lease in json.loads(file.read_text())
-    ]
+    old = [{name: value for name, value in lease.items() if name != "FeedRange"} for lease in leases_of(file)]
     file.write_text(json.dumps(old))
     assert "by hand" in outbox.run("leases", "import", str(file), "--yes", code=2).stderr
     assert ["1", "2", "3"] == ranges(outbox)
 
 
-def test_the_lease_of_another_range_is_left_as_it_is(outbox: Local, tmp_path):
+@pytest.mark.parametrize(
+    "form", [lambda leases: {"leases": leases}, list], ids=["object", "array of before 0.1.0"]
+)
+def test_the_lease_of_another_range_is_left_as_it_is(outbox: Local, tmp_path, form):
     outbox.run("bootstrap")
     file = tmp_path / "leases.json"
     outbox.run("leases", "export", "--file", str(file))
-    file.write_text(json.dumps(json.loads(file.read_text())[:1]))
+    file.write_text(json.dumps(form(leases_of(file)[:1])))
     assert [("0", "replaced"), ("1", "left as it is")] == done(outbox, file)
 
 

@@ -67,15 +67,14 @@ async def export(
     ] = True,
 ) -> None:
     """
-    Write all leases as a JSON array: a backup that `import` restores.
+    Write all leases as a JSON object: a backup that `import` restores.
 
     A damaged lease is left out, for its backup would restore the damage: standard error names it, and the exit code is 2.
     """
     async with opened() as outbox:
         listed = listed_in(await outbox.leases.list(f"{await outbox.prefix()}.."))
-    text = (
-        json.dumps([without_system_fields(one.lease.raw) for one in listed if not one.error], indent=2) + "\n"
-    )
+    leases = [without_system_fields(one.lease.raw) for one in listed if not one.error]
+    text = json.dumps({"leases": leases}, indent=2) + "\n"
     if file is None:
         sys.stdout.write(text)
     else:
@@ -156,11 +155,12 @@ async def rename_host_command(
 
 def _documents(file: Path) -> list[dict[str, Any]]:
     try:
-        documents = json.loads(file.read_text())
+        exported = json.loads(file.read_text())
     except ValueError as error:
         raise ConfigurationError(f"{file} is not JSON: {error}") from None
+    documents = exported.get("leases") if isinstance(exported, dict) else exported  # an array, before 0.1.0
     if not isinstance(documents, list) or not all(isinstance(document, dict) for document in documents):
-        raise ConfigurationError(f"{file} is not what `leases export` writes: a JSON array of leases.")
+        raise ConfigurationError(f"{file} is not what `leases export` writes: an object with `leases`.")
     return documents
 
 
