@@ -1,5 +1,5 @@
 """
-The control API: splits, merges, faults, clock, replica lag and statistics of running emulators, as JSON over HTTP on a port of its own.
+The control API: splits, merges, snapshots, failovers, faults, clock, replica lag and statistics of running emulators, as JSON over HTTP.
 
 A mistake in a request is answered with a problem document (RFC 9457) whose `detail` names it.
 """
@@ -17,6 +17,7 @@ from aiohttp import web
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.explorer import explorer_routes
 from cosmos_outbox_emulators.http_log import log
@@ -68,6 +69,11 @@ class ControlServer:
                 web.get("/cosmos/stats", _answer(lambda _: self._cosmos_stats())),
                 web.post("/cosmos/split", _answer(self._split)),
                 web.post("/cosmos/merge", _answer(self._merge)),
+                web.post("/cosmos/snapshot", _answer(lambda fields: self._container(fields).take_snapshot())),
+                web.post(
+                    "/cosmos/restore", _answer(lambda fields: self._container(fields).restore_snapshot())
+                ),
+                web.post("/cosmos/failover", _answer(lambda _: self._fail_over())),
                 web.post("/cosmos/clock", _answer(self._advance)),
                 web.post("/cosmos/lag", _answer(self._lag)),
                 web.post("/cosmos/faults", _answer(self._add_cosmos_fault)),
@@ -135,6 +141,9 @@ class ControlServer:
     def _lag(self, fields: Fields) -> Any:
         self._cosmos.account.replication.lag_s = _number(fields, "seconds")
         return {"seconds": self._cosmos.account.replication.lag_s}
+
+    def _fail_over(self) -> Any:
+        return {"write_host": fail_over(self._cosmos.account)}
 
     def _add_cosmos_fault(self, fields: Fields) -> None:
         self._cosmos.faults.add(fields)

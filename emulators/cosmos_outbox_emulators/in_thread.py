@@ -19,6 +19,7 @@ from cosmos_outbox_emulators.certificate import server_context
 from cosmos_outbox_emulators.cosmos import offers
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
@@ -94,6 +95,26 @@ class CosmosEmulator:
         """
         account = self._server.account
         return _call(self._loop, lambda: account.container(database, container).merge(first, second))
+
+    def take_snapshot(self, database: str, container: str) -> None:
+        """
+        Remember all items and LSNs of a container, in the place of what was remembered before.
+        """
+        account = self._server.account
+        _call(self._loop, lambda: account.container(database, container).take_snapshot())
+
+    def restore_snapshot(self, database: str, container: str) -> None:
+        """
+        Put back the items and LSNs of the snapshot, as after a restore in place, or a failover that lost the latest writes.
+        """
+        account = self._server.account
+        _call(self._loop, lambda: account.container(database, container).restore_snapshot())
+
+    def fail_over(self) -> str:
+        """
+        Let the other of two regions, which are the names 127.0.0.1 and localhost, take the writes, and return its host.
+        """
+        return _call(self._loop, lambda: fail_over(self._server.account))
 
     def lag(self, seconds: float) -> None:
         """

@@ -263,9 +263,27 @@ def test_what_expired_leaves_the_folder(tmp_path: Path):
     assert 0 == rows(tmp_path)
 
 
-def put(container, clock):
+def test_what_a_snapshot_put_back_is_kept(tmp_path: Path):
+    account = Account()
+    with kept(tmp_path, account, Broker.default()) as save:
+        account.create_database({"id": "d"})
+        container = account.create_container("d", {"id": "c", "partitionKey": {"paths": ["/pk"]}})
+        put(container, account.clock)
+        container.take_snapshot()
+        put(container, account.clock, item_id="2")
+        save()
+        container.restore_snapshot()
+        lsn = container.partitions[0].lsn
+        save()
+    again = Account()
+    with kept(tmp_path, again, Broker.default()):
+        (partition,) = again.container("d", "c").partitions
+        assert (["1"], lsn) == ([item.key[1] for item in partition.changes_after(0)], partition.lsn)
+
+
+def put(container, clock, *, item_id="1"):
     transaction = Transaction(container, container.key_from_header('["a"]'), clock())
-    transaction.execute(Operation(kind=OperationKind.CREATE, body={"id": "1", "pk": "a"}))
+    transaction.execute(Operation(kind=OperationKind.CREATE, body={"id": item_id, "pk": "a"}))
     transaction.commit()
 
 

@@ -62,6 +62,7 @@ class Account:
         self.clock = clock
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
+        self.write_host: str | None = None  # once it failed over
         # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)

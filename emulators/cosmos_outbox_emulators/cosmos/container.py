@@ -18,6 +18,7 @@ from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
 _RANGE_GONE = 1002
 _COMPLETING_SPLIT = 1007
 _CACHED_KEYS = 100_000
+_Snapshot = list[tuple[str, str, int, list[Item]]]  # low, high, LSN and items of each partition
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,6 +68,7 @@ class Container:
         self._next_range = partitions
         self._completing: dict[str, int] = {}
         self._keys: dict[str, LogicalKey] = {}
+        self._snapshot: _Snapshot | None = None
 
     @property
     def next_range(self) -> int:
@@ -77,6 +79,36 @@ class Container:
         Take the partitions of an earlier start.
         """
         self.partitions, self.generation, self._next_range = partitions, generation, next_range
+
+    def take_snapshot(self) -> None:
+        """
+        Remember all items and LSNs, in the place of what was remembered before.
+        """
+        self._snapshot = [
+            (part.low, part.high, part.lsn, list(part.changes_after(0))) for part in self.partitions
+        ]
+
+    def restore_snapshot(self) -> None:
+        """
+        Put back the items and LSNs of the snapshot, as after a restore in place, or a failover that lost the latest writes.
+
+        Ranges that were split since stay split.
+        """
+        if self._snapshot is None:
+            raise bad_request(f"No snapshot was taken of {self.path}.")
+        for index, old in enumerate(self.partitions):
+            found = [part for part in self._snapshot if part[0] < old.high and old.low < part[1]]
+            self.partitions[index] = new = Partition(
+                range_id=old.range_id,
+                low=old.low,
+                high=old.high,
+                parents=old.parents,
+                lsn=max(lsn for _, _, lsn, _ in found),
+                items=[item for *_, items in found for item in items if old.low <= item.epk < old.high],
+            )
+            if self.on_commit:
+                gone = {item.key: None for item in old.changes_after(0)}
+                self.on_commit(new, {**gone, **{item.key: item for item in new.changes_after(0)}})
 
     @property
     def default_ttl(self) -> int | None:

@@ -19,6 +19,7 @@ from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route, route_of
+from cosmos_outbox_emulators.cosmos.regions import refuse_writes_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ _ACTIVITY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _CODES = {
     400: "BadRequest",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "NotFound",
     405: "MethodNotAllowed",
     409: "Conflict",
@@ -129,6 +131,7 @@ class Gateway:
 
     def _execute_inside(self, request: Request, route: Route, fault: FaultRule | None) -> Reply:
         container = self._container(request, route)
+        refuse_writes_elsewhere(self.account, request, route.kind)
         now = self.account.clock()
         match route.kind:
             case RequestKind.PKRANGES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from cosmos_outbox_emulators.cosmos import jsontext, offers, sql
+from cosmos_outbox_emulators.cosmos import jsontext, offers, regions, sql
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import bad_request, not_found
@@ -26,9 +26,8 @@ _CHARGE = {"x-ms-request-charge": "1.00"}
 
 def account_reply(account: Account, request: Request) -> Reply:
     """
-    Describe the account with the address the client used: any other would send the SDK past a mapped port.
+    Describe the account.
     """
-    location = [{"name": "Local", "databaseAccountEndpoint": f"{request.origin}/"}]
     replicas = {"minReplicaSetSize": 1, "maxReplicasetSize": 4}
     return _json(
         {
@@ -38,8 +37,7 @@ def account_reply(account: Account, request: Request) -> Reply:
             "media": "//media/",
             "addresses": "//addresses/",
             "_dbs": "//dbs/",
-            "writableLocations": location,
-            "readableLocations": location,
+            **regions.locations(account, request.origin),
             "enableMultipleWriteLocations": account.several_write_regions,
             "userReplicationPolicy": {"asyncReplication": False, **replicas},
             "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},

@@ -1,0 +1,55 @@
+"""
+Regions: an account that failed over has two, which are two names of this machine; only one of them takes writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.protocol import Request, RequestKind
+
+_HOSTS = {"127.0.0.1": "Local", "localhost": "Local 2"}
+_WRITE_FORBIDDEN = 3
+_WRITES = frozenset(
+    {
+        RequestKind.CREATE, RequestKind.UPSERT, RequestKind.REPLACE, RequestKind.DELETE, RequestKind.PATCH, RequestKind.BATCH,
+    }
+)  # fmt: skip
+
+
+def fail_over(account: Account) -> str:
+    """
+    Let the other region take the writes, and return its host.
+    """
+    account.write_host = "127.0.0.1" if account.write_host == "localhost" else "localhost"
+    return account.write_host
+
+
+def locations(account: Account, origin: str) -> dict[str, Any]:
+    """
+    Describe the regions with the address that the client used: any other would send the SDK past a mapped port.
+    """
+    if account.write_host is None:
+        writable = readable = [{"name": "Local", "databaseAccountEndpoint": f"{origin}/"}]
+    else:
+        asked = urlsplit(origin)
+        hosts = sorted(_HOSTS, key=lambda host: host != account.write_host)  # the one that takes writes first
+        readable = [
+            {"name": _HOSTS[host], "databaseAccountEndpoint": f"{asked.scheme}://{host}:{asked.port}/"}
+            for host in hosts
+        ]
+        writable = readable[:1]
+    return {"writableLocations": writable, "readableLocations": readable}
+
+
+def refuse_writes_elsewhere(account: Account, request: Request, kind: RequestKind) -> None:
+    """
+    Refuse a write that was sent to the region that takes none.
+    """
+    if account.write_host in (None, urlsplit(request.origin).hostname) or kind not in _WRITES:
+        return
+    text = "The requested operation cannot be performed at this region."
+    raise CosmosError(403, text, substatus=_WRITE_FORBIDDEN)
