@@ -116,6 +116,12 @@ class CosmosEmulator:
         """
         return _call(self._loop, lambda: fail_over(self._server.account))
 
+    def rename_account(self, name: str) -> None:
+        """
+        Give the account another name, as where the same data lies in another account.
+        """
+        _call(self._loop, lambda: setattr(self._server.account, "name", name))
+
     def lag(self, seconds: float) -> None:
         """
         Let reads be answered by a replica that is so far behind; 0 ends it.
@@ -180,6 +186,12 @@ class ServiceBusEmulator:
             ValueError: names the path of the first mistake.
         """
         _call(self._loop, lambda: self._server.broker.add_queue(config))
+
+    def delete(self, name: str) -> None:
+        """
+        Delete a topic or queue with all it holds; its links are detached.
+        """
+        _call(self._loop, lambda: self._server.broker.delete(name))
 
     def drop_connections(self) -> None:
         """

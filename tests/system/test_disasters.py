@@ -1,0 +1,231 @@
+"""
+Disasters, each followed by the steps of docs/how-to/recover.md: nothing is lost that the page does not name.
+
+The worker runs inside the test, and is stopped wherever the page says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import DatabaseProxy
+from typer.testing import CliRunner
+
+from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
+from cosmos_outbox.cli.app import app
+from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.service import Worker, load, running_worker
+from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
+from tests.support.patience import HUNG_SECONDS
+from tests.unit.relay.factories import event
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    pytest.mark.system,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+FAST = {
+    "OUTBOX_LEASE_ACQUIRE_SECONDS": "0.3",
+    "OUTBOX_LEASE_RENEW_SECONDS": "1",
+    "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
+    "OUTBOX_LAG_SECONDS": "0.3",
+    "NO_PROXY": "127.0.0.1,localhost",
+}
+
+
+class Place:
+    """
+    An outbox on emulators, its operator's commands, and a worker where one is to run.
+    """
+
+    def __init__(self, emulators: OutboxEmulators) -> None:
+        self.emulators = emulators
+        self.cosmos, self.bus = emulators.cosmos, emulators.servicebus
+        self.name = f"{emulators.topic}-events"
+        self.environment = emulators.environ | FAST | {"OUTBOX_TOPIC": self.name}
+        self.create_topic()
+
+    def create_topic(self) -> None:
+        all_ = {"name": "all", "requires_session": True, "dead_letter_on_expiration": True}
+        self.bus.add_topic({"name": self.name, "dedup_window_s": 600, "subscriptions": [all_]})
+
+    @property
+    def topic(self) -> Any:
+        return self.bus.stats()["topics"][self.name]
+
+    def sent(self) -> int:
+        """
+        Return how many messages the topic has taken, those among them that it knew already too.
+        """
+        return int(self.topic["published"] + self.topic["duplicates"])
+
+    def command(self, *arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, arguments, env=self.environment)
+        assert code == result.exit_code, (result.output, result.stderr, result.exception)
+        return result.stdout
+
+    def on_database(self, work: Callable[[DatabaseProxy], Any]) -> None:
+        async def opened() -> None:
+            async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
+                await work(client.get_database_client(self.emulators.database))
+
+        asyncio.run(opened())
+
+    def commit(self, *names: str) -> None:
+        """
+        Commit an event for each name, of the key "k".
+        """
+
+        async def write() -> None:
+            async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
+                store = await open_store(client, self.emulators.database, "data")
+                for name in names:
+                    fields = {field: value for field, value in event("k").items() if field[0] != "_"}
+                    data = {**fields["data"], "id": name}
+                    document = {**fields, "id": name, "data": data}
+                    await store.commit("k", [Write(kind=WriteKind.CREATE, id=name, document=document)])
+
+        asyncio.run(write())
+
+    def lose(self, container: str, key: str) -> None:
+        """
+        Delete a container, and create it anew.
+        """
+
+        async def work(database: DatabaseProxy) -> None:
+            await database.delete_container(container)
+            await database.create_container(container, PartitionKey(key), default_ttl=-1)
+
+        self.on_database(work)
+
+    def work(self, until: Callable[[Worker], bool]) -> None:
+        """
+        Run a worker until something is so; its end drains it.
+        """
+
+        async def run() -> None:
+            async with running_worker(load()) as worker, asyncio.timeout(HUNG_SECONDS):
+                while not until(worker):  # noqa: ASYNC110 - the emulators give no sign
+                    await asyncio.sleep(0.05)
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            asyncio.run(run())
+
+    def relay(self, sent: int) -> None:
+        """
+        Run a worker until so many messages were sent in all.
+        """
+        self.work(lambda worker: self.sent() >= sent)
+        assert sent == self.sent()
+
+    def findings(self, code: int) -> set[str]:
+        return {
+            finding["check"]
+            for finding in json.loads(self.command("doctor", "--json", code=code))["findings"]
+        }
+
+
+@pytest.fixture(scope="module")
+def emulators() -> Iterator[Any]:
+    with running_emulators() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def place(emulators: Any) -> Iterator[Place]:
+    with emulators() as found:
+        yield Place(found)
+
+
+def test_the_lease_container_is_lost_and_an_export_says_where_to_go_on(place: Place, tmp_path: Any):
+    file = str(tmp_path / "leases.json")
+    place.commit("1", "2", "3")
+    place.relay(3)
+    place.command("leases", "export", "--file", file)
+    place.commit("4", "5")
+    place.relay(5)
+    place.lose("leases", "/id")
+    place.command("leases", "import", file, "--yes")
+    place.commit("6")
+    place.relay(5 + 2 + 1)
+    assert 2 == place.topic["duplicates"], "what was sent since the export, and nothing else, was sent again"
+
+
+def test_a_region_fails_over_without_its_latest_writes(place: Place):
+    """
+    Its LSNs fall back, so the leases lie ahead of their ranges.
+    """
+    place.commit("1", "2")
+    place.relay(2)
+    place.cosmos.take_snapshot(place.emulators.database, "data")
+    place.commit("lost 1", "lost 2", "lost 3")
+    place.relay(5)
+    place.cosmos.restore_snapshot(place.emulators.database, "data")
+    place.cosmos.fail_over()
+    place.commit("new")
+    assert "position-ahead" in place.findings(code=2)
+    place.command("leases", "reset", "--to", "beginning", "--yes")
+    place.relay(5 + 3)
+    assert 2 == place.topic["duplicates"]
+    assert "position-ahead" not in place.findings(code=1)
+
+
+def test_the_parked_container_is_lost_and_a_replay_sends_what_it_held(place: Place):
+    place.commit("1")
+    place.relay(1)
+    place.command("parked", "park", "k", "--reason", "by hand", "--yes")
+    place.commit("held")
+    batches = place.cosmos.requests()["batch"]
+    place.work(lambda worker: place.cosmos.requests()["batch"] > batches)
+    assert 1 == json.loads(place.command("parked", "list", "--json", code=0))["keys"][0]["held"]
+    place.lose("parked", "/partitionKey")
+    place.commit("next")
+    place.command("replay", "--since", "2026-01-01T00:00:00Z", "--yes")
+    assert (2, 1) == (place.topic["published"], place.topic["duplicates"]), (
+        "what is next is left to the worker"
+    )
+    place.relay(4)
+
+
+def test_a_topic_is_deleted_and_a_replay_sends_what_no_receiver_took(place: Place):
+    place.commit("1", "2")
+    place.relay(2)
+    place.bus.delete(place.name)
+    place.commit("3")
+    place.work(lambda worker: bool(worker.snapshot().unready))
+    place.create_topic()
+    place.command("replay", "--since", "2026-01-01T00:00:00Z", "--yes")
+    assert 2 == place.topic["published"], "what was not sent yet is left to the worker"
+    place.relay(3)
+
+
+def test_an_account_gets_another_name_and_each_range_goes_on_where_it_was(place: Place):
+    place.commit("1")
+    place.relay(1)
+    place.cosmos.rename_account("moved")
+    try:
+        assert "moved" in place.command("leases", "rename-host", "--dry-run")
+        place.command("leases", "rename-host", "--yes")
+        place.commit("2")
+        place.relay(2)
+        assert "moved" in place.command("leases", "list", "--json")
+    finally:
+        place.cosmos.rename_account("localhost")
+
+
+def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(place: Place):
+    place.commit("1")
+    place.relay(1)
+    place.commit("2")
+    place.cosmos.add_fault({"status": 401, "operation": "changefeed"})
+    place.work(lambda worker: bool(worker.snapshot().unready))
+    place.cosmos.clear_faults()
+    place.relay(2)
