@@ -1,0 +1,153 @@
+"""
+What a version stores: later ones read it, and this one reads what later ones add.
+
+`stored_formats.json` has each kind of document as a version wrote it. Where a form changes, the new one is added there, and the old
+ones stay: programs of both run side by side while workers are upgraded one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.changefeed.leases import from_document, new_lease
+from cosmos_outbox.documents import Document, stored_event
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.parking.documents import (
+    Decision,
+    Failure,
+    ParkedEvent,
+    Scope,
+    event_of,
+    key_of,
+    new_key,
+)
+from cosmos_outbox.ports import Write, WriteKind
+from examples.contacts.domain import Contact, Name
+from examples.contacts.service import ContactsUnitOfWork
+from tests.unit.consumer.shop import World
+from tests.unit.consumer.test_handling import invoicing, placed
+from tests.unit.relay.factories import event
+
+FORMS: dict[str, dict[str, Document]] = json.loads(
+    Path(__file__).with_name("stored_formats.json").read_text()
+)
+NEWEST = FORMS[max(FORMS, key=int)]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EVERY = [
+    pytest.param(one, name, id=f"{name} of form {form}")
+    for form, kinds in FORMS.items()
+    for name, one in kinds.items()
+]
+
+
+def leases_and_parked() -> dict[str, Document]:
+    names = ("start", "notes", "handover.owner", "handover.wanted-by", "standstill")
+    lease = new_lease("outboxacct_AA==_AAB=", "0", FeedRange(min="", max="FF")).with_changes(
+        now=NOW, owner="worker-1", continuation='"7"', properties=dict.fromkeys(names, "beginning")
+    )
+    failure = Failure(event_id="k/1", reason="MessageRejected", error="too large", attempts=3)
+    key = new_key("k", Scope(processor="outbox", container="AAB="), failure, now=NOW)
+    decision = Decision(at=NOW.isoformat(), by="ada", did="edited", reason="mended")
+    held = ParkedEvent(
+        event=event("k", 1),
+        partition=key.partition,
+        epoch=key.epoch,
+        position=0,
+        parked_at=key.parked_at,
+        failure=failure,
+    )
+    return {
+        "lease": dict(lease.raw),
+        "parkedKey": key.write().document or {},
+        "parkedEvent": held.edited({"action": "Renamed"}, decision).write().document or {},
+        "purgedEvent": held.purged(decision).write().document or {},
+    }
+
+
+async def written() -> dict[str, Document]:
+    """
+    Return a document of each kind as this version writes it.
+    """
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work(ContactsUnitOfWork) as uow:
+        contact = Contact(id="c1", name=Name(first_name="Ada", last_name="A"))
+        uow.contacts.create(contact)
+        await uow.commit()
+        contact.rename(Name(first_name="Ada", last_name="B"))
+        await uow.commit()
+    found: dict[str, Document] = {one["type"]: one for one in container.documents()}
+    for inbox, kind in (("records", "inboxRecord"), ("watermark", "inboxWatermark")):
+        world = World(invoicing(inbox=inbox))
+        world.subscription.deliver(placed(1, life="l1"))
+        await world.run()
+        (found[kind],) = world.documents(kind)
+    return found | leases_and_parked()
+
+
+def names_in(value: Any, path: str = "") -> set[str]:
+    if not isinstance(value, dict):
+        return {path}
+    system = {name for name in value if name.startswith("_")}
+    return {one for name in value.keys() - system for one in names_in(value[name], f"{path}.{name}")}
+
+
+async def is_read(document: Document, kind: str) -> bool:
+    known: Document = {"_etag": '"1"', "_lsn": 1, **document}
+    match kind:
+        case "lease":
+            return from_document(known).continuation == document["ContinuationToken"]
+        case "parkedKey":
+            return key_of(known).partition_key == document["key"]
+        case "parkedEvent" | "purgedEvent":
+            return event_of(known).event_id == document["event"]["id"]
+        case "domainEvent":
+            return getattr(stored_event(known), "id", None) == document["id"]
+        case "contact":
+            outbox = Outbox(container := MemoryContainer())
+            await stored(container, document)
+            async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+                return (await uow.contacts.read(document["id"])).id == document["id"]
+        case _:
+            return await is_known_to_the_inbox(document, kind)
+
+
+async def is_known_to_the_inbox(document: Document, kind: str) -> bool:
+    """
+    Say whether the message of a record, or of a watermark, has no second effect.
+    """
+    world = World(invoicing(inbox="records" if kind == "inboxRecord" else "watermark"))
+    await stored(world.container, document)
+    world.subscription.deliver(replace(placed(1, life="l1"), message_id=document["messageId"]))
+    await world.run()
+    return not world.documents("invoice")
+
+
+async def stored(container: MemoryContainer, document: Document) -> None:
+    write = Write(kind=WriteKind.CREATE, id=document["id"], document=document)
+    await container.commit(document["partitionKey"], [write])
+
+
+async def test_what_is_written_has_the_newest_form_that_is_on_record():
+    forms = {kind: names_in(document) for kind, document in (await written()).items()}
+    assert {kind: names_in(document) for kind, document in NEWEST.items()} == forms
+
+
+@pytest.mark.parametrize(("document", "kind"), EVERY)
+async def test_every_form_on_record_is_read_with_what_a_later_version_adds(document: Document, kind: str):
+    assert await is_read(document, kind)
+    assert await is_read({**document, "later": {"x": 1}}, kind)
+
+
+def test_what_a_later_version_adds_to_a_lease_survives_a_write_of_this_one():
+    raw = NEWEST["lease"]
+    later = {**raw, "later": 1, "properties": {**raw["properties"], "later": "x"}}
+    written_again = from_document(later).with_changes(now=NOW, continuation='"8"').raw
+    assert {**later, "ContinuationToken": '"8"'} == written_again
