@@ -35,6 +35,7 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import HealthState, Identity
 from cosmos_outbox.service.polling import MeteredFeed, poll
 
@@ -125,6 +126,7 @@ async def relay(
                 feed=feed,
                 leases=lease_store,
                 parked=parked,
+                fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
                 reach=_reached,
                 every=WATCH_EVERY,
                 health=health,

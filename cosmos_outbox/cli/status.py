@@ -22,8 +22,9 @@ from cosmos_outbox.cli.output import NO_LEASES, console, print_errors, print_jso
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, opened, seconds
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.polling import parked_in
-from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.service.vitals import ParkedSeen, Phase
 
 _COLUMNS = ("range", "owner", "state", "waiting", "oldest_age", "written_ago")
 
@@ -33,6 +34,7 @@ class Status:
     """
     An outbox at one moment.
 
+    heartbeats: of the workers, also of those that own no lease.
     parked: None without a parked container.
     errors: leases and parked keys that cannot be read, ranges that do not answer, and leases that stand still or ahead of
         their ranges.
@@ -40,6 +42,7 @@ class Status:
 
     processor: str
     leases: tuple[Mapping[str, Any], ...]
+    heartbeats: tuple[Heartbeat, ...]
     transactions: int
     oldest_age: timedelta | None
     parked: ParkedSeen | None
@@ -59,6 +62,16 @@ class Status:
         return {
             "processor": self.processor,
             "workers": self.workers,
+            "heartbeats": [
+                {
+                    "worker": one.worker,
+                    "state": one.state(owns=one.worker in self.workers),
+                    "silent_seconds": one.silent_for,
+                    "unready": list(one.unready),
+                    "errors": list(one.errors),
+                }
+                for one in self.heartbeats
+            ],
             "waiting": self.transactions,
             "oldest_age_seconds": self.oldest_age,
             "parked_keys": self.parked and self.parked.count,
@@ -80,7 +93,15 @@ class Status:
             events = "unknown" if self.parked.events is None else self.parked.events
             head += f", parked keys {self.parked.count}, parked events {events}"
         rows = [{name: lease[name] for name in _COLUMNS} for lease in self.leases]
-        return Group(Text(head), table_of(rows) if rows else Text(NO_LEASES), *map(Text, self.errors))
+        others = [
+            Text(
+                f"Worker {one.worker}: {state}, seen {one.silent_for.total_seconds():.0f} s ago. {' '.join(one.unready)}"
+            )
+            for one in self.heartbeats
+            if (state := one.state(owns=one.worker in self.workers)) != Phase.RUNNING
+        ]
+        table = table_of(rows) if rows else Text(NO_LEASES)
+        return Group(Text(head), table, *others, *map(Text, self.errors))
 
 
 @command
@@ -165,6 +186,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     return Status(
         processor=processor,
         leases=tuple(rows),
+        heartbeats=await outbox.fleet.heartbeats(),
         transactions=lag.transactions,
         oldest_age=lag.oldest_age,
         parked=parked,

@@ -142,6 +142,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             processor_options(settings),
             hooks=(notify, retention.hear),
         )
+        await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
         health_url = None
         if serve_health:
             health_url = await stack.enter_async_context(reporting.serving(settings, page_of))
@@ -154,6 +155,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 feed=connection.feed,
                 leases=connection.leases,
                 parked=parked,
+                fleet=connection.fleet,
                 reach=partial(connection.reach_topics, bus),
                 every=timedelta(seconds=settings.lag_seconds),
                 health=health,

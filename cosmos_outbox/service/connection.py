@@ -32,6 +32,7 @@ from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.settings import MessageFormat, Settings, require_service_bus
 
 
@@ -62,6 +63,15 @@ class Connection:
         processor = self.settings.processor_name
         named = await in_use(await self.feed.describe(), processor_name=processor, leases=self.leases)
         return lease_prefix(processor, named.account_host, named.database_rid, named.container_rid)
+
+    @property
+    def fleet(self) -> Fleet:
+        """
+        Return the heartbeats of the processor's workers.
+        """
+        settings = self.settings
+        container = f"{settings.cosmos_database}/{settings.cosmos_container}"
+        return Fleet(self.leases, processor=settings.processor_name, container=container)
 
     async def key_named(self, text: str) -> str:
         """

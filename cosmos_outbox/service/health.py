@@ -12,6 +12,7 @@ from typing import Any
 
 from cosmos_outbox.changefeed import Lag, LeaseStatus
 from cosmos_outbox.records import LeasesListed, MessagesPublished, Record
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.vitals import ParkedSeen, Phase, Vitals
@@ -30,6 +31,7 @@ class Snapshot:
     unready: reasons; none if the worker is ready.
     history: of the last hour.
     dashboard: the address of a page with more.
+    others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
     """
 
     at: datetime
@@ -52,6 +54,7 @@ class Snapshot:
     unready: tuple[str, ...]
     history: tuple[Sample, ...] = ()
     dashboard: str | None = None
+    others: tuple[Heartbeat, ...] | None = None
 
     def readiness(self) -> dict[str, Any]:
         """
@@ -114,6 +117,7 @@ class HealthState:
         self._balanced_at: float | None = None
         self._unreached: str | None = None
         self._lag: tuple[Lag, datetime, float] | None = None
+        self._others: tuple[tuple[Heartbeat, ...], float] | None = None
         self._ages: dict[
             str, tuple[timedelta, float]
         ] = {}  # by lease: its oldest age, and when that was seen
@@ -149,6 +153,25 @@ class HealthState:
         }
         self.vitals.sample(waiting=lag.transactions, oldest=lag.oldest_age)
 
+    def heartbeat(self) -> Heartbeat:
+        """
+        Return what the other workers are to know of this one.
+        """
+        now = self.snapshot()
+        return Heartbeat(
+            worker=now.instance,
+            every=self.vitals.poll_interval,
+            phase=now.phase,
+            unready=now.unready,
+            errors=tuple(f"{error.event} {error.text}" for error in now.errors),
+        )
+
+    def met(self, others: tuple[Heartbeat, ...]) -> None:
+        """
+        Note the other workers.
+        """
+        self._others = (others, self._loop.time())
+
     def snapshot(self) -> Snapshot:
         """
         Return the worker's health now.
@@ -182,7 +205,14 @@ class HealthState:
             errors=vitals.errors.newest_first(),
             unready=(vitals.end,) if vitals.end else reasons,
             history=vitals.history.samples(),
+            others=self._others_at(now),
         )
+
+    def _others_at(self, now: float) -> tuple[Heartbeat, ...] | None:
+        if self._others is None or self.vitals.unseen(self._others[1]):
+            return None
+        since = timedelta(seconds=now - self._others[1])
+        return tuple(replace(one, silent_for=one.silent_for + since) for one in self._others[0])
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:
         # What waited in a range that could not be read is older by now; where nothing waited, something may.

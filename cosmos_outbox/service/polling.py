@@ -15,10 +15,12 @@ from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
 from cosmos_outbox.records import Hook, WatchFailed
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import HealthState
 from cosmos_outbox.service.vitals import ParkedSeen, oldest_of
 
 _OBSERVE_SECONDS = 1.0
+_BEAT_SECONDS = 5.0  # a silent container must not delay the polls behind it for long
 
 
 class MeteredFeed:
@@ -64,6 +66,7 @@ async def poll(
     feed: ChangeFeed,
     leases: LeaseStore,
     parked: ParkedStore | None,
+    fleet: Fleet,
     reach: Callable[[], Awaitable[None]],
     every: timedelta,
     health: HealthState,
@@ -78,6 +81,7 @@ async def poll(
         feed: of the container.
         leases: where they are.
         parked: where keys are parked; None if the worker parks none.
+        fleet: the workers of the processor; it gets this one's heartbeat.
         reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
         every: time between two polls.
         health: learns the results.
@@ -102,6 +106,20 @@ async def poll(
         health.vitals.seen_parked(seen)
         return seen.unreadable.values()
 
+    beating = True
+
+    async def poll_workers() -> Iterable[Exception]:
+        nonlocal beating
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                health.met(await fleet.beat(health.heartbeat()))
+        except (OutboxError, TimeoutError) as error:
+            # Reported once: nothing waits for it, and the other polls report the same outage.
+            beating, news = False, beating
+            return [error] if news else ()
+        beating = True
+        return ()
+
     reached = False
     health.unreached("it is tried now.")
 
@@ -118,6 +136,7 @@ async def poll(
         return ()
 
     polls = {
+        "the other workers": poll_workers,
         "whether events can be sent": reach_topics,
         "what waits": poll_lag,
         "what is parked": poll_keys,

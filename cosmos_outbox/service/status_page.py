@@ -75,10 +75,10 @@ def page_of(snapshot: Snapshot) -> str:
         [
             _figures(snapshot),
             section("leases", "Leases", _leases(snapshot, rows)),
-            section("workers", "Workers", _workers(rows)),
+            section("workers", "Workers", _workers(snapshot, rows)),
             section("parked", "Parked keys", parked_keys(snapshot)),
         ],
-        waits=[*parked_waits(snapshot), *_late(snapshot), *free],
+        waits=[*parked_waits(snapshot), *_late(snapshot), *free, *_unready(snapshot, rows)],
         bad=[] if snapshot.unready else halted,  # the reasons name its own leases already
     )
 
@@ -88,6 +88,15 @@ def _late(snapshot: Snapshot) -> list[str]:
     return (
         [f"The oldest unsent change waits for {duration_text(oldest)}."] if oldest and oldest >= _LATE else []
     )
+
+
+def _unready(snapshot: Snapshot, rows: Sequence[_Row]) -> list[str]:
+    named = {row.owner for row in rows if row.halted}
+    return [
+        f"Worker {other.worker} is not ready: {' '.join(other.unready)}"
+        for other in snapshot.others or ()
+        if other.troubled and other.worker not in named
+    ]
 
 
 def _figures(snapshot: Snapshot) -> str:
@@ -203,15 +212,15 @@ def _compact(rows: Sequence[_Row]) -> str:
     return f"<table><caption>Leases without trouble.</caption><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table>"
 
 
-def _workers(rows: Sequence[_Row]) -> str:
+def _workers(snapshot: Snapshot, rows: Sequence[_Row]) -> str:
     owned: dict[str, list[_Row]] = defaultdict(list)
     for row in rows:
         if row.owner and row.state != "damaged":
             owned[row.owner].append(row)
-    if not owned:
-        return "<p>No worker owns a lease.</p>"
+    others = {other.worker: other for other in snapshot.others or ()}
     shown = []
-    for owner, leases in sorted(owned.items()):
+    for worker in sorted({snapshot.instance, *owned, *others}):
+        leases, other = owned[worker], others.get(worker)
         ages = [row.age for row in leases if row.age is not None]
         waiting = f"{sum(row.waiting or 0 for row in leases):,}"
         age = _age(max(ages, default=None))
@@ -219,10 +228,21 @@ def _workers(rows: Sequence[_Row]) -> str:
             age = "unknown"
         if any(row.waiting is None for row in leases):
             waiting = "unknown"
+        seen, state = "now: this page is its own", "not ready" if snapshot.unready else str(snapshot.phase)
+        if worker != snapshot.instance:
+            # A program of another kind, or an older worker, is known by its leases alone.
+            seen = duration_text(other.silent_for) + " ago" if other else "by its leases"
+            state = other.state(owns=bool(leases)) if other else ""
         troubled = ", ".join(row.token for row in leases if row.trouble)
-        shown.append((owner, f"{len(leases):,}", waiting, age, troubled))
-    heads = ("Worker", "Leases", "Waiting", "Oldest unsent", "Ranges in trouble")
-    return table("All workers that own leases.", heads, shown, numbers={1, 2, 3})
+        shown.append((worker, state, seen, f"{len(leases):,}", waiting, age, troubled))
+    heads = ("Worker", "State", "Last seen", "Leases", "Waiting", "Oldest unsent", "Ranges in trouble")
+    parts = [table("All workers, also those that own no lease.", heads, shown, numbers={3, 4, 5})]
+    errors = [(other.worker, error) for other in others.values() for error in other.errors]
+    if errors:
+        parts.append(table("The newest errors of the others.", ("Worker", "What"), errors))
+    if snapshot.others is None:
+        parts.append("<p>No heartbeats are known now, so workers that own no lease may be missing.</p>")
+    return "\n".join(parts)
 
 
 def _state_of(status: LeaseStatus | None, lag: LeaseLag | None, snapshot: Snapshot) -> str:

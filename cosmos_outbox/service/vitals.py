@@ -74,7 +74,7 @@ class Vitals:
         poll_interval: timedelta = timedelta(seconds=15),
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.name, self.stalled_after, self._poll_interval = name, stalled_after, poll_interval
+        self.name, self.stalled_after, self.poll_interval = name, stalled_after, poll_interval
         self.utcnow, self.started_at = utcnow, utcnow()
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self.began_at = self._loop.time()
@@ -164,7 +164,7 @@ class Vitals:
         Return for how long polls have failed; zero while they succeed.
         """
         since = timedelta(seconds=self._loop.time() - polled_at)
-        return since if since > self._poll_interval + self.stalled_after else timedelta(0)
+        return since if since > self.poll_interval + self.stalled_after else timedelta(0)
 
     def phase(self, *, starting: bool) -> Phase:
         """

@@ -23,7 +23,10 @@ from cosmos_outbox.cli.doctor.rules import (
     unopened,
 )
 from cosmos_outbox.errors import AccessDenied
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.vitals import ParkedSeen
+
+BEAT = Heartbeat(worker="w", every=timedelta(seconds=15), phase="running")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +139,12 @@ PLANTED = {
         },
         "standstill",
         "error",
+    ),
+    "a worker that is not ready": ({"heartbeats": (replace(BEAT, unready=("No.",)),)}, "workers", "warning"),
+    "a worker that was killed": (
+        {"heartbeats": (replace(BEAT, silent_for=timedelta(minutes=3)),)},
+        "workers",
+        "note",
     ),
     "a change that waits for long": (
         {"leases": (replace(lease("0"), oldest_age=timedelta(minutes=6)),), "event_ttl": timedelta(days=10)},

@@ -19,6 +19,7 @@ import pytest
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
 from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
@@ -292,7 +293,30 @@ def test_all_workers_are_shown_with_what_they_own():
     leases = (waiting("0", "worker-1", 2, timedelta(seconds=4)), waiting("1", "worker-2", 5, None))
     text = page_of(replace(QUIET, lag=Lag(leases=(*leases, waiting("2", "worker-2", 0, None)))))
     (row,) = [line for line in text.splitlines() if 'data-head="Worker">worker-2<' in line]
-    assert ["worker-2", "2", "5", "unknown"] == Page(row).texts
+    assert ["worker-2", "by its leases", "2", "5", "unknown"] == Page(row).texts
+
+
+def test_workers_without_a_lease_are_shown_with_their_last_sign_of_life_and_what_is_wrong_with_them():
+    beat = Heartbeat(worker="worker-3", every=timedelta(seconds=15), phase=Phase.RUNNING)
+    cut_off = "The leases could not be listed for 90 s."
+    others = (
+        replace(beat, silent_for=timedelta(seconds=8)),
+        replace(beat, worker="worker-4", silent_for=timedelta(minutes=3)),
+        replace(beat, worker="worker-5", unready=(cut_off,), errors=("BalancingFailed error=403",)),
+        replace(beat, worker="worker-6", unready=("The worker is draining.",), phase=Phase.DRAINING),
+    )
+    text = page_of(replace(QUIET, others=others))
+    rows = [Page(line).texts for line in text.splitlines() if 'data-head="Worker">worker-' in line]
+    assert [
+        ["worker-3", "stand-by", "8 s ago", "0", "0", "nothing waits"],
+        ["worker-4", "silent", "3 min ago", "0", "0", "nothing waits"],
+        ["worker-5", "not ready", "0 s ago", "0", "0", "nothing waits"],
+        ["worker-6", "draining", "0 s ago", "0", "0", "nothing waits"],
+        ["worker-5", "BalancingFailed error=403"],
+    ] == rows[2:]
+    assert "waits" == mood(replace(QUIET, others=others))
+    assert "good" == mood(replace(QUIET, others=(others[0], others[1], others[3])))
+    assert f"Worker worker-5 is not ready: {cut_off}" in Page(text).texts
 
 
 def test_parked_keys_are_grouped_by_cause_with_the_command_to_copy():

@@ -242,6 +242,7 @@ async def _leases(outbox: Connection, expiration: timedelta, found: Resources) -
             )
             for lease in whole
         )
+        found.heartbeats = await retry_reads(outbox.fleet.heartbeats, _SEVERAL)
         found.damaged_leases = tuple(one.error for one in listed if one.error)
         found.leases_ahead = tuple(lag.ahead.values())
         found.overlaps = overlaps(whole, now=now, expiration=expiration)

@@ -13,6 +13,7 @@ from cosmos_outbox.adapters.servicebus.preflight import Inspection
 from cosmos_outbox.cli.doctor.coverage import Overlap
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.vitals import ParkedSeen
 
 _LATE = timedelta(minutes=5)
@@ -93,6 +94,7 @@ class Resources:
     What the rules judge; an inspection fills it in.
 
     leases: None if they could not be read.
+    heartbeats: of the workers.
     denied, unanswered: each operation that was refused, or got no answer, with the error.
     parked_keys, most_parked_keys: what is parked, and how many keys of one lease may be.
     event_ttl: how long events live.
@@ -105,6 +107,7 @@ class Resources:
     lease_container: ContainerDescription | None = None
     parked: ContainerDescription | None = None
     leases: tuple[LeaseDescription, ...] | None = None
+    heartbeats: tuple[Heartbeat, ...] = ()
     damaged_leases: tuple[str, ...] = ()
     leases_ahead: tuple[str, ...] = ()
     damaged_keys: tuple[str, ...] = ()
@@ -295,6 +298,20 @@ def _movement(resources: Resources) -> Iterator[Finding]:
         )
 
 
+def _workers(resources: Resources) -> Iterator[Finding]:
+    for one in resources.heartbeats:
+        if one.troubled:
+            message = f"Worker {one.worker} is not ready: {' '.join(one.unready)}"
+            yield _warning("workers", message, "Remove the cause; the worker goes on by itself.")
+        elif one.silent:
+            since = f"{one.silent_for.total_seconds():.0f} s"
+            message = (
+                f"Worker {one.worker} gave its last sign of life {since} ago; it did not end as it should."
+            )
+            fix = "Nothing, if it was killed. Else look at its log: it may not reach Cosmos DB."
+            yield _note("workers", message, fix)
+
+
 def _parked(resources: Resources) -> Iterator[Finding]:
     parked, most = resources.parked_keys, resources.most_parked_keys
     if parked is None or not parked.count:
@@ -413,6 +430,7 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
     _silence,
     _damage,
     _movement,
+    _workers,
     _parked,
     _coverage,
     _names,
