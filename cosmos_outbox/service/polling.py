@@ -20,7 +20,7 @@ from cosmos_outbox.service.health import HealthState
 from cosmos_outbox.service.vitals import ParkedSeen, oldest_of
 
 _OBSERVE_SECONDS = 1.0
-_BEAT_SECONDS = 5.0  # a silent container must not delay the polls behind it for long
+_BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
 
 
 class MeteredFeed:
@@ -136,10 +136,10 @@ async def poll(
         return ()
 
     polls = {
-        "the other workers": poll_workers,
         "whether events can be sent": reach_topics,
         "what waits": poll_lag,
         "what is parked": poll_keys,
+        "the other workers": poll_workers,
     }
     await keep_polling(polls, every=every, observe=observe, notify=notify)
 

@@ -239,17 +239,21 @@ async def test_a_heartbeat_that_cannot_be_written_is_reported_once_and_the_other
     assert watched.snapshot().others is None
 
 
-async def test_a_lease_container_that_is_silent_delays_the_other_polls_by_seconds() -> None:
+async def test_a_heartbeat_without_an_answer_delays_the_next_round_by_seconds() -> None:
     class Silent(MemoryLeases):
+        rounds = 0
+
         async def list(self, prefix: str) -> Listing:
             if prefix.startswith("heartbeat."):
+                self.rounds += 1
                 await asyncio.Event().wait()
             return await super().list(prefix)
 
-    watched = vitals()
-    async with watching(watched, leases=Silent(), notify=lambda record: None):
-        await asyncio.sleep(6)
-        assert watched.snapshot().lag is not None
+    leases, told = Silent(), list[Record]()
+    async with watching(vitals(), leases=leases, notify=told.append):
+        await asyncio.sleep(20)
+    assert 4 == leases.rounds
+    assert 1 == len(told)
 
 
 def health_of(instance: str) -> HealthState:
