@@ -15,53 +15,79 @@ from typing import Any
 from cosmos_outbox.service.history import Sample
 
 REFRESH_SECONDS = 5
-_MOST_KEYS = 50
+_MOST_ROWS, _MOST_REASONS = 50, 10
+_MOST_CHARACTERS = 500
 
 _STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { margin: 0 auto; max-width: 70rem; padding: 1rem 1rem 3rem; }
-h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-.state { border-left: .5rem solid; margin: 1rem 0; padding: .5rem 1rem; overflow-wrap: anywhere; }
-.good { border-color: #1a7f37; } .waits { border-color: #9a6700; } .bad { border-color: #c93c37; }
-dl { display: flex; flex-wrap: wrap; gap: .5rem 2.5rem; margin: 1rem 0; }
-dt { font-size: .85rem; } dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-svg { display: block; width: 9rem; height: 2rem; } polyline { fill: none; stroke: currentColor; stroke-width: 1.5; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
+  --good: light-dark(#1a7f37, #3fb950); --waits: light-dark(#9a6700, #d29922); --bad: light-dark(#c93c37, #f47067); }
+body { margin: 0 auto; max-width: 70rem; padding: 1rem 1rem 3rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+.state { border-left: .5rem solid; margin: 1rem 0; padding: .75rem 1rem; --mood: var(--good);
+  border-color: var(--mood); background: color-mix(in srgb, var(--mood) 10%, transparent); }
+.state.waits { --mood: var(--waits); } .state.bad { --mood: var(--bad); }
+.state ul { margin: .5rem 0 0; padding-left: 1.25rem; }
+dl { display: grid; grid-template-columns: repeat(4, 1fr); gap: 1rem 1.5rem; margin: 1.5rem 0; }
+dt, dd small, caption, footer, .note { font-size: .85rem; } dd small { display: block; }
+dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; max-width: 12rem; height: 2rem; }
+polyline { fill: none; stroke: currentColor; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.scroll { overflow-x: auto; } .scroll + .scroll, .strip, details { margin-top: 1.5rem; }
+table { border-collapse: collapse; width: 100%; overflow-wrap: break-word; }
 th, td { border-bottom: 1px solid #8886; padding: .35rem 1.25rem .35rem 0; text-align: left; vertical-align: top; }
-caption { text-align: left; font-size: .85rem; padding-bottom: .5rem; }
+th:last-child, td:last-child { padding-right: 0; }
+caption { text-align: left; padding-bottom: .5rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td.text { overflow-wrap: break-word; } td.time { white-space: nowrap; }
-.strip { display: flex; flex-wrap: wrap; gap: 2px; } .strip i { width: .6rem; height: .6rem; background: #1a7f37; }
-.strip i.b { background: #9a6700; }
+td.text { max-width: 28rem; } td.text:last-child { min-width: 9rem; overflow-wrap: anywhere; } td.time { white-space: nowrap; }
+.strip svg { max-width: 40rem; height: auto; } path { stroke: var(--good); stroke-width: 8; opacity: .3; } .b { opacity: 1; }
+summary { padding: .4rem 0; } code { user-select: all; }
 @media (max-width: 40rem) {
-  thead { position: absolute; clip-path: inset(50%); } tr { display: block; border-bottom: 1px solid #8886; padding: .35rem 0; }
-  td, td.n { display: block; border: 0; padding: 0; text-align: left; }
-  td::before { content: attr(data-head) ": "; font-size: .85rem; }
+  dl { grid-template-columns: repeat(2, 1fr); }
+  .scroll thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .scroll tr { display: block; border-bottom: 1px solid #8886; padding: .6rem 0; }
+  .scroll td { display: block; border: 0; padding: 0; text-align: left; max-width: none; overflow-wrap: anywhere; }
+  .scroll td:first-child { font-weight: bold; } .scroll td:empty { display: none; }
+  .scroll td::before { content: attr(data-head) ": "; font-size: .85rem; font-weight: normal; }
+  details th, details td { padding-right: .5rem; }
 }
-footer { margin-top: 2rem; font-size: .85rem; }
+footer { margin-top: 2rem; }
 """
 
-# Progressive enhancement: without it the page is read as it was loaded.
+# Progressive enhancement: without it the page is read as it was loaded. One request at a time, whatever becomes of it.
 LIVE_SCRIPT = f"""
+const words = part => part.textContent.replace(/\\d+/g, "");
 async function renew() {{
   if (document.hidden || String(getSelection())) return;
-  const answer = await fetch(location.href).catch(() => null);
-  document.getElementById("away").hidden = answer !== null;
-  if (!answer) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const answer = await fetch(location.href, {{ signal: AbortSignal.timeout({REFRESH_SECONDS * 1000}) }}).catch(() => null);
+  const text = answer?.ok ? await answer.text().catch(() => null) : null;
+  document.getElementById("away").hidden = text !== null;
+  if (text === null) return;
+  const fresh = new DOMParser().parseFromString(text, "text/html");
   document.title = fresh.title;
   for (const part of document.querySelectorAll("[data-live]")) {{
     const now = fresh.getElementById(part.id);
     if (!now || now.innerHTML === part.innerHTML || part.contains(document.activeElement)) continue;
     const open = [...part.querySelectorAll("details")].map(one => one.open);
+    const left = [...part.querySelectorAll(".scroll")].map(one => one.scrollLeft);
+    // A screen reader says what is new, and not that seconds have passed.
+    if (part.role) part.ariaLive = words(now) === words(part) ? "off" : "polite";
     part.className = now.className;
     part.innerHTML = now.innerHTML;
     part.querySelectorAll("details").forEach((one, index) => {{ one.open = open[index] ?? false; }});
+    part.querySelectorAll(".scroll").forEach((one, index) => {{ one.scrollLeft = left[index] ?? 0; }});
   }}
 }}
-setInterval(renew, {REFRESH_SECONDS * 1000});
+async function keepRenewing() {{
+  await renew();
+  setTimeout(keepRenewing, {REFRESH_SECONDS * 1000});
+}}
+setTimeout(keepRenewing, {REFRESH_SECONDS * 1000});
+document.addEventListener("visibilitychange", renew);
 """
+
+
+# The marks, embeddings, overrides and isolates of the bidirectional algorithm.
+_TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
 
 class Mood(StrEnum):
@@ -94,10 +120,12 @@ def page(
     """
     reasons = [*dict.fromkeys((*snapshot.unready, *bad))]
     mood = Mood.BAD if reasons else Mood.WAITS if waits else Mood.GOOD
-    title = f"{'NOT READY' if snapshot.unready else _TITLES[mood]} · {html.escape(name)} · cosmos-outbox"
-    said = "".join(f"<li>{html.escape(reason)}</li>" for reason in (*reasons, *waits))
+    title = f"{'NOT READY' if snapshot.unready else _TITLES[mood]} · {escaped(name)} · cosmos-outbox"
+    said = "".join(f"<li>{escaped(reason)}</li>" for reason in (*reasons, *waits)[:_MOST_REASONS])
+    if (more := len(reasons) + len(waits) - _MOST_REASONS) > 0:
+        said += f"<li>And {more:,} more; the parts below have them.</li>"
     word = "Not ready" if snapshot.unready else _WORDS[mood]
-    more = f"<ul>{said}</ul>" if said else ""
+    said = f"<ul>{said}</ul>" if said else ""
     link = (
         "" if snapshot.dashboard is None else f' <a href="{html.escape(snapshot.dashboard)}">Dashboard</a>.'
     )
@@ -113,9 +141,9 @@ def page(
 </head>
 <body>
 <header>
-<h1>cosmos-outbox {html.escape(name)}</h1>
-<p>{html.escape(lead)}{link}</p>
-<div id="state" class="state {mood}" role="status" data-live><strong>{word}</strong>, {snapshot.phase}.{more}</div>
+<h1>cosmos-outbox {escaped(name)}</h1>
+<p>{escaped(lead)}{link}</p>
+<div id="state" class="state {mood}" role="status" data-live><strong>{word}</strong>, {snapshot.phase}.{said}</div>
 <p id="away" role="status" hidden>The process does not answer; below is what it said last.</p>
 </header>
 <main>
@@ -146,20 +174,50 @@ def figure_list(figures: Mapping[str, str], lines: Mapping[str, str] | None = No
     return f'<dl id="figures" data-live>{"".join(items)}</dl>'
 
 
-def sparkline(name: str, samples: Sequence[Sample], value_of: Callable[[Sample], float | None]) -> str:
+def escaped(text: str) -> str:
     """
-    Return the last hour of a value as a line; nothing where fewer than two samples know it.
+    Return text as HTML; a character that turns the direction of what follows it is replaced.
+    """
+    return html.escape(text.translate(_TURNS))
+
+
+def cut(text: str) -> str:
+    """
+    Return text, shortened where it is very long.
+    """
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+
+
+def number_text(number: float) -> str:
+    """
+    Return a number with at most one digit behind the point.
+    """
+    return f"{number:,.1f}".removesuffix(".0")
+
+
+def sparkline(
+    name: str,
+    samples: Sequence[Sample],
+    value_of: Callable[[Sample], float | None],
+    text_of: Callable[[float], str] = number_text,
+) -> str:
+    """
+    Return the last hour of a value as a line, with its highest; nothing where fewer than two samples know it.
     """
     known = [(sample.at, value) for sample in samples if (value := value_of(sample)) is not None]
     if len(known) < 2:  # noqa: PLR2004 - a line has two ends
         return ""
-    began, most = known[0][0], max(value for _, value in known) or 1.0
+    began, most = known[0][0], max(value for _, value in known)
     length = max(known[-1][0] - began, 1.0)
     points = " ".join(
-        f"{144 * (at - began) / length:.0f},{30 - 28 * value / most:.0f}" for at, value in known
+        f"{144 * (at - began) / length:.0f},{30 - 28 * value / (most or 1.0):.0f}" for at, value in known
     )
-    said = f"{name} in the last {duration_text(timedelta(seconds=length))}: at most {most:,.1f}"
-    return f'<svg viewBox="0 0 144 32" role="img" aria-label="{said}"><polyline points="{points}"/></svg>'
+    lasting = duration_text(timedelta(seconds=length))
+    said = f"{name} in the last {lasting}: at most {most:,.1f}"
+    return (
+        f'<svg viewBox="0 0 144 32" preserveAspectRatio="none" role="img" aria-label="{said}"><polyline points="{points}"/></svg>'
+        f'<small aria-hidden="true">at most {text_of(most)} in {lasting}</small>'
+    )
 
 
 def parked_figures(snapshot: Any) -> dict[str, str]:
@@ -236,7 +294,7 @@ def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
             if noun == "event"
             else f"{key.failure.reason}: {key.failure.error}",
         )
-        for key in parked.keys[:_MOST_KEYS]
+        for key in parked.keys[:_MOST_ROWS]
     ]
     rows_of_keys += [
         (key, "unknown", "unknown", "", str(error)) for key, error in sorted(parked.unreadable.items())
@@ -283,7 +341,7 @@ def table(
     code: AbstractSet[int] = frozenset(),
 ) -> str:
     """
-    Return a table; on a narrow screen each row becomes a list, and a cell names its column.
+    Return a table without the columns that are empty; on a narrow screen each row becomes a list, and a cell names its column.
 
     Args:
         caption: what it shows.
@@ -294,21 +352,24 @@ def table(
         code: columns of commands to copy.
     """
 
+    rows = list(rows)
+    kept = [column for column in range(len(heads)) if any(row[column] for row in rows)]
+
     def kind(column: int) -> str:
         return f' class="{"n" if column in numbers else "time" if column in times else "text"}"'
 
     def cell(column: int, text: str) -> str:
-        shown = f"<code>{html.escape(text)}</code>" if column in code and text else html.escape(text)
-        return f'<td{kind(column)} data-head="{heads[column]}">{shown}</td>'
+        shown = f"<code>{escaped(text)}</code>" if column in code and text else escaped(cut(text))
+        return f'<td role="cell"{kind(column)} data-head="{heads[column]}">{shown}</td>'
 
-    head = "".join(f'<th scope="col"{kind(column)}>{text}</th>' for column, text in enumerate(heads))
+    head = "".join(f'<th scope="col"{kind(column)}>{heads[column]}</th>' for column in kept)
     body = "".join(
-        f"<tr>{''.join(cell(column, text) for column, text in enumerate(row))}</tr>\n" for row in rows
+        f'<tr role="row">{"".join(cell(column, row[column]) for column in kept)}</tr>\n' for row in rows
     )
-    # Focusable: a table wider than the window can be scrolled by keyboard.
+    # Focusable: a table wider than the window can be scrolled by keyboard. Roles: as blocks, rows and cells would lose theirs.
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}"><table>'
-        f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(caption)}"><table role="table">'
+        f"<caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
     )
 
 

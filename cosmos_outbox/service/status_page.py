@@ -4,7 +4,6 @@ The status page of a worker: its own state, and the fleet's as the leases show i
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.service.health import Snapshot
 from cosmos_outbox.service.page_parts import (
     duration_text,
+    escaped,
     figure_list,
     moment_text,
     page,
@@ -61,8 +61,12 @@ def page_of(snapshot: Snapshot) -> str:
     Return the page of a worker.
     """
     lead = f"Relays {snapshot.container} to topic {snapshot.topic}, as one of the workers named {snapshot.processor}."
-    rows = sorted(_rows(snapshot), key=lambda row: row.order)
-    halted = [f"Range {row.token} ({row.owner}): {row.error or row.state}" for row in rows if row.halted]
+    rows = sorted(_rows(snapshot), key=lambda row: (not row.halted, *row.order))
+    halted = [
+        f"Range {row.token} ({row.owner}): {row.error or row.state}"
+        for row in rows
+        if row.halted and not (snapshot.unready and row.owner == snapshot.instance)
+    ]  # the reasons name those
     free = [
         f"Range {row.token} has no owner, and {row.waiting:,} changes wait."
         for row in rows
@@ -79,7 +83,7 @@ def page_of(snapshot: Snapshot) -> str:
             section("parked", "Parked keys", parked_keys(snapshot)),
         ],
         waits=[*parked_waits(snapshot), *_late(snapshot), *free, *_unready(snapshot, rows)],
-        bad=[] if snapshot.unready else halted,  # the reasons name its own leases already
+        bad=halted,
     )
 
 
@@ -116,7 +120,12 @@ def _figures(snapshot: Snapshot) -> str:
     lines = {
         "Events a second, this worker": sparkline("Events a second", history, lambda one: one.per_second),
         "Changes waiting, all leases": sparkline("Changes waiting", history, lambda one: one.waiting),
-        "Oldest unsent": sparkline("Seconds of the oldest unsent", history, lambda one: one.oldest_seconds),
+        "Oldest unsent": sparkline(
+            "Seconds of the oldest unsent",
+            history,
+            lambda one: one.oldest_seconds,
+            lambda most: duration_text(timedelta(seconds=most)),
+        ),
         "Parked keys": sparkline("Parked keys", history, lambda one: one.parked),
     }
     return figure_list(figures, lines)
@@ -179,7 +188,11 @@ def _leases(snapshot: Snapshot, rows: Sequence[_Row]) -> str:
     parts = []
     if troubled:
         caption = f"Leases that need a look.{since}"
-        parts.append(table(caption, heads, [row.cells for row in troubled], numbers={2, 3}))
+        parts.append(table(caption, heads, [row.cells for row in troubled[:_MOST]], numbers={2, 3}))
+        if len(troubled) > _MOST:
+            parts.append(
+                f"<p>And {len(troubled) - _MOST:,} more: <code>cosmos-outbox status</code> names them.</p>"
+            )
     if healthy:
         number = f"{len(healthy):,} {'lease' if len(healthy) == 1 else 'leases'} without trouble."
         if len(healthy) > _FOLDED:
@@ -192,20 +205,27 @@ def _leases(snapshot: Snapshot, rows: Sequence[_Row]) -> str:
     return "\n".join(parts)
 
 
-_FOLDED = 20
+_FOLDED, _MOST, _COLUMNS = 20, 50, 50
 
 
 def _strip(said: str, rows: Sequence[_Row]) -> str:
     busy = sum(bool(row.waiting) for row in rows)
-    cells = "".join('<i class="b"></i>' if row.waiting else "<i></i>" for row in rows)
+    drawn = {"": "", "b": ""}
+    for index, row in enumerate(rows):
+        drawn["b" if row.waiting else ""] += f"M{index % _COLUMNS * 10} {index // _COLUMNS * 10 + 4}h8"
+    paths = "".join(f'<path class="{name}" d="{cells}"/>' for name, cells in drawn.items())
+    size = f"0 0 {_COLUMNS * 10} {-(-len(rows) // _COLUMNS) * 10}"
     said = f"{said} In {busy:,} of them something waits."
-    return f'<div class="strip" role="img" aria-label="{said}">{cells}</div>'
+    return (
+        f'<div class="strip" role="img" aria-label="{said}"><svg viewBox="{size}" aria-hidden="true">{paths}</svg></div>'
+        '<p class="note">Each square is a lease; in the dark ones something waits.</p>'
+    )
 
 
 def _compact(rows: Sequence[_Row]) -> str:
     body = "".join(
-        f"<tr><td>{html.escape(row.token)}</td><td>{html.escape(row.owner or 'free')}</td>"
-        f"<td>{'unknown' if row.waiting is None else row.waiting}</td><td>{html.escape(row.age_text)}</td></tr>\n"
+        f"<tr><td>{escaped(row.token)}</td><td>{escaped(row.owner or 'free')}</td>"
+        f"<td>{'unknown' if row.waiting is None else row.waiting}</td><td>{escaped(row.age_text)}</td></tr>\n"
         for row in rows
     )
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("Range", "Owner", "Waiting", "Oldest unsent"))
@@ -228,15 +248,17 @@ def _workers(snapshot: Snapshot, rows: Sequence[_Row]) -> str:
             age = "unknown"
         if any(row.waiting is None for row in leases):
             waiting = "unknown"
-        seen, state = "now: this page is its own", "not ready" if snapshot.unready else str(snapshot.phase)
+        seen, state = "now: this page", "not ready" if snapshot.unready else str(snapshot.phase)
         if worker != snapshot.instance:
             # A program of another kind, or an older worker, is known by its leases alone.
             seen = duration_text(other.silent_for) + " ago" if other else "by its leases"
             state = other.state(owns=bool(leases)) if other else ""
         troubled = ", ".join(row.token for row in leases if row.trouble)
-        shown.append((worker, state, seen, f"{len(leases):,}", waiting, age, troubled))
+        fine = not troubled and state not in ("not ready", "silent")
+        shown.append((fine, (worker, state, seen, f"{len(leases):,}", waiting, age, troubled)))
+    rows_shown = [cells for _, cells in sorted(shown)]
     heads = ("Worker", "State", "Last seen", "Leases", "Waiting", "Oldest unsent", "Ranges in trouble")
-    parts = [table("All workers, also those that own no lease.", heads, shown, numbers={3, 4, 5})]
+    parts = [table("All workers, also those that own no lease.", heads, rows_shown, numbers={3, 4, 5})]
     errors = [(other.worker, error) for other in others.values() for error in other.errors]
     if errors:
         parts.append(table("The newest errors of the others.", ("Worker", "What"), errors))

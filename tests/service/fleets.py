@@ -1,0 +1,186 @@
+"""
+Fleets as a status page may find them: all well, in trouble, very large, empty, and hostile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.parking.causes import by_cause
+from cosmos_outbox.parking.documents import Failure, ParkedKey
+from cosmos_outbox.service.fleet import Heartbeat
+from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
+from cosmos_outbox.service.history import Sample
+from cosmos_outbox.service.recent_errors import RecentError
+from tests.service.leases import status
+
+AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PODS = [f"prod-orders-7c9f4d9b6-{name}" for name in ("2xkqp", "9wzlt", "hd4mv", "x8rkc")]
+
+
+def lag(name: str, owner: str | None, transactions: int = 0, age: float | None = None) -> LeaseLag:
+    oldest = None if age is None else timedelta(seconds=age)
+    return LeaseLag(lease=f"p..{name}", token=name, owner=owner, transactions=transactions, oldest_age=oldest)
+
+
+def beat(worker: str, *, ago: float = 4, unready: str | None = None, error: str | None = None) -> Heartbeat:
+    return Heartbeat(
+        worker=worker,
+        every=timedelta(seconds=15),
+        phase=Phase.RUNNING,
+        unready=() if unready is None else (unready,),
+        errors=() if error is None else (error,),
+        silent_for=timedelta(seconds=ago),
+    )
+
+
+def hour(*, late_from: int = 240) -> tuple[Sample, ...]:
+    """
+    Return an hour of samples; from one of them on, what waits grows.
+    """
+    samples = []
+    for step in range(240):
+        wave, late = 1 + math.sin(step / 9) / 3 + math.sin(step / 2.3) / 9, max(0, step - late_from)
+        samples.append(
+            Sample(
+                at=15.0 * step,
+                waiting=int(6 * wave) + 14 * late,
+                oldest_seconds=wave + 15.0 * late,
+                per_second=38 * wave * (0.6 if late else 1),
+                parked=min(late // 9, 4),
+            )
+        )
+    return tuple(samples)
+
+
+def parked(key: str, error: str, *, held: int = 3) -> ParkedKey:
+    failure = Failure(event_id="6f1c2b7e-0c9a-4d65", reason="MessageRejected", error=error, attempts=3)
+    return ParkedKey(
+        partition_key=key,
+        partition=key,
+        scope=None,
+        epoch="1",
+        parked_at="2026-11-21T11:22:07Z",
+        failure=failure,
+        held=held,
+    )
+
+
+def seen(*keys: ParkedKey) -> ParkedSeen:
+    return ParkedSeen(
+        count=len(keys),
+        keys=keys,
+        causes=by_cause(keys),
+        events=sum(key.held for key in keys),
+        oldest_at=AT - timedelta(minutes=38),
+    )
+
+
+HEALTHY = Snapshot(
+    at=AT,
+    started_at=AT - timedelta(hours=31),
+    instance=PODS[0],
+    processor="outbox",
+    container="shop/orders",
+    topic="order-events",
+    phase=Phase.RUNNING,
+    mine=(status("0"), status("1"), status("2")),
+    lag=Lag(
+        leases=(
+            *(lag("0", PODS[0], 2, 0.4), lag("1", PODS[0]), lag("2", PODS[0], 1, 1.1)),
+            *(lag("3", PODS[1]), lag("4", PODS[1], 4, 0.8), lag("5", PODS[1])),
+        )
+    ),
+    lag_at=AT,
+    unseen=timedelta(0),
+    event_ttl=timedelta(days=10),
+    parked=ParkedSeen(count=0),
+    parked_at=AT,
+    sent=4_218_377,
+    sent_per_second=38.4,
+    errors=(),
+    unready=(),
+    history=hour(),
+    dashboard="https://grafana.example/d/outbox",
+    others=(beat(PODS[1]), beat(PODS[2], ago=11)),
+)
+
+_NO_TOPIC = "BrokerUnavailable('The messaging entity sb://shop.servicebus.windows.net/order-events could not be found.')"
+_FULL = (
+    "No progress for 95 s, 12 attempts failed: 1000 partition keys are parked, as many as one lease may have."
+)
+_KEYS = (
+    *(parked(f"order-{number:05}", f"{200_000 + number} bytes are too much") for number in range(374, 377)),
+    parked("customer-ada@example.org", "the session id is not valid", held=41),
+)
+TROUBLED = replace(
+    HEALTHY,
+    mine=(
+        status("0"),
+        status("1", stalled=True, idle_seconds=312, failed_attempts=14, error=_NO_TOPIC),
+        status("2"),
+    ),
+    lag=Lag(
+        leases=(
+            *(lag("0", PODS[0], 12, 4), lag("1", PODS[0], 1204, 1290), lag("2", PODS[0], 1, 1.1)),
+            *(lag("3", PODS[1]), replace(lag("4", PODS[1], 77, 360), standstill=_FULL), lag("5", None, 31, 95)),
+        )
+    ),
+    parked=seen(*_KEYS),
+    errors=(
+        RecentError(at=AT, event="PublishHalted", text=f"lease=1 attempt=14 error={_NO_TOPIC}", times=1204),
+        RecentError(
+            at=AT - timedelta(minutes=38),
+            event="KeyParked",
+            text="lease=2 partition_key='order-00376' error=MessageRejected('200376 bytes are too much')",
+            times=4,
+        ),
+    ),
+    unready=(f"Lease 1 did not move for 312 s: {_NO_TOPIC}.",),
+    sent_per_second=22.9,
+    history=hour(late_from=150),
+    others=(
+        beat(PODS[1], error="LeaseHalted lease=4 error=ParkingFull('1000 partition keys are parked')"),
+        beat(PODS[2], unready="The leases could not be listed for 90 s.", error="BalancingFailed error=AccessDenied('Forbidden (403): blocked by your firewall')"),
+        beat(PODS[3], ago=190),
+    ),
+)  # fmt: skip
+
+LARGE = replace(
+    HEALTHY,
+    mine=(),
+    lag=Lag(
+        leases=tuple(
+            lag(str(number), None if number == 417 else PODS[number % 3], number % 3, 1.0 if number % 3 else None)
+            for number in range(1000)
+        )
+    ),
+)  # fmt: skip
+
+EMPTY = replace(
+    HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None, history=(), dashboard=None, others=()
+)
+
+_SCRIPT = (
+    "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script></style></table>&amp;"
+)
+_LONG = "0123456789abcdef" * 24
+_HEBREW = "\u202eהזמנה-1234 \u0627\u0644\u0637\u0644\u0628"
+HOSTILE = replace(
+    TROUBLED,
+    instance=_LONG,
+    container=f"{_SCRIPT}/{_HEBREW}",
+    topic=_LONG,
+    processor=_SCRIPT,
+    mine=(status("1", stalled=True, idle_seconds=312, failed_attempts=14, error=_SCRIPT + _LONG),),
+    lag=Lag(leases=(lag("1", _LONG, 10**15, 9e7), lag(_LONG, _HEBREW, 1), lag("3F-9F", _SCRIPT, 2, 900))),
+    parked=seen(parked(_SCRIPT, _LONG, held=10**9), parked(_HEBREW, _HEBREW + _SCRIPT), parked(_LONG, _SCRIPT)),
+    errors=(RecentError(at=AT, event=_LONG, text=_SCRIPT + _LONG, times=10**9),),
+    unready=(_SCRIPT, _LONG, _HEBREW),
+    others=(beat(_HEBREW, error=_SCRIPT), beat(_LONG[:64], unready=_LONG, error=_LONG)),
+)  # fmt: skip
+
+ALL = {"healthy": HEALTHY, "troubled": TROUBLED, "large": LARGE, "empty": EMPTY, "hostile": HOSTILE}

@@ -1,0 +1,253 @@
+"""
+The status page as a browser shows it: accessible by axe-core's rules, within its window, and renewed while it is read.
+
+`UPDATE_STATUS_PAGE=1` writes the pictures of the documentation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from cosmos_outbox.changefeed import Lag
+from cosmos_outbox.service.http import serving_health
+from cosmos_outbox.service.status_page import page_of
+from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
+from tests.service.site import eventually, opened_site
+from tests.support.browser import Browser, size_of, started_chromium
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = pytest.mark.looptime(False)
+
+PICTURES = Path(__file__).parents[2] / "docs/how-to/images"
+WIDE, TABLET, PHONE = 1200, 768, 400
+SHOTS = {
+    "wide": (TROUBLED, WIDE, 1500, "light"),
+    "tablet": (TROUBLED, TABLET, 1300, "light"),
+    "phone": (TROUBLED, PHONE, 1200, "light"),
+    "dark": (HEALTHY, WIDE, 1150, "dark"),
+}
+
+
+class Site:
+    """
+    A status page whose worker is what the test says.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot = HEALTHY
+        self._serving: AsyncExitStack | None = None
+        self.url = ""
+
+    async def start(self, port: int = 0) -> None:
+        self._serving = AsyncExitStack()
+        health = serving_health(
+            lambda: self.snapshot,
+            page_of=page_of,
+            metrics=lambda: (b"", "text/plain"),
+            host="127.0.0.1",
+            port=port,
+        )
+        self.url = await self._serving.enter_async_context(health)
+
+    async def stop(self) -> None:
+        if self._serving is not None:
+            await self._serving.aclose()
+            self._serving = None
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with started_chromium(tmp_path_factory.mktemp("chromium")) as session:
+        yield session
+
+
+@pytest.fixture
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HUNG_SECONDS)) as http:
+        opened = Browser(http, chromium)
+        await opened.open("about:blank")
+        await opened.show_as(WIDE)
+        yield opened
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    served = Site()
+    await served.start()
+    yield served
+    await served.stop()
+
+
+def axe_core() -> str:
+    """
+    Return the source of axe-core, the rules of accessibility that a program can check.
+    """
+    found = importlib.util.find_spec("axe_core_python")
+    if found is None or found.origin is None:
+        pytest.skip(
+            "NO AXE-CORE: accessibility was not checked (install `axe-core-python`: requirements-dev.txt)"
+        )
+    return (Path(found.origin).parent / "axe.min.js").read_text()
+
+
+async def violations(browser: Browser, axe: str) -> list[str]:
+    found: list[dict[str, Any]] = await browser.run(
+        axe + "; return axe.run(document, {resultTypes: ['violations']}).then(found => found.violations);"
+    )
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
+async def test_axe_core_finds_nothing_to_mend_in_any_state_size_or_color(browser: Browser, site: Site):
+    axe, found = axe_core(), {}
+    few = (
+        replace(LARGE, lag=Lag(leases=LARGE.lag.leases[:60])) if LARGE.lag else LARGE
+    )  # a thousand take it long
+    for name, site.snapshot in (ALL | {"large": few}).items():
+        looks = (
+            ((WIDE, "light"), (PHONE, "dark")) if site.snapshot in (TROUBLED, HOSTILE) else ((WIDE, "light"),)
+        )
+        for width, scheme in looks:
+            await browser.show_as(width, scheme=scheme)
+            await browser.open(site.url)
+            found[name, width] = await violations(browser, axe)
+    assert {} == {where: faults for where, faults in found.items() if faults}
+
+
+async def test_every_state_fits_its_window_and_text_from_outside_stays_text(browser: Browser, site: Site):
+    for name, site.snapshot in ALL.items():
+        for width in (WIDE, TABLET, PHONE, 320):
+            await browser.show_as(width)
+            await browser.open(site.url)
+            assert width == await browser.run("return document.documentElement.scrollWidth"), (name, width)
+        if name == "large":
+            assert 24 <= await browser.run("return document.querySelector('summary').offsetHeight"), (
+                "a finger's tip"
+            )
+    site.snapshot = HOSTILE
+    await browser.open(site.url)
+    assert [0, 1] == await browser.run("return [document.images.length, document.scripts.length]")
+    assert "cosmos-outbox" in await browser.run("return document.title")
+
+
+async def test_the_keyboard_reaches_all_parts_and_shows_where_it_is(browser: Browser, site: Site):
+    site.snapshot = TROUBLED
+    await browser.open(site.url)
+    reached = []
+    while not reached or "BODY" != reached[-1]:
+        await browser.press("\ue004")  # Tab
+        tag, outline = await browser.run(
+            "const now = document.activeElement; return [now.tagName, getComputedStyle(now).outlineStyle]"
+        )
+        assert "BODY" == tag or "none" != outline
+        reached.append(tag)
+    assert ["A", *["DIV"] * 7, *["A"] * 3, "BODY"] == reached
+
+
+async def test_it_renews_itself_where_it_is_read_and_finds_a_worker_that_came_back(
+    browser: Browser, site: Site
+):
+    await browser.open(site.url)
+    await browser.run("window.kept = document.querySelector('h1')")
+
+    site.snapshot = TROUBLED
+    await browser.run("return renew()")
+    assert "NOT READY" in await browser.run("return document.title")
+    assert "polite" == await live(browser)
+
+    site.snapshot = replace(TROUBLED, unready=tuple(one.replace("312", "317") for one in TROUBLED.unready))
+    await browser.run("return renew()")
+    assert ["off", True] == [
+        await live(browser),
+        "317 s" in await browser.run("return document.body.innerText"),
+    ]
+
+    port = site.port
+    await site.stop()
+    await browser.run("return renew()")
+    assert "does not answer" in await browser.run("return document.body.innerText")
+
+    site.snapshot = replace(HEALTHY, instance="the-next-one")
+    await site.start(port)
+    await browser.run("return renew()")
+    text = await browser.run("return document.body.innerText")
+    assert ("the-next-one" in text, "does not answer" in text) == (True, False)
+    assert await browser.run("return window.kept === document.querySelector('h1')"), "it was loaded anew"
+
+
+async def live(browser: Browser) -> str:
+    found = await browser.run("return document.getElementById('state').ariaLive")
+    assert isinstance(found, str)
+    return found
+
+
+async def test_what_its_reader_opened_and_scrolled_stays_so(browser: Browser, site: Site):
+    site.snapshot = ALL["large"]
+    await browser.open(site.url)
+    await browser.run("document.querySelector('details').open = true")
+    site.snapshot = replace(site.snapshot, lag_at=None)
+    await browser.run("return renew()")
+    assert await browser.run("return document.querySelector('details').open")
+
+    await browser.show_as(TABLET)
+    site.snapshot = HOSTILE
+    await browser.open(site.url)
+    await browser.run("document.querySelector('#parked .scroll').scrollLeft = 60")
+    site.snapshot = replace(HOSTILE, parked=TROUBLED.parked and replace(HOSTILE.parked, count=4))
+    await browser.run("return renew()")
+    assert 60 == await browser.run("return document.querySelector('#parked .scroll').scrollLeft")
+
+
+async def test_one_request_is_under_way_at_a_time_and_is_given_up_at_last(browser: Browser, site: Site):
+    await browser.open(site.url)
+    signal, before, after = await browser.run("""
+        const timers = [], signals = [];
+        let answer;
+        setTimeout = (_, milliseconds) => timers.push(milliseconds);
+        fetch = (_, options) => { signals.push(options.signal); return new Promise(done => { answer = done; }); };
+        const renewing = keepRenewing();
+        const before = timers.length;
+        answer(new Response("", {status: 502}));
+        await renewing;
+        return [signals[0] instanceof AbortSignal, before, timers];
+    """)
+    assert (True, 0, [5000]) == (signal, before, after)
+
+
+async def test_a_browser_shows_the_page_of_a_working_worker(browser: Browser):
+    async with opened_site(partitions=2) as outbox:
+        for _ in range(20):
+            await outbox.commit()
+        worker = await outbox.start_worker(OUTBOX_PARKED_CONTAINER="parked")
+        url = await worker.health_url()
+        await eventually(url, lambda status, body: "Events sent by this worker</dt><dd>20</dd>" in body)
+        outbox.bus.broker.faults.add({"action": "reject", "count": None, "condition": "amqp:not-allowed"})
+        await outbox.commit(contact_id="ada")
+        await eventually(url, lambda status, body: "KeyParked" in body and ">ada</td>" in body)
+        await browser.open(url)
+        text = await browser.run("return document.body.innerText")
+    for shown in ("Something waits for you", "1 parked key.", "worker-1", "20", "ada", "KeyParked", "moving"):
+        assert shown in text
+
+
+async def test_pictures_show_it_in_three_sizes_and_two_colors(browser: Browser, site: Site):
+    for name, (site.snapshot, width, height, scheme) in SHOTS.items():
+        await browser.show_as(width, height, scheme=scheme)
+        await browser.open(site.url)
+        picture = await browser.picture()
+        assert (width, height) == size_of(picture)
+        if os.environ.get("UPDATE_STATUS_PAGE"):
+            PICTURES.mkdir(exist_ok=True)
+            (PICTURES / f"status-page-{name}.png").write_bytes(picture)

@@ -1,0 +1,141 @@
+"""
+A browser: headless Chromium, driven by chromedriver over HTTP (WebDriver), for tests that look at a page.
+
+Where one of the two programs is missing, such a test is skipped and says that the page was not looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.patience import HUNG_SECONDS
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+DRIVER = shutil.which("chromedriver")
+MISSING = "NO CHROMIUM: the page was not looked at by a browser (install the packages `chromium` and `chromium-driver`)"
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """
+    A window; its address is that of a WebDriver session.
+    """
+
+    http: aiohttp.ClientSession
+    session: str
+
+    async def open(self, url: str) -> None:
+        await self._command("url", url=url)
+
+    async def run(self, script: str, *arguments: object) -> Any:
+        """
+        Run the body of a function in the page; return what it returns, awaited.
+        """
+        # A page's own policy forbids `eval`, and what WebDriver sends is none.
+        return await self._command("execute/sync", script=script, args=arguments)
+
+    async def press(self, key: str) -> None:
+        """
+        Press a key and let go of it.
+        """
+        strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        await self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
+
+    async def show_as(
+        self, width: int, height: int = 1000, *, scheme: str = "light", motion: str = "no-preference"
+    ) -> None:
+        """
+        Have the window show pages in a size, and its reader prefer a color scheme and motion.
+        """
+        await self._devtools(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
+        wanted = [{"name": name, "value": value} for name, value in features.items()]
+        await self._devtools("Emulation.setEmulatedMedia", features=wanted)
+
+    async def picture(self) -> bytes:
+        """
+        Return what the window shows, as a PNG.
+        """
+        taken = await self._devtools("Page.captureScreenshot", format="png")
+        return base64.b64decode(taken["data"])
+
+    async def _devtools(self, name: str, **parameters: object) -> Any:
+        return await self._command("goog/cdp/execute", cmd=name, params=parameters)
+
+    async def _command(self, name: str, **body: object) -> Any:
+        async with self.http.post(f"{self.session}/{name}", json=body) as response:
+            answer = (await response.json())["value"]
+        assert not (isinstance(answer, Mapping) and "error" in answer), answer
+        return answer
+
+
+def size_of(picture: bytes) -> tuple[int, int]:
+    """
+    Return width and height of a PNG.
+    """
+    width, height = struct.unpack(">II", picture[16:24])
+    return width, height
+
+
+@contextmanager
+def started_chromium(folder: Path) -> Iterator[str]:
+    """
+    Start a browser; yield the address of its WebDriver session. The test is skipped where there is none.
+
+    Args:
+        folder: for its profile.
+    """
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip(MISSING)
+    environment = {**os.environ, "HOME": str(folder)}
+    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=PIPE, stderr=DEVNULL, env=environment)  # noqa: S603 - found on the path
+    try:
+        assert driver.stdout is not None
+        lines = iter(driver.stdout.readline, b"")
+        port = next(
+            int(found[1]) for line in lines if (found := re.search(rb"successfully on port (\d+)", line))
+        )
+        arguments = (
+            *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"),
+            *("--disable-background-networking", "--no-proxy-server", f"--user-data-dir={folder}/profile"),
+        )
+        wanted = {"goog:chromeOptions": {"binary": CHROMIUM, "args": arguments}}
+        address = f"http://127.0.0.1:{port}/session"
+        opened = _asked(address, "POST", json.dumps({"capabilities": {"alwaysMatch": wanted}}))
+        session = f"{address}/{opened['sessionId']}"
+        yield session
+        _asked(session, "DELETE")
+    finally:
+        driver.terminate()
+        driver.communicate()
+
+
+def _asked(address: str, method: str, body: str = "") -> Any:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(address, data=body.encode() or None, method=method)  # noqa: S310 - http, above
+    with direct.open(request, timeout=HUNG_SECONDS) as response:
+        return json.load(response)["value"]
