@@ -15,7 +15,7 @@ from typing import Any
 from cosmos_outbox.service.history import Sample
 
 REFRESH_SECONDS = 5
-_MOST_ROWS, _MOST_REASONS = 50, 10
+_MOST_ROWS, _MOST_CAUSES, _MOST_REASONS = 50, 20, 10
 _MOST_CHARACTERS = 500
 
 _STYLE = """
@@ -269,7 +269,7 @@ def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
                 if cause.error
                 else f"cosmos-outbox parked release {shlex.quote(cause.example)}{option}",
             )
-            for cause in parked.causes
+            for cause in parked.causes[:_MOST_CAUSES]
         ]
         heads = ("Cause", "Keys", f"Held {noun}s", "Since", "To look at one", "To release them")
         parts.append(
@@ -282,6 +282,9 @@ def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
                 code={4, 5},
             )
         )
+    if (more := len(parked.causes) - _MOST_CAUSES) > 0:
+        listing = f"<code>cosmos-outbox parked list --by-error{html.escape(option)}</code>"
+        parts.append(f"<p>And {more:,} more causes: {listing} has them.</p>")
     rows_of_keys = [
         (
             key.partition_key,

@@ -335,6 +335,16 @@ def test_parked_keys_are_grouped_by_cause_with_the_command_to_copy():
     assert "it's 50" not in page.texts
 
 
+def test_very_many_causes_are_a_small_page_too():
+    keys = [
+        replace(PARKED, failure=Failure(event_id="e", reason="R", error=f"{'word ' * number}no.", attempts=3))
+        for number in range(200)
+    ]
+    page = page_of(replace(QUIET, parked=ParkedSeen(count=200, causes=by_cause(keys))))
+    assert len(page) < 100_000
+    assert "And 180 more causes:" in Page(page).texts
+
+
 def test_the_last_hour_is_drawn_and_said():
     samples = tuple(
         Sample(at=15.0 * step, waiting=step, oldest_seconds=None, per_second=1.0, parked=0)
