@@ -20,6 +20,7 @@ from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.rest import RestClient, open_rest_client
 from cosmos_outbox.errors import ConfigurationError
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
@@ -71,7 +72,10 @@ async def open_cosmos_client(
         stack.push_async_callback(client.close)
         async with translated():
             await client.__aenter__()
-        _ACCOUNTS[client] = _account(description.text, url)
+        rest = await stack.enter_async_context(
+            open_rest_client(endpoint=url, credential=credential, timeout_seconds=read_timeout_seconds)
+        )
+        _ACCOUNTS[client] = _account(description.text, url, rest)
         yield client
 
 
@@ -79,6 +83,7 @@ async def open_cosmos_client(
 class _Account:
     host: str
     several_write_regions: bool
+    rest: RestClient
 
 
 _ACCOUNTS: WeakKeyDictionary[CosmosClient, _Account] = WeakKeyDictionary()
@@ -102,6 +107,16 @@ def has_several_write_regions(client: CosmosClient) -> bool:
         client: opened by `open_cosmos_client`.
     """
     return _ACCOUNTS[client].several_write_regions
+
+
+def rest_client(client: CosmosClient) -> RestClient:
+    """
+    Return what asks the same account with the same credential over plain REST.
+
+    Args:
+        client: opened by `open_cosmos_client`.
+    """
+    return _ACCOUNTS[client].rest
 
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
@@ -139,7 +154,7 @@ class _FirstDescription:
             self.text = answer.text()
 
 
-def _account(description: str, url: str) -> _Account:
+def _account(description: str, url: str, rest: RestClient) -> _Account:
     """
     Return an account by its own description.
 
@@ -160,6 +175,7 @@ def _account(description: str, url: str) -> _Account:
     return _Account(
         host=global_host(account_id, endpoints=(*endpoints, url)),
         several_write_regions=said.get("enableMultipleWriteLocations") is True,
+        rest=rest,
     )
 
 

@@ -1,0 +1,202 @@
+"""
+RestClient: one request to Cosmos DB over plain REST, for what is asked too often to pay for the SDK.
+
+A request through the SDK costs two to three milliseconds of CPU, most of it for retries, failover and sessions; here it costs a
+tenth, and has none of them. The caller decides what an answer means, and does over through the SDK what it does not expect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+from hashlib import sha256
+from typing import Protocol
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies
+
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.core.exceptions import ClientAuthenticationError
+from yarl import URL
+
+_UNQUOTED = "-_.!~*'()"
+_DEFAULT_SCOPE = "https://cosmos.azure.com/.default"
+_ANSWERS_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # to the SDK too
+_TOKEN_SECONDS = 60.0
+_HEADERS = {
+    "Accept": "application/json",
+    "Cache-Control": "no-cache",
+    "User-Agent": "cosmos-outbox",
+    "x-ms-version": "2020-07-15",
+    "x-ms-cosmos-sdk-supportedcapabilities": "1",  # partitions may be merged
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    What the service answered; the names of the headers are case-insensitive.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def sub_status(self) -> int:
+        """
+        Return the sub-status, 0 if there is none.
+        """
+        text = self.headers.get("x-ms-substatus", "")
+        return int(text) if text.isdecimal() else 0
+
+
+class RestClient:
+    """
+    Sends requests over connections that are kept open; `open_rest_client` opens it.
+    """
+
+    def __init__(self, session: ClientSession, endpoint: str, signatures: _Signatures) -> None:
+        self._session, self._endpoint, self._signatures = session, endpoint, signatures
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        endpoint: str | None = None,
+    ) -> Answer:
+        """
+        Send a request once and return the answer, whatever it says.
+
+        Send what writes as a batch, which is a POST: aiohttp repeats a GET, PUT or DELETE by itself when a connection that
+        was kept open breaks.
+
+        Args:
+            method: in capitals.
+            path: of the resource, not quoted: dbs/NAME/colls/NAME/docs.
+            headers: beside those of every request.
+            body: None for none.
+            endpoint: of a region, such as https://NAME-westeurope.documents.azure.com:443. Defaults to the account's.
+
+        Raises:
+            aiohttp.ClientError, TimeoutError, ConnectionError: no answer; the service may have executed the request.
+            azure.core.exceptions.ClientAuthenticationError: the credential gives no token.
+        """
+        url = URL(f"{(endpoint or self._endpoint).rstrip('/')}/{quote(path)}", encoded=True)
+        async with self._session.request(
+            method,
+            url,
+            headers={**_HEADERS, **headers, **await self._signatures.headers(method, path)},
+            data=body,
+            ssl=url.host not in _ANSWERS_WITHOUT_CERTIFICATE,
+            allow_redirects=False,
+        ) as answer:
+            return Answer(status=answer.status, headers=answer.headers, body=await answer.read())
+
+
+@asynccontextmanager
+async def open_rest_client(
+    *, endpoint: str, credential: AsyncTokenCredential | str, timeout_seconds: float
+) -> AsyncIterator[RestClient]:
+    """
+    Open a client with a proxy where the environment names one, as the SDK does.
+
+    Args:
+        endpoint: the account's URL.
+        credential: an account key or a token credential.
+        timeout_seconds: of a whole request.
+    """
+    signatures: _Signatures = (
+        _ByKey(credential) if isinstance(credential, str) else _ByToken(credential, endpoint)
+    )
+    async with ClientSession(
+        timeout=ClientTimeout(total=timeout_seconds),
+        cookie_jar=DummyCookieJar(),
+        skip_auto_headers=("Content-Type", "Accept-Encoding"),
+        # Not without need: it looks for a .netrc at each request, in a thread.
+        trust_env=bool(getproxies()),
+    ) as session:
+        yield RestClient(session, endpoint, signatures)
+
+
+class _Signatures(Protocol):
+    async def headers(self, method: str, path: str) -> Mapping[str, str]:
+        """
+        Return what says when and by whom a request is sent.
+        """
+        ...
+
+
+class _ByKey:
+    """
+    Signs with the account's key; a signature holds for one second, the resolution of its date.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = base64.b64decode(key)
+        self._second = 0
+        self._known: dict[tuple[str, str], Mapping[str, str]] = {}
+
+    async def headers(self, method: str, path: str) -> Mapping[str, str]:
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._known = second, {}
+        if (known := self._known.get((method, path))) is None:
+            known = self._known[method, path] = self._signed(method, path, formatdate(second, usegmt=True))
+        return known
+
+    def _signed(self, method: str, path: str, date: str) -> Mapping[str, str]:
+        # dbs/d/colls/c/docs lists the docs of dbs/d/colls/c; dbs/d/colls/c/docs/x is itself a docs.
+        parts = path.split("/")
+        kind, link = (parts[-1], "/".join(parts[:-1])) if len(parts) % 2 else (parts[-2], path)
+        text = f"{method.lower()}\n{kind}\n{link}\n{date.lower()}\n\n"
+        signature = base64.b64encode(hmac.digest(self._key, text.encode(), sha256)).decode()
+        token = quote(f"type=master&ver=1.0&sig={signature}", safe=_UNQUOTED)
+        return {"authorization": token, "x-ms-date": date}
+
+
+class _ByToken:
+    """
+    Signs in with a token of Entra ID.
+
+    The credential is asked again each minute: it knows when its token has to be renewed, and keeps it until then.
+    """
+
+    def __init__(self, credential: AsyncTokenCredential, endpoint: str) -> None:
+        self._credential, self._lock = credential, asyncio.Lock()
+        named = os.environ.get("AZURE_COSMOS_AAD_SCOPE_OVERRIDE")
+        parts = urlsplit(endpoint)
+        self._scopes = [named] if named else [f"{parts.scheme}://{parts.hostname}/.default", _DEFAULT_SCOPE]
+        self._token, self._until = "", 0.0
+
+    async def headers(self, method: str, path: str) -> Mapping[str, str]:
+        del method, path
+        if time.monotonic() >= self._until:
+            async with self._lock:
+                if time.monotonic() >= self._until:
+                    self._token = await self._asked()
+                    self._until = time.monotonic() + _TOKEN_SECONDS
+        return {
+            "authorization": f"type=aad&ver=1.0&sig={self._token}",
+            "x-ms-date": formatdate(usegmt=True),
+        }
+
+    async def _asked(self) -> str:
+        try:
+            return (await self._credential.get_token(self._scopes[0])).token
+        except ClientAuthenticationError as error:
+            # The tenant does not know the account as a resource; the SDK too asks for all of Cosmos DB then.
+            if len(self._scopes) == 1 or "AADSTS500011" not in str(error):
+                raise
+            del self._scopes[0]
+            return (await self._credential.get_token(self._scopes[0])).token

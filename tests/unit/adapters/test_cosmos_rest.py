@@ -1,0 +1,100 @@
+"""
+Plain REST: the service takes its signatures and tokens, and nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient, _ByToken
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+
+pytestmark = pytest.mark.looptime(False)
+
+NAME = "a b+ü'%"  # of a database
+
+
+class Credential:
+    """
+    Gives tokens for all but the refused scopes, and notes what it was asked for.
+    """
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.asked = refused, list[str]()
+
+    async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        self.asked += scopes
+        if scopes[0] in self.refused:
+            raise ClientAuthenticationError("AADSTS500011: the resource principal was not found")
+        return AccessToken("a.b-c", 2**32)
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[CosmosServer]:
+    async with CosmosServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def rest(server: CosmosServer) -> AsyncIterator[RestClient]:
+    async with open_cosmos_client(connection_string=server.connection_string) as client:
+        database = await client.create_database(NAME)
+        await database.create_container("data", PartitionKey("/partitionKey"))
+        yield rest_client(client)
+
+
+async def create(rest: RestClient, document: bytes) -> Answer:
+    return await rest.request(
+        "POST",
+        f"dbs/{NAME}/colls/data/docs",
+        headers={"x-ms-documentdb-partitionkey": '["p"]', "Content-Type": "application/json"},
+        body=document,
+    )
+
+
+async def test_a_key_signs_for_what_is_listed_and_for_what_is_named_however_it_is_called(rest: RestClient):
+    assert 201 == (await create(rest, b'{"id": "x y", "partitionKey": "p"}')).status
+
+    key = {"x-ms-documentdb-partitionkey": '["p"]'}
+    found = await rest.request("GET", f"dbs/{NAME}/colls/data/docs/x y", headers=key)
+    missing = await rest.request("GET", f"dbs/{NAME}/colls/data/docs/y", headers=key)
+
+    assert (200, 0, True) == (found.status, found.sub_status, b'"x y"' in found.body)
+    assert (404, "0") == (missing.status, missing.headers.get("X-MS-SubStatus", "0"))
+
+
+async def test_what_fails_is_sent_once(server: CosmosServer, rest: RestClient):
+    server.faults.add(FaultRule(operation=RequestKind.CREATE, status=429, substatus=3200))
+
+    answer = await create(rest, b'{"id": "a", "partitionKey": "p"}')
+
+    assert (429, 3200) == (answer.status, answer.sub_status)
+    assert 1 == server.gateway.counts[RequestKind.CREATE]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_token_is_asked_for_once_and_for_all_of_cosmos_db_if_the_account_is_no_resource(known: bool):
+    of_account, of_all = "https://a.documents.azure.com/.default", "https://cosmos.azure.com/.default"
+    credential = Credential() if known else Credential(of_account)
+    signatures = _ByToken(credential, "https://a.documents.azure.com:443/")
+
+    sent = [(await signatures.headers("GET", "dbs/d"))["authorization"] for _ in range(2)]
+
+    assert ["type=aad&ver=1.0&sig=a.b-c"] * 2 == sent
+    assert ([of_account] if known else [of_account, of_all]) == credential.asked
