@@ -14,7 +14,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
@@ -240,7 +240,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             data=data,
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,
-            feed=CosmosChangeFeed(data, account_host=account_host(client)),
+            feed=CosmosChangeFeed(data, account_host=account_host(client), rest=rest_client(client)),
             leases=CosmosLeases(leases),
             credential=credential,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.store import open_store
@@ -22,6 +22,7 @@ from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 AZURE_VARIABLE = "OUTBOX_TEST_COSMOS_CONNECTION_STRING"
+WITHOUT_REST = "emulator through the SDK alone"
 BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) else [])]
 
 
@@ -53,10 +54,11 @@ async def opened(
         yield Container(
             store=memory, feed=memory, leases=MemoryLeases(), split=memory.split, recreate=recreate
         )
-    elif backend == "emulator":
+    elif backend in ("emulator", WITHOUT_REST):
+        with_rest = backend != WITHOUT_REST
         async with (
             CosmosServer() as server,
-            _on_account(server.connection_string, ranges, key_paths) as (container, name),
+            _on_account(server.connection_string, ranges, key_paths, with_rest) as (container, name),
         ):
 
             def split(range_id: str) -> object:
@@ -76,7 +78,7 @@ async def opened(
 
 @asynccontextmanager
 async def _on_account(
-    connection_string: str, ranges: int, key_paths: Sequence[str]
+    connection_string: str, ranges: int, key_paths: Sequence[str], with_rest: bool = True
 ) -> AsyncIterator[tuple[Container, str]]:
     name = f"contract-{uuid.uuid4().hex[:8]}"
     async with open_cosmos_client(connection_string=connection_string) as client:
@@ -87,7 +89,8 @@ async def _on_account(
             data = await database.create_container("data", key, default_ttl=-1, offer_throughput=throughput)
             store = await open_store(client, name, "data")
             leases = await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
-            feed = CosmosChangeFeed(data, account_host=account_host(client))
+            rest = rest_client(client) if with_rest else None
+            feed = CosmosChangeFeed(data, account_host=account_host(client), rest=rest)
             yield (
                 Container(store=store, feed=feed, leases=CosmosLeases(leases), split=None),
                 name,

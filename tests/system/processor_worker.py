@@ -13,7 +13,7 @@ import signal
 import sys
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
@@ -37,7 +37,11 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
     async with open_cosmos_client(connection_string=connection_string, read_timeout_seconds=1) as client:
         database = client.get_database_client("db")
         processor = ChangeFeedProcessor(
-            CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client)),
+            CosmosChangeFeed(
+                database.get_container_client("data"),
+                account_host=account_host(client),
+                rest=rest_client(client),
+            ),
             CosmosLeases(database.get_container_client("leases")),
             handle,
             ProcessorOptions(

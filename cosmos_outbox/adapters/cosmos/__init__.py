@@ -6,6 +6,7 @@ from cosmos_outbox.adapters.cosmos.client import (
     account_host,
     has_several_write_regions,
     open_cosmos_client,
+    rest_client,
 )
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
@@ -22,4 +23,5 @@ __all__ = [
     "open_cosmos_client",
     "open_parked",
     "open_store",
+    "rest_client",
 ]

@@ -2,7 +2,11 @@
 CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per call.
 
 The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as .NET does.
-Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call.
+Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call. A range
+that had nothing new is first asked over plain REST whether it has now; see `polls`.
+
+The SDK would send the session tokens of all ranges that the process has read with each request: bytes that grow with the
+square of the ranges, and with a thousand of them a header that the service refuses. Each read sends its own range's.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from azure.core.pipeline import PipelineResponse
+from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, Polls, SentRequest
+from cosmos_outbox.adapters.cosmos.rest import RestClient
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -34,6 +40,7 @@ _GONE = 410
 _RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
 _MOST_TIMES_GONE = 5
 _OK = 200
+_Place = tuple[str, FeedRange]  # a container and a range of it
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
 
 
@@ -44,12 +51,17 @@ class CosmosChangeFeed:
     Args:
         container: the monitored container.
         account_host: host of the account's global endpoint, as it appears in lease ids.
+        rest: of the same account, for polls at a tenth of the SDK's CPU. Defaults to none: all is read through the SDK.
     """
 
-    def __init__(self, container: ContainerProxy, *, account_host: str) -> None:
+    def __init__(
+        self, container: ContainerProxy, *, account_host: str, rest: RestClient | None = None
+    ) -> None:
         self._container = container
         self._account_host = account_host
-        self._open: dict[tuple[str, FeedRange], _Read] = {}
+        self._polls = None if rest is None else Polls(rest)
+        self._open: dict[_Place, _Read] = {}
+        self._sessions: dict[_Place, str] = {}
 
     async def describe(self) -> MonitoredContainer:
         properties = await self._properties()
@@ -93,27 +105,15 @@ class CosmosChangeFeed:
         start: StartFrom | datetime,
         max_items: int,
     ) -> ChangePage:
-        response = self._open.pop((container_rid, feed_range), None)
-        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-            if response is None or response.next_read != (continuation, max_items):
-                response = _Read()
-                where = (
-                    _from_start(feed_range, start)
-                    if continuation is None
-                    else {"continuation": _composite_token(container_rid, feed_range, continuation)}
-                )
-                response.pages = self._pages(response, max_items, **where)
-            try:
-                response.charge, response.times_gone = 0.0, 0
-                page = await anext(response.pages)
-                documents = tuple([_moved(document) async for document in page])
-            except StopAsyncIteration:
-                documents = ()
-            except ValueError as error:
-                # The SDK raises this when its token names another container.
-                if "collection rid" in str(error):
-                    raise ContainerRecreated from error
-                raise
+        place = container_rid, feed_range
+        if (
+            self._polls is not None
+            and continuation is not None
+            and place not in self._open
+            and (nothing := await self._nothing_new(self._polls, place, continuation)) is not None
+        ):
+            return nothing
+        response, documents = await self._read(place, continuation, start, max_items)
         if response.container_rid not in (None, container_rid) and (
             (await self._properties())["_rid"] != container_rid
         ):
@@ -128,23 +128,79 @@ class CosmosChangeFeed:
             # The next page costs less through the SDK's own iterator, except after a start at a time, which the iterator
             # would send again beside the continuation.
             response.next_read = response.etag, max_items
-            self._open[container_rid, feed_range] = response
+            self._open[place] = response
+        range_id = response.range_id()
+        if range_id is not None:
+            self._sessions[place] = response.session_token
+            if self._polls is not None and response.request is not None and not documents:
+                self._polls.learn(place, response.request)
         return ChangePage(
             documents=documents,
             continuation=response.etag,
             latest_lsn=lsn_in(response.session_token),
             # Azure answers 304 at the end of the feed. An emulator that answers 200 there does not advance the etag.
             skipped=not documents and response.status == _OK and response.etag != continuation,
-            range_id=response.range_id(),
+            range_id=range_id,
             request_charge=response.charge,
             size=response.size,
         )
 
+    async def _nothing_new(self, polls: Polls, place: _Place, continuation: str) -> ChangePage | None:
+        answer = await polls.nothing_new(place, continuation, session_token=self._sessions.get(place))
+        if answer is None:
+            return None
+        response = _Read()
+        response.note(answer.headers, None)
+        range_id, etag = response.range_id(), response.etag
+        if range_id is None or etag is None or not etag.startswith('"'):
+            return None
+        if response.container_rid not in (None, place[0]):
+            return None
+        self._sessions[place] = response.session_token
+        return ChangePage(
+            documents=(),
+            continuation=etag,
+            latest_lsn=lsn_in(response.session_token),
+            range_id=range_id,
+            request_charge=response.charge,
+        )
+
+    async def _read(
+        self, place: _Place, continuation: str | None, start: StartFrom | datetime, max_items: int
+    ) -> tuple[_Read, tuple[Document, ...]]:
+        container_rid, feed_range = place
+        response = self._open.pop(place, None)
+        # A failed read forgets the session: after a restore no replica will ever reach it.
+        session = self._sessions.pop(place, "")
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+            if response is None or response.next_read != (continuation, max_items):
+                response = _Read(session)
+                where = (
+                    _from_start(feed_range, start)
+                    if continuation is None
+                    else {"continuation": _composite_token(container_rid, feed_range, continuation)}
+                )
+                response.pages = self._pages(response, max_items, **where)
+            try:
+                response.charge, response.times_gone = 0.0, 0
+                page = await anext(response.pages)
+                return response, tuple([_moved(document) async for document in page])
+            except StopAsyncIteration:
+                return response, ()
+            except ValueError as error:
+                # The SDK raises this when its token names another container.
+                if "collection rid" in str(error):
+                    raise ContainerRecreated from error
+                raise
+
     def _pages(self, response: _Read, max_items: int, **where: Any) -> Any:
+        if response.session_token:  # or the SDK would gather those of all ranges
+            where["session_token"] = response.session_token
         return self._container.query_items_change_feed(
             **where,
             max_item_count=max_items,
             response_hook=response.note,
+            raw_request_hook=response.send,
             raw_response_hook=response.note_status,
         ).by_page()
 
@@ -164,10 +220,11 @@ class _Read:
     A read of the feed and what its answers said. The hook runs before the SDK overwrites the etag in the same dict.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, session_token: str = "") -> None:
         self.etag: str | None = None
         self.container_rid: str | None = None
-        self.session_token = ""
+        self.session_token = session_token
+        self.request: SentRequest | None = None
         self.charge = 0.0
         self.times_gone = 0
         self.status = 0
@@ -175,6 +232,17 @@ class _Read:
         self.pages: Any = None
         self.next_read: tuple[str | None, int] | None = None
         self._headers: Mapping[str, str] = {}
+
+    def send(self, request: PipelineRequest[Any]) -> None:
+        """
+        Leave of the session tokens in a request the one of the range that is read.
+        """
+        headers = request.http_request.headers
+        if tokens := headers.pop(SESSION_TOKEN, ""):
+            for token in (self.session_token, *tokens.split(",")):
+                if token.partition(":")[0] == headers.get(RANGE_ID):
+                    headers[SESSION_TOKEN] = token
+                    break
 
     def note(self, headers: Mapping[str, str], _: object) -> None:
         self._headers = headers
@@ -192,7 +260,7 @@ class _Read:
             RangeGone: too many such answers came.
         """
         answer = response.http_response
-        self.status = answer.status_code
+        self.request, self.status = response.http_request, answer.status_code
         length = answer.headers.get("content-length")
         self.size = int(length) if length and "content-encoding" not in answer.headers else None
         if self.status == _GONE and answer.headers.get("x-ms-substatus") in _RANGE_GONE:

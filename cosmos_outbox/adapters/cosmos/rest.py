@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol
 from urllib.parse import quote, urlsplit
@@ -92,7 +93,7 @@ class RestClient:
             aiohttp.ClientError, TimeoutError, ConnectionError: no answer; the service may have executed the request.
             azure.core.exceptions.ClientAuthenticationError: the credential gives no token.
         """
-        url = URL(f"{(endpoint or self._endpoint).rstrip('/')}/{quote(path)}", encoded=True)
+        url = _url(endpoint or self._endpoint, path)
         async with self._session.request(
             method,
             url,
@@ -102,6 +103,11 @@ class RestClient:
             allow_redirects=False,
         ) as answer:
             return Answer(status=answer.status, headers=answer.headers, body=await answer.read())
+
+
+@lru_cache(maxsize=1024)
+def _url(endpoint: str, path: str) -> URL:
+    return URL(f"{endpoint.rstrip('/')}/{quote(path)}", encoded=True)
 
 
 @asynccontextmanager
