@@ -95,7 +95,7 @@ def processor_of(
         CosmosChangeFeed(
             database.get_container_client(data), account_host=account_host(client), rest=rest_client(client)
         ),
-        CosmosLeases(database.get_container_client(leases)),
+        CosmosLeases(database.get_container_client(leases), rest=rest_client(client)),
         handler,
         ProcessorOptions(processor_name="bench", **options),
         hooks=(),

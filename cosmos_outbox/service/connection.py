@@ -241,7 +241,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,
             feed=CosmosChangeFeed(data, account_host=account_host(client), rest=rest_client(client)),
-            leases=CosmosLeases(leases),
+            leases=CosmosLeases(leases, rest=rest_client(client)),
             credential=credential,
         )
 

@@ -122,7 +122,9 @@ class OutboxEmulators:
             database = client.get_database_client(self.database)
             data = database.get_container_client(self.container)
             feed = CosmosChangeFeed(data, account_host=account_host(client), rest=rest_client(client))
-            leases = CosmosLeases(database.get_container_client(self.lease_container))
+            leases = CosmosLeases(
+                database.get_container_client(self.lease_container), rest=rest_client(client)
+            )
             parked = await open_parked(client, self.database, self.parked_container)
             async with ServiceBusPublisher(bus, self.topic) as publisher:
                 await relay_everything(

@@ -92,7 +92,7 @@ async def _on_account(
             rest = rest_client(client) if with_rest else None
             feed = CosmosChangeFeed(data, account_host=account_host(client), rest=rest)
             yield (
-                Container(store=store, feed=feed, leases=CosmosLeases(leases), split=None),
+                Container(store=store, feed=feed, leases=CosmosLeases(leases, rest=rest), split=None),
                 name,
             )
         finally:

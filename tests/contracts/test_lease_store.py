@@ -10,13 +10,13 @@ import pytest
 
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.testing.contracts import LeaseStoreContract
-from tests.contracts.backends import BACKENDS, opened
+from tests.contracts.backends import BACKENDS, WITHOUT_REST, opened
 
 pytestmark = pytest.mark.looptime(False)
 
 
 class TestLeaseStore(LeaseStoreContract):
-    @pytest.fixture(params=BACKENDS)
+    @pytest.fixture(params=[*BACKENDS, WITHOUT_REST])
     async def leases(self, request: pytest.FixtureRequest) -> AsyncIterator[LeaseStore]:
         async with opened(request.param) as container:
             yield container.leases

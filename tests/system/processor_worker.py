@@ -42,7 +42,7 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
                 account_host=account_host(client),
                 rest=rest_client(client),
             ),
-            CosmosLeases(database.get_container_client("leases")),
+            CosmosLeases(database.get_container_client("leases"), rest=rest_client(client)),
             handle,
             ProcessorOptions(
                 processor_name="p",

@@ -3,7 +3,7 @@ CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per cal
 
 The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as .NET does.
 Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call. A range
-that had nothing new is first asked over plain REST whether it has now; see `polls`.
+that had nothing new is first asked over plain REST whether it has now; see `learned`.
 
 The SDK would send the session tokens of all ranges that the process has read with each request: bytes that grow with the
 square of the ranges, and with a thousand of them a header that the service refuses. Each read sends its own range's.
@@ -24,7 +24,7 @@ from azure.cosmos.aio import ContainerProxy
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, Polls, SentRequest
+from cosmos_outbox.adapters.cosmos.learned import OF_A_POLL, RANGE_ID, SESSION_TOKEN, Learned, SentRequest
 from cosmos_outbox.adapters.cosmos.rest import RestClient
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
@@ -59,7 +59,7 @@ class CosmosChangeFeed:
     ) -> None:
         self._container = container
         self._account_host = account_host
-        self._polls = None if rest is None else Polls(rest)
+        self._polls = None if rest is None else Learned(rest, OF_A_POLL, needed=2)
         self._open: dict[_Place, _Read] = {}
         self._sessions: dict[_Place, str] = {}
 
@@ -145,7 +145,7 @@ class CosmosChangeFeed:
             size=response.size,
         )
 
-    async def _nothing_new(self, polls: Polls, place: _Place, continuation: str) -> ChangePage | None:
+    async def _nothing_new(self, polls: Learned, place: _Place, continuation: str) -> ChangePage | None:
         answer = await polls.nothing_new(place, continuation, session_token=self._sessions.get(place))
         if answer is None:
             return None

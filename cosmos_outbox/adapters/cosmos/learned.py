@@ -1,17 +1,18 @@
 """
-Polls: whether a range of the feed has anything new, asked over plain REST as the SDK asked last.
+Learned: what the SDK last sent for a range or a lease, so that its like is sent over plain REST.
 
-Nearly every request of an idle worker is answered "nothing new", and only that answer (304) is used here. On any other, or
-none, the caller reads through the SDK, so no page, split, refusal or outage is ever understood here. Endpoint, partition and
-bounds are those of the SDK's last read of the range, and hold for a few minutes: then the SDK reads once more, which moves the
-polls to the region it uses by now. Where a header that we do not know narrows the SDK's read, the poll asks about more, and
-nothing new in more is nothing new.
+An idle worker sends two requests over and over: is there anything new in this range, and I still own this lease. Only what is
+nearly always answered is used of the answers, "nothing new" (304) and the written lease (200): with any other, or none, the SDK
+goes on, so nothing rests on a split, a refusal or an outage being understood here.
+
+Endpoint, resource and the headers that matter are those of the SDK's last request. They hold for a few minutes; then the SDK
+sends one again, which takes all others to the region that it uses by now. A header that we do not know can only narrow a read
+of the SDK: ours asks about more, and nothing new in more is nothing new.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,20 +25,12 @@ from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient
 
 SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
+_CONTAINER = "x-ms-cosmos-intended-collection-rid"
 _CONSISTENCY = "x-ms-consistency-level"
-_KEPT = (
-    "A-IM",
-    RANGE_ID,
-    "x-ms-read-key-type",
-    "x-ms-start-epk",
-    "x-ms-end-epk",
-    "x-ms-cosmos-intended-collection-rid",
-    _CONSISTENCY,
-    "x-ms-version",
-    "User-Agent",
-)
-_NEEDED = ("A-IM", RANGE_ID, "x-ms-cosmos-intended-collection-rid")
-_OK, _NOT_MODIFIED = 200, 304
+_ALWAYS_KEPT = (_CONTAINER, "x-ms-version", "User-Agent")
+OF_A_POLL = ("A-IM", RANGE_ID, "x-ms-read-key-type", "x-ms-start-epk", "x-ms-end-epk", _CONSISTENCY)
+OF_A_WRITE = ("x-ms-documentdb-partitionkey", "x-ms-cosmos-allow-tentative-writes", "Content-Type")
+_OK, _NOT_MODIFIED, _BAD_REQUEST = 200, 304, 400
 _KNOWN_SECONDS = 300.0
 _PAUSE_SECONDS = 60.0
 
@@ -51,67 +44,106 @@ class SentRequest(Protocol):
     headers: Mapping[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
     endpoint: str
     path: str
-    headers: dict[str, str]
-    until: float
+    headers: Mapping[str, str]
 
 
-class Polls:
+class Learned:
     """
-    The polls of one container.
+    The requests of one container, by what they are about.
+
+    Args:
+        rest: of the same account.
+        kept: the headers that matter; without the first ones, `needed` many, nothing is learned.
     """
 
-    def __init__(self, rest: RestClient) -> None:
+    def __init__(self, rest: RestClient, kept: tuple[str, ...], *, needed: int) -> None:
         self._rest = rest
+        self._kept, self._needed = (*kept, *_ALWAYS_KEPT), (*kept[:needed], _CONTAINER)
         self._known: dict[Hashable, _Known] = {}
-        self._endpoint = ""  # that the SDK used last
-        self._paused_until = 0.0
+        self._endpoint = ""  # that the SDK used last, for any of them
+        self._until = self._paused_until = 0.0
 
-    def learn(self, place: Hashable, request: SentRequest) -> None:
+    def learn(self, about: Hashable, request: SentRequest) -> None:
         """
-        Note how the SDK just read a range.
+        Note a request of the SDK that was answered as usual.
         """
         sent = {name.lower(): value for name, value in request.headers.items()}
-        if "if-modified-since" in sent or not all(name.lower() in sent for name in _NEEDED):
-            self._known.pop(place, None)
+        if "if-modified-since" in sent or not all(name.lower() in sent for name in self._needed):
+            self.forget(about)
             return
         url = urlsplit(request.url)
         self._endpoint = f"{url.scheme}://{url.netloc}"
-        headers = {name: sent[name.lower()] for name in _KEPT if name.lower() in sent}
-        headers["x-ms-max-item-count"] = "1"  # what is new is read again
-        # At different times, so that not all ranges are read through the SDK at once.
-        lasting = _KNOWN_SECONDS * random.uniform(0.5, 1)
-        until = asyncio.get_running_loop().time() + lasting
-        self._known[place] = _Known(self._endpoint, unquote(url.path.strip("/")), headers, until)
+        self._until = asyncio.get_running_loop().time() + _KNOWN_SECONDS
+        self._known[about] = _Known(
+            endpoint=self._endpoint,
+            path=unquote(url.path.strip("/")),
+            headers={name: sent[name.lower()] for name in self._kept if name.lower() in sent},
+        )
+
+    def forget(self, about: Hashable) -> None:
+        """
+        Send the next request through the SDK.
+        """
+        self._known.pop(about, None)
 
     async def nothing_new(
-        self, place: Hashable, continuation: str, *, session_token: str | None
+        self, about: Hashable, continuation: str, *, session_token: str | None
     ) -> Answer | None:
         """
-        Return the answer that there is nothing after a continuation; None if that is not known: read through the SDK.
+        Return the answer that a range has nothing after a continuation; None where that is not known: read through the SDK.
 
         Args:
-            place: what the range was learned as.
+            about: what the range was learned as.
             continuation: the etag of its last answer.
             session_token: of the range, for an account whose consistency is Session.
         """
-        known, now = self._known.get(place), asyncio.get_running_loop().time()
-        if known is None or known.endpoint != self._endpoint or not self._paused_until <= now < known.until:
+        known = self._usable(about)
+        if known is None:
             return None
-        headers = {**known.headers, "If-None-Match": continuation}
+        # What is new is read again, so one document is enough.
+        headers = {**known.headers, "If-None-Match": continuation, "x-ms-max-item-count": "1"}
         if session_token is not None and headers.get(_CONSISTENCY) == "Session":
             headers[SESSION_TOKEN] = session_token
-        answer = await self._asked(known, headers)
-        if answer is None or answer.status not in (_OK, _NOT_MODIFIED):
-            # Not two requests for each poll while something is wrong.
-            self._paused_until = now + _PAUSE_SECONDS
-        return answer if answer is not None and answer.status == _NOT_MODIFIED else None
-
-    async def _asked(self, known: _Known, headers: Mapping[str, str]) -> Answer | None:
         try:
-            return await self._rest.request("GET", known.path, headers=headers, endpoint=known.endpoint)
+            answer = await self._rest.request("GET", known.path, headers=headers, endpoint=known.endpoint)
         except (ClientError, AzureError, TimeoutError, ConnectionError):
+            self._pause()
             return None
+        if answer.status >= _BAD_REQUEST:
+            self._pause()
+        return answer if answer.status == _NOT_MODIFIED else None
+
+    async def replaced(self, about: Hashable, body: bytes, *, etag: str) -> Answer | None:
+        """
+        Replace a document that still has the etag, and return the answer; None where nothing was sent: use the SDK.
+
+        Raises:
+            as `RestClient.request`: there is no answer, and the document may be replaced.
+        """
+        known = self._usable(about)
+        if known is None:
+            return None
+        headers = {**known.headers, "If-Match": etag}
+        try:
+            answer = await self._rest.request(
+                "PUT", known.path, headers=headers, body=body, endpoint=known.endpoint
+            )
+        except Exception:
+            self._pause()
+            raise
+        if answer.status != _OK:
+            self._pause()
+        return answer
+
+    def _usable(self, about: Hashable) -> _Known | None:
+        known, now = self._known.get(about), asyncio.get_running_loop().time()
+        usable = known is not None and known.endpoint == self._endpoint
+        return known if usable and self._paused_until <= now < self._until else None
+
+    def _pause(self) -> None:
+        # Not two requests for one while something is wrong.
+        self._paused_until = asyncio.get_running_loop().time() + _PAUSE_SECONDS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos import polls
+from cosmos_outbox.adapters.cosmos import learned
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.errors import OutboxError
@@ -170,7 +170,7 @@ async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were
 async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(polls, "_KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(learned, "_KNOWN_SECONDS", 0.0)
     where, continuation = await idle.at_the_end()
 
     await idle.read(where, continuation)
