@@ -35,7 +35,7 @@ class FeedRange:
         """
         left, low = [], self.min
         for other in sorted(others, key=lambda other: other.min):
-            if other.overlaps(FeedRange(min=low, max=self.max)):
+            if low < other.max and other.min < self.max:
                 if other.min > low:
                     left.append(FeedRange(min=low, max=other.min))
                 low = other.max

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -107,24 +107,20 @@ def _from_overloaded(
     taken: list[Lease] = []
     asked: list[Lease] = []
     # Leases without a working owner first: workers that joined at once each asked for the share of fewer workers.
-    available = sorted(
-        (
-            lease
-            for lease in leases
-            if holders[lease.id] not in (None, me)
-            and not (lease.owned and handover_requested_by(lease) is not None)
-        ),
-        key=lambda lease: lease.owned,
-    )
+    available = defaultdict[str, deque[Lease]](deque)
+    for lease in sorted(leases, key=lambda lease: lease.owned):
+        holder = holders[lease.id]
+        asked_for = lease.owned and handover_requested_by(lease) is not None
+        if holder is not None and holder != me and not asked_for:
+            available[holder].append(lease)
     while (needed := target - counts[me]) > 0:
-        having = {holder for lease in available if (holder := holders[lease.id]) is not None}
+        having = sorted(worker for worker, left in available.items() if left)
         if not having:
             break
-        busiest = max(sorted(having), key=lambda worker: counts[worker])
+        busiest = max(having, key=lambda worker: counts[worker])
         if counts[busiest] <= target - (1 if needed > 1 else 0):
             break
-        lease = next(lease for lease in available if holders[lease.id] == busiest)
-        available.remove(lease)
+        lease = available[busiest].popleft()
         if not lease.owned:
             taken.append(lease)
         elif lease.properties.get(SIGNATURE) == lease.owner:

@@ -29,7 +29,10 @@ def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[F
     known = [lease.range for lease in leases if lease.range is not None]
     if len(known) < len(leases):
         return ()
-    return tuple(gap for candidate in physical for gap in candidate.without(known))
+    gaps = EVERY_KEY.without(known)
+    return tuple(
+        gap.intersection(candidate) for candidate in physical for gap in gaps if gap.overlaps(candidate)
+    )
 
 
 def gaps_between(leases: Sequence[Lease]) -> tuple[FeedRange, ...]:

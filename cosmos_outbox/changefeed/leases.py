@@ -9,7 +9,8 @@ processor wrote survives our writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -326,9 +327,29 @@ def is_child_of(other: Lease, parent: Lease) -> bool:
     return other.range != parent.range or (parent.version, other.version) == (0, 1)
 
 
-def has_unfinished_split(lease: Lease, others: Sequence[Lease]) -> bool:
+class ByRange:
+    """
+    Leases in the order of their ranges, so that a thousand need not be compared with a thousand.
+    """
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self.leases = leases
+        placed = sorted((lease.range.min, at) for at, lease in enumerate(leases) if lease.range)
+        self._lows, self._places = [low for low, _ in placed], [at for _, at in placed]
+
+    def beginning_in(self, feed_range: FeedRange) -> Iterator[Lease]:
+        """
+        Return the leases whose ranges begin in another.
+        """
+        first, end = bisect_left(self._lows, feed_range.min), bisect_left(self._lows, feed_range.max)
+        return (self.leases[at] for at in self._places[first:end])
+
+
+def has_unfinished_split(lease: Lease, others: ByRange) -> bool:
     """
     Return whether a worker began to create children of a lease and did not finish: they come first, even if the lease's
     range can still be read.
     """
-    return any(is_child_of(other, lease) for other in others)
+    if lease.range is None:
+        return False
+    return any(is_child_of(other, lease) for other in others.beginning_in(lease.range))

@@ -5,14 +5,14 @@ Ownership: the leases that this worker owns, each with the task that keeps the l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, KeysView, Sequence
+from collections.abc import Callable, Collection, KeysView
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.grace import within_grace
-from cosmos_outbox.changefeed.leases import Lease, has_unfinished_split, token_of
+from cosmos_outbox.changefeed.leases import ByRange, Lease, has_unfinished_split, token_of
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker, acquire
 from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
@@ -132,11 +132,11 @@ class OwnedLeases:
     def hand_over(self, lease: Lease) -> None:
         self._owned[lease.id].hand_over()
 
-    def release_half_split(self, leases: Sequence[Lease]) -> None:
+    def release_half_split(self, leases: ByRange) -> None:
         """
         Have those leases released of which another program created children: the next owner finishes the split.
         """
-        for lease in leases:
+        for lease in leases.leases:
             owned = self._owned.get(lease.id)
             if owned is not None and not owned.splitting and has_unfinished_split(lease, leases):
                 owned.hand_over()
@@ -145,7 +145,7 @@ class OwnedLeases:
         self,
         lease: Lease,
         *,
-        others: Sequence[Lease],
+        others: ByRange,
         container: MonitoredContainer,
         group: asyncio.TaskGroup,
     ) -> None:
@@ -169,11 +169,11 @@ class OwnedLeases:
                 work.close()
                 raise
 
-    async def _located(self, lease: Lease, others: Sequence[Lease]) -> Lease:
+    async def _located(self, lease: Lease, others: ByRange) -> Lease:
         """
         Return a lease that names its partition by its token alone with its range, if the partition answers.
         """
-        taken = {other.range for other in others}
+        taken = {other.range for other in others.leases}
         physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
         (placed,), silent = await located([lease], physical, self._worker.feed)
         if placed.range is None:

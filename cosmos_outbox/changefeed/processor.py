@@ -16,6 +16,7 @@ from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later
 from cosmos_outbox.changefeed.coverage import asked_to_wait, gaps_between
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.leases import (
+    ByRange,
     Lease,
     lease_prefix,
     readable,
@@ -251,14 +252,15 @@ class ChangeFeedProcessor:
             )
             for lease in decided.hand_over:
                 self._owned.hand_over(lease)
-            self._owned.release_half_split(leases)
+            by_range = ByRange(leases)
+            self._owned.release_half_split(by_range)
             soon = decided.waiting
             for lease in decided.ask:
                 soon |= await self._attempt_step(lease, self._ask(lease))
             for lease in decided.take:
                 taking = self._owned.take(
                     with_start(lease, self._start, since=since),
-                    others=leases,
+                    others=by_range,
                     container=self._container,
                     group=group,
                 )

@@ -151,7 +151,7 @@ MISTAKES = {
     ),
     "a split that a crash cut short is not noticed": Mistake(
         owner=ownership, name="has_unfinished_split",
-        right="any(is_child_of(other, lease) for other in others)", wrong="False",
+        right="any(is_child_of(other, lease) for other in others.beginning_in(lease.range))", wrong="False",
         story=CUT_SHORT, said="both trust",
     ),
     "a split that a crash cut short is made anew": Mistake(
