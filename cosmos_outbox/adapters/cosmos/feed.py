@@ -41,6 +41,7 @@ _RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
 _MOST_TIMES_GONE = 5
 _OK = 200
 _Place = tuple[str, FeedRange]  # a container and a range of it
+_NO_SESSION = "-"  # is replaced before it is sent; the service would refuse it
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
 
 
@@ -194,11 +195,10 @@ class CosmosChangeFeed:
                 raise
 
     def _pages(self, response: _Read, max_items: int, **where: Any) -> Any:
-        if response.session_token:  # or the SDK would gather those of all ranges
-            where["session_token"] = response.session_token
         return self._container.query_items_change_feed(
             **where,
             max_item_count=max_items,
+            session_token=_NO_SESSION,  # or the SDK would gather those of all ranges
             response_hook=response.note,
             raw_request_hook=response.send,
             raw_response_hook=response.note_status,
@@ -235,14 +235,11 @@ class _Read:
 
     def send(self, request: PipelineRequest[Any]) -> None:
         """
-        Leave of the session tokens in a request the one of the range that is read.
+        Send the session token of the range that is read, or none.
         """
         headers = request.http_request.headers
-        if tokens := headers.pop(SESSION_TOKEN, ""):
-            for token in (self.session_token, *tokens.split(",")):
-                if token.partition(":")[0] == headers.get(RANGE_ID):
-                    headers[SESSION_TOKEN] = token
-                    break
+        if headers.pop(SESSION_TOKEN, None) and self.session_token.partition(":")[0] == headers.get(RANGE_ID):
+            headers[SESSION_TOKEN] = self.session_token
 
     def note(self, headers: Mapping[str, str], _: object) -> None:
         self._headers = headers

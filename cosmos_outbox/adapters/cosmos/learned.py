@@ -2,8 +2,8 @@
 Learned: what the SDK last sent for a range or a lease, so that its like is sent over plain REST.
 
 An idle worker sends two requests over and over: is there anything new in this range, and I still own this lease. Only what is
-nearly always answered is used of the answers, "nothing new" (304) and the written lease (200): with any other, or none, the SDK
-goes on, so nothing rests on a split, a refusal or an outage being understood here.
+nearly always answered is used of the answers, "nothing new" (304) and the written lease: with any other, or none, the SDK goes
+on, so nothing rests on a split, a refusal or an outage being understood here.
 
 Endpoint, resource and the headers that matter are those of the SDK's last request. They hold for a few minutes; then the SDK
 sends one again, which takes all others to the region that it uses by now. A header that we do not know can only narrow a read
@@ -29,8 +29,8 @@ _CONTAINER = "x-ms-cosmos-intended-collection-rid"
 _CONSISTENCY = "x-ms-consistency-level"
 _ALWAYS_KEPT = (_CONTAINER, "x-ms-version", "User-Agent")
 OF_A_POLL = ("A-IM", RANGE_ID, "x-ms-read-key-type", "x-ms-start-epk", "x-ms-end-epk", _CONSISTENCY)
-OF_A_WRITE = ("x-ms-documentdb-partitionkey", "x-ms-cosmos-allow-tentative-writes", "Content-Type")
-_OK, _NOT_MODIFIED, _BAD_REQUEST = 200, 304, 400
+OF_A_WRITE = ("x-ms-cosmos-allow-tentative-writes", "Content-Type")
+_NOT_MODIFIED, _BAD_REQUEST = 304, 400
 _KNOWN_SECONDS = 300.0
 _PAUSE_SECONDS = 60.0
 
@@ -117,25 +117,35 @@ class Learned:
             self._pause()
         return answer if answer.status == _NOT_MODIFIED else None
 
-    async def replaced(self, about: Hashable, body: bytes, *, etag: str) -> Answer | None:
+    async def written(
+        self, method: str, about: Hashable, document_id: str = "", *, headers: Mapping[str, str], body: bytes
+    ) -> Answer | None:
         """
-        Replace a document that still has the etag, and return the answer; None where nothing was sent: use the SDK.
+        Send a write of a document, and return the answer; None where nothing was sent: use the SDK.
+
+        Args:
+            method: PUT, or POST without the document's id.
+            about: what the path of the container's documents was learned as.
+            document_id: of the document that is replaced.
+            headers: with its partition key.
+            body: the document.
 
         Raises:
-            as `RestClient.request`: there is no answer, and the document may be replaced.
+            as `RestClient.request`: there is no answer, and the document may be written.
         """
         known = self._usable(about)
         if known is None:
             return None
-        headers = {**known.headers, "If-Match": etag}
+        path = known.path.partition("/docs")[0]
+        path = f"{path}/docs/{document_id}" if document_id else f"{path}/docs"
         try:
             answer = await self._rest.request(
-                "PUT", known.path, headers=headers, body=body, endpoint=known.endpoint
+                method, path, headers={**known.headers, **headers}, body=body, endpoint=known.endpoint
             )
         except Exception:
             self._pause()
             raise
-        if answer.status != _OK:
+        if answer.status >= _BAD_REQUEST:
             self._pause()
         return answer
 

@@ -24,6 +24,8 @@ from cosmos_outbox.adapters.cosmos.rest import RestClient
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document, Listing
 
+_WRITES = "docs"
+
 
 class CosmosLeases:
     """
@@ -31,12 +33,12 @@ class CosmosLeases:
 
     Args:
         container: for leases only.
-        rest: of the same account, for renewals at a tenth of the SDK's CPU. Defaults to none: all goes through the SDK.
+        rest: of the same account, for writes at a fifth of the SDK's CPU. Defaults to none: all goes through the SDK.
     """
 
     def __init__(self, container: ContainerProxy, *, rest: RestClient | None = None) -> None:
         self._container = container
-        self._renewals = None if rest is None else Learned(rest, OF_A_WRITE, needed=1)
+        self._writes = None if rest is None else Learned(rest, OF_A_WRITE, needed=0)
         self._by_id: bool | None = None
 
     async def partitioned_by_id(self) -> bool:
@@ -79,33 +81,49 @@ class CosmosLeases:
             return dict(await self._container.read_item(document_id, partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
+        if found := await self._over_rest("POST", document, {}):
+            return found
         async with _called():
-            return dict(await self._container.create_item(dict(document)))
+            return dict(await self._container.create_item(dict(document), raw_response_hook=self._learn))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        if self._renewals is not None and (found := await self._replaced(self._renewals, document, etag)):
+        if found := await self._over_rest("PUT", document, {"If-Match": etag}):
             return found
-        sent: list[PipelineResponse[Any, Any]] = []
         async with _called():
-            replaced = await self._container.replace_item(
-                document["id"], dict(document), **_condition(etag), raw_response_hook=sent.append
+            return dict(
+                await self._container.replace_item(
+                    document["id"], dict(document), **_condition(etag), raw_response_hook=self._learn
+                )
             )
-        if self._renewals is not None and sent:
-            self._renewals.learn(document["id"], sent[-1].http_request)
-        return dict(replaced)
 
-    async def _replaced(self, renewals: Learned, document: Mapping[str, Any], etag: str) -> Document | None:
+    async def _over_rest(
+        self, method: str, document: Mapping[str, Any], condition: Mapping[str, str]
+    ) -> Document | None:
         """
-        Replace a document over plain REST; None where that is not possible now, and nothing was sent.
+        Write a document over plain REST; None where that is not possible now, and nothing was sent.
         """
+        if self._writes is None:
+            return None
+        key = document.get("id" if await self.partitioned_by_id() else "partitionKey")
+        if not isinstance(key, str):
+            return None
+        headers = {**condition, "x-ms-documentdb-partitionkey": json.dumps([key])}
+        replaced = document["id"] if method == "PUT" else ""
         async with _called():
-            answer = await renewals.replaced(document["id"], json.dumps(document).encode(), etag=etag)
+            answer = await self._writes.written(
+                method, _WRITES, replaced, headers=headers, body=json.dumps(document).encode()
+            )
         if answer is None:
             return None
-        if answer.status != HTTPStatus.OK:
+        if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
             raise error_of(answer, document_id=document["id"])
         found: Document = json.loads(answer.body)
         return found
+
+    def _learn(self, response: PipelineResponse[Any, Any]) -> None:
+        request, status = response.http_request, response.http_response.status_code
+        if self._writes is not None and request.method != "GET" and status < HTTPStatus.BAD_REQUEST:
+            self._writes.learn(_WRITES, request)
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
         async with _called():

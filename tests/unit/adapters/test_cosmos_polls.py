@@ -156,15 +156,23 @@ async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were
     for _ in range(2):
         for where, end in ends.items():
             ends[where] = (await idle.read(where, end)).continuation
-    for where in ranges:
-        await idle.through_sdk.partition_id(where)
 
     own = [request.headers["x-ms-documentdb-partitionkeyrangeid"] for request in idle.asked]
     sent = [request.headers["x-ms-session-token"] for request in idle.asked]
     assert 4 == len(set(own))
-    assert "poll" in idle.ways()
+    assert {"sdk", "poll"} == set(idle.ways())
     assert own == [token.partition(":")[0] for token in sent]
     assert not [token for token in sent if "," in token]
+
+
+async def test_a_first_read_of_a_range_sends_no_session_token(idle: Idle):
+    ranges = await idle.polled.physical_ranges()
+
+    for where in ranges:
+        await idle.polled.partition_id(where)
+        await idle.read(where, None)
+
+    assert [None] * 8 == [request.headers.get("x-ms-session-token") for request in idle.asked]
 
 
 async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
