@@ -128,12 +128,12 @@ async def _create_missing(
     left: dict[FeedRange, OutboxError] = {}
     while True:
         # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
-        physical = await feed.physical_ranges()
+        physical = dict.fromkeys(await feed.physical_ranges())
         listed_at = loop.time()
-        placed, unplaced = await located(await _leases(prefix, store), physical, feed)
+        placed, unplaced = await located(await _leases(prefix, store), tuple(physical), feed)
         gaps = [
             gap
-            for gap in uncovered(physical, placed)
+            for gap in uncovered(tuple(physical), placed)
             if only is None or any(wanted.contains(gap) for wanted in only)
         ]
         # Each is asked once, however often the leases have to be listed: silent ones would delay the rest again and again.
