@@ -4,11 +4,12 @@ What the change feed processor costs beside a bare loop over the SDK's feed, and
 Reading: the same container is drained in turn by a bare loop over `query_items_change_feed` and by a processor whose
 handler does nothing, one page of 100 after another; the ratio compares the best round of each, from the first page on.
 The processor saves its position as it goes, and reads one page ahead. An idle lease is watched for one renewal interval, so
-its renewal counts, as does the balancing pass. Fleets are real processes with shortened intervals, told in acquire intervals:
+its renewal counts, as does the balancing pass; rounds of both longest polls alternate, and the median counts. Fleets are real processes with shortened intervals, told in acquire intervals:
 
 takeover_intervals: from when the last lease of the killed worker *expired* until another owns it; what the processor
     decides. The expiration comes on top, and is an option.
 takeover_intervals_with_expiry: from SIGKILL.
+leases_1000_acquire_intervals: from the start of a worker on a container of 1,000 ranges until it owns and reads all.
 balance_100x5_intervals: from when four workers join, not yet connected to anything, until all five own the same.
 
 `python -m benchmarks.changefeed`.
@@ -21,7 +22,9 @@ import asyncio
 import json
 import multiprocessing
 import os
+import resource
 import signal
+import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -29,6 +32,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 from azure.cosmos.aio import CosmosClient
@@ -45,6 +49,8 @@ PAGE = 100
 ACQUIRE_SECONDS = 3.0
 RENEW_SECONDS = 3.0
 EXPIRATION_SECONDS = 8.0
+ACQUIRE_DEFAULT_SECONDS = ProcessorOptions(processor_name="bench").acquire_interval.total_seconds()
+IDLE_ROUNDS = 3
 IDLE_SECONDS = 17.0  # the renewal interval by default: every lease is renewed once
 
 
@@ -163,25 +169,45 @@ async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, tu
     return best
 
 
-async def idle(system: Emulated, leases: int) -> dict[str, float]:
+async def idle(
+    system: Emulated, leases: int, *, poll_seconds: float = 1.0, data: str | None = None
+) -> dict[str, float]:
     """
-    Return what a processor with so many idle leases costs a second: CPU of its process, and requests.
+    Return what a processor with so many idle leases costs a second: CPU of its process, and requests; and its start in seconds.
     """
-    data = await system.new_events(1, partitions=leases)
+    data = data or await system.new_events(1, partitions=leases)
 
     async def handle(batch: ChangeBatch) -> None:
         del batch
 
-    processor = processor_of(system.client, data, await system.new_leases(), handle)
+    processor = processor_of(
+        system.client,
+        data,
+        await system.new_leases(),
+        handle,
+        max_poll_interval=timedelta(seconds=poll_seconds),
+    )
+    started = time.perf_counter()
     async with running(processor):
         while not _reads_everything(processor, leases):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
-        await asyncio.sleep(2)  # until every range polls at its slowest
+        started = time.perf_counter() - started
+        await asyncio.sleep(2 * poll_seconds)  # until every range polls at its slowest
         requests, cpu, began = await system.requests(), time.process_time(), time.perf_counter()
         await asyncio.sleep(IDLE_SECONDS)
         seconds = time.perf_counter() - began
         cpu_ms = (time.process_time() - cpu) * 1000 / seconds
-        return {"cpu_ms": cpu_ms, "requests": (await system.requests() - requests) / seconds}
+        return {
+            "cpu_ms": cpu_ms,
+            "requests": (await system.requests() - requests) / seconds,
+            "start": started,
+            "rss_mb": _resident_mb(),
+        }
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 1e6
 
 
 def _reads_everything(processor: ChangeFeedProcessor, leases: int) -> bool:
@@ -305,6 +331,29 @@ async def balance(system: Emulated, leases: int, workers: int) -> float:
         fleet.kill_all()
 
 
+async def idle_by_poll(system: Emulated, leases: int) -> dict[int, list[dict[str, float]]]:
+    """
+    Return the rounds of `idle` by their longest poll; they alternate, so that other programs disturb both alike.
+    """
+    data = await system.new_events(1, partitions=leases)
+    rounds: dict[int, list[dict[str, float]]] = {1: [], 5: []}
+    for _ in range(IDLE_ROUNDS):
+        for poll, found in rounds.items():
+            found.append(await idle(system, leases, poll_seconds=poll, data=data))
+    for poll, found in rounds.items():
+        per_lease = sorted(one["cpu_ms"] / leases for one in found)
+        say(
+            f"{leases} leases, longest poll {poll} s, ms CPU per lease and second, low / median / high: ",
+            end="",
+        )
+        say(f"{per_lease[0]:.3f} / {statistics.median(per_lease):.3f} / {per_lease[-1]:.3f}")
+    return rounds
+
+
+def _middle(rounds: list[dict[str, float]], leases: int) -> float:
+    return round(statistics.median(one["cpu_ms"] for one in rounds) / leases, 3)
+
+
 async def measure(documents: int, rounds: int) -> dict[str, Any]:
     """
     Measure everything; return the last line.
@@ -317,21 +366,32 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
             say(f"{name:<12}{per_second / PAGE:>12.0f}{per_second:>12.0f}{cpu_ms:>16.2f}")
         say(f"\n{'idle leases':>12}{'CPU ms / s':>12}{'requests / s':>14}")
         costs = {}
-        for leases in (1, 10, 100):
+        for leases in (1, 10):
             costs[leases] = await idle(system, leases)
             say(f"{leases:>12}{costs[leases]['cpu_ms']:>12.1f}{costs[leases]['requests']:>14.1f}")
+        most, per_poll = 100, await idle_by_poll(system, 100)
+        costs[most] = {name: statistics.median(one[name] for one in per_poll[1]) for name in per_poll[1][0]}
+        thousand = await idle(system, 1000, poll_seconds=5)
+        say(
+            f"1000 leases on one worker: read after {thousand['start']:.1f} s, then with a longest poll of 5 s ",
+            end="",
+        )
+        say(f"{thousand['cpu_ms']:.0f} ms CPU / s, {thousand['rss_mb']:.0f} MB resident")
         taken, after_expiry = await takeover(system, 10)
         balanced = await balance(system, 100, 5)
         say(f"\nSIGKILL of one of two workers, 10 leases: taken over after {taken:.1f} s, ", end="")
         say(f"{after_expiry:.1f} s after the last had expired (not written for {EXPIRATION_SECONDS:.0f} s)")
         say(f"four workers join one with 100 leases: balanced after {balanced:.1f} s")
         say(f"acquire interval {ACQUIRE_SECONDS:.0f} s; takeover_intervals leaves the expiration out")
-    most = max(costs)
     return {
         "feed_ratio": round(best["processor"][0] / best["bare loop"][0], 3),
         "feed_cpu_ratio": round(best["processor"][1] / best["bare loop"][1], 3),
-        "idle_cpu_ms_per_lease_s": round(costs[most]["cpu_ms"] / most, 3),
+        "idle_cpu_ms_per_lease_s": _middle(per_poll[1], most),
+        "idle_cpu_ms_per_lease_s_5s": _middle(per_poll[5], most),
         "idle_requests_per_lease_s": round(costs[most]["requests"] / most, 3),
+        "leases_1000_acquire_intervals": round(thousand["start"] / ACQUIRE_DEFAULT_SECONDS, 2),
+        "leases_1000_idle_cpu_ms_per_s_5s": round(thousand["cpu_ms"], 1),
+        "leases_1000_rss_mb": round(thousand["rss_mb"]),
         "takeover_intervals": round(after_expiry / ACQUIRE_SECONDS, 2),
         "takeover_intervals_with_expiry": round(taken / ACQUIRE_SECONDS, 2),
         "balance_100x5_intervals": round(balanced / ACQUIRE_SECONDS, 2),

@@ -9,6 +9,7 @@ import itertools
 import json
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ _SEEDERS = 8
 _TOPICS = 64
 SESSION_TOPICS = 32
 _WATCH_SECONDS = 0.02
+_THROUGHPUT_OF_A_PARTITION, _MOST_THROUGHPUT = 6_000, 1_000_000
 
 
 class Emulated:
@@ -78,9 +80,17 @@ class Emulated:
         Return a container with so many events, spread evenly over the keys.
         """
         name = f"data-{events}-{uuid.uuid4().hex[:8]}"
+        at_first = min(partitions, _MOST_THROUGHPUT // _THROUGHPUT_OF_A_PARTITION)
         container = await self.database.create_container(
-            name, PartitionKey("/partitionKey"), default_ttl=-1, offer_throughput=6_000 * partitions
+            name,
+            PartitionKey("/partitionKey"),
+            default_ttl=-1,
+            offer_throughput=_THROUGHPUT_OF_A_PARTITION * at_first,
         )
+        ranges = deque(str(number) for number in range(at_first))
+        while len(ranges) < partitions:
+            of = {"database": DATABASE, "container": name, "range": ranges.popleft()}
+            ranges += (await self._tell("POST", "/cosmos/split", of))["children"]
         commits = iter(range(0, events, in_commit))
 
         async def seed() -> None:
