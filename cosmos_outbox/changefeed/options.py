@@ -54,7 +54,7 @@ class ProcessorOptions:
         expiration: a lease not written for so long is free. Defaults to 60 s.
         checkpoint_interval: least time between checkpoints. Defaults to 200 ms.
         min_poll_interval: after the first empty page. Defaults to 20 ms.
-        max_poll_interval: reached by doubling. Defaults to 1 s.
+        max_poll_interval: reached by doubling. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `pump`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.

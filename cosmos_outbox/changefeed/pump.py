@@ -38,6 +38,7 @@ from cosmos_outbox.records import (
 # Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
+_MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,15 @@ class Pump:
         )
         self._start = start_of(owned.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
-        self._longest = options.max_poll_interval.total_seconds()
         self._empty_pages = 0
         self._regression: Regression | None = None
+
+    @property
+    def _longest(self) -> float:
+        return max(
+            self._options.max_poll_interval.total_seconds(),
+            self._owned.worker.budget.leases() / _MOST_POLLS_PER_SECOND,
+        )
 
     async def run(self) -> None:
         """

@@ -97,7 +97,7 @@ class Budget:
 
     def __init__(self, memory_bytes: int, *, leases: Callable[[], int]) -> None:
         self._limit = memory_bytes // MEMORY_OF_A_BYTE
-        self._leases = leases
+        self.leases = leases
         self._taken = 0
         self.typical = _BEFORE_THE_FIRST
 
@@ -113,7 +113,7 @@ class Budget:
         """
         Return how many bytes of JSON one lease may have.
         """
-        return share_of(self._limit, free=self.free, leases=self._leases())
+        return share_of(self._limit, free=self.free, leases=self.leases())
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:

@@ -204,6 +204,20 @@ async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_on
     await world.stop_all()
 
 
+async def test_a_worker_with_many_idle_leases_polls_each_more_rarely():
+    world = World(ranges=300)
+    feed = Faulty(world.container)
+    processor = world.start("a", feed=feed)
+    await world.until(lambda: len(processor.status()) == 300)
+    await asyncio.sleep(5)
+
+    before = feed.calls["read_page"]
+    await asyncio.sleep(6)
+
+    assert 1400 <= feed.calls["read_page"] - before <= 1600
+    await world.stop_all()
+
+
 async def test_a_range_is_polled_often_after_a_change_and_ever_more_rarely_without():
     world = World()
     feed = Faulty(world.container)
