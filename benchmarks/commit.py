@@ -1,7 +1,7 @@
 """
 What a commit and a tracked read cost: CPU of this process and requests, against the same by the bare SDK.
 
-The server runs in a process of its own and the two ways take turns in many short rounds, so both see the same machine. An
+The store goes through the SDK, and over plain REST. The server runs in a process of its own and the ways take turns in many short rounds, so all see the same machine. An
 overhead is the ratio of their CPU over all rounds, with the interval that holds 95 % of 2,000 resamplings of the rounds. A commit
 is an entity with two events, 1 KB in all; 64 tasks commit at once in the second part, each its own entity.
 `python -m benchmarks.commit [--commits N]`.
@@ -31,6 +31,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox import DomainEvent, Entity, Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.rest_store import open_rest_store
 from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -73,6 +74,10 @@ class Measured:
     @property
     def median_cpu(self) -> float:
         return statistics.median(self.cpu_ms)
+
+    @property
+    def median_rate(self) -> float:
+        return statistics.median(self.per_second)
 
 
 async def _serve(answers: Connection) -> None:
@@ -226,47 +231,62 @@ async def measure(commits: int, server: Connection) -> dict[str, float]:
         database = await client.create_database("bench")
         container = await database.create_container("data", PartitionKey("/partitionKey"), default_ttl=-1)
         outbox = Outbox(await open_store(client, "bench", "data"))
+        over_rest = Outbox(await open_rest_store(client, "bench", "data"))
         item = Item(name="read")
         async with outbox.unit_of_work() as uow:
             uow.repository(Item).create(item)
             await uow.commit()
 
-        pair = _bare_batch(container), _outbox_commit(outbox)
-        commit = await _in_turn([partial(_round, way, commits) for way in pair], ROUNDS)
-        reads = _bare_read(container, item.id), _tracked_read(outbox, item.id)
+        ways = _bare_batch(container), _outbox_commit(outbox), _outbox_commit(over_rest)
+        commit = await _in_turn([partial(_round, way, commits) for way in ways], ROUNDS)
+        reads = (
+            _bare_read(container, item.id),
+            _tracked_read(outbox, item.id),
+            _tracked_read(over_rest, item.id),
+        )
         read = await _in_turn([partial(_round, way, commits) for way in reads], ROUNDS // 2)
-        many = [_bare_batch(container) for _ in range(TASKS)], [_outbox_commit(outbox) for _ in range(TASKS)]
+        many = [
+            [_bare_batch(container) for _ in range(TASKS)],
+            [_outbox_commit(outbox) for _ in range(TASKS)],
+            [_outbox_commit(over_rest) for _ in range(TASKS)],
+        ]
         at_once = await _in_turn([partial(_round_at_once, ways, 4) for ways in many], ROUNDS // 4)
 
         before = _requests(server)
-        await _round(pair[1], commits)
+        await _round(ways[1], commits)
         requests = (_requests(server) - before) / commits
 
     _print_table("commit", commit)
     _print_table("tracked read", read)
     _print_table(f"commit, {TASKS} tasks", at_once)
-    low, high = _interval(commit)
+    bare, ours, rest = commit
+    low, high = _interval(bare, ours)
+    rest_low, rest_high = _interval(bare, rest)
+    bare_at_once, ours_at_once, rest_at_once = at_once
     return {
-        "commit_overhead": _overhead(commit),
+        "commit_overhead": _overhead(bare, ours),
         "commit_overhead_low": low,
         "commit_overhead_high": high,
-        "tracked_read_overhead": _overhead(read),
+        "rest_commit_ratio": _overhead(bare, rest),
+        "rest_commit_ratio_low": rest_low,
+        "rest_commit_ratio_high": rest_high,
+        "tracked_read_overhead": _overhead(read[0], read[1]),
+        "rest_tracked_read_ratio": _overhead(read[0], read[2]),
         "requests_per_commit": round(requests, 3),
-        "commits_per_s": round(statistics.median(commit[1].per_second), 1),
-        "commits_per_s_64": round(statistics.median(at_once[1].per_second), 1),
-        "concurrent_ratio": round(
-            statistics.median(at_once[1].per_second) / statistics.median(at_once[0].per_second), 3
-        ),
+        "commits_per_s": round(ours.median_rate, 1),
+        "commits_per_s_64": round(ours_at_once.median_rate, 1),
+        "rest_commits_per_s_64": round(rest_at_once.median_rate, 1),
+        "concurrent_ratio": round(ours_at_once.median_rate / bare_at_once.median_rate, 3),
+        "rest_concurrent_ratio": round(rest_at_once.median_rate / bare_at_once.median_rate, 3),
     }
 
 
-def _overhead(pair: Sequence[Measured]) -> float:
-    bare, ours = pair
+def _overhead(bare: Measured, ours: Measured) -> float:
     return round(sum(ours.cpu_ms) / sum(bare.cpu_ms), 3)
 
 
-def _interval(pair: Sequence[Measured]) -> tuple[float, float]:
-    rounds, chance = list(zip(pair[0].cpu_ms, pair[1].cpu_ms, strict=True)), random.Random(1)
+def _interval(bare: Measured, ours: Measured) -> tuple[float, float]:
+    rounds, chance = list(zip(bare.cpu_ms, ours.cpu_ms, strict=True)), random.Random(1)
     found = []
     for _ in range(2000):
         drawn = chance.choices(rounds, k=len(rounds))
@@ -281,11 +301,11 @@ def _requests(server: Connection) -> int:
     return sum(count for kind, count in counts.items() if kind != RequestKind.ACCOUNT)
 
 
-def _print_table(what: str, pair: Sequence[Measured]) -> None:
+def _print_table(what: str, ways: Sequence[Measured]) -> None:
     lines = [f"{what:<20}{'CPU ms each':>14}{'least':>10}{'a second':>12}"]
     lines += [
-        f"{name:<20}{way.median_cpu:>14.3f}{min(way.cpu_ms):>10.3f}{statistics.median(way.per_second):>12.0f}"
-        for name, way in zip(("bare SDK", "cosmos-outbox"), pair, strict=True)
+        f"{name:<20}{way.median_cpu:>14.3f}{min(way.cpu_ms):>10.3f}{way.median_rate:>12.0f}"
+        for name, way in zip(("bare SDK", "cosmos-outbox", "over REST"), ways, strict=True)
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

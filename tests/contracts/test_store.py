@@ -20,7 +20,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import Store
 from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
-from tests.contracts.backends import BACKENDS, opened
+from tests.contracts.backends import BACKENDS, REST_STORE, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=[*BACKENDS, REST_STORE])
 async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     async with opened(request.param, ranges=2) as container:
         yield container.store

@@ -11,6 +11,7 @@ from cosmos_outbox.adapters.cosmos.client import (
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
+from cosmos_outbox.adapters.cosmos.rest_store import RestStore, open_rest_store
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "CosmosLeases",
     "CosmosParked",
     "CosmosStore",
+    "RestStore",
     "account_host",
     "has_several_write_regions",
     "open_cosmos_client",
     "open_parked",
+    "open_rest_store",
     "open_store",
     "rest_client",
 ]

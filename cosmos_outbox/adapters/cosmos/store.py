@@ -54,14 +54,12 @@ class CosmosStore:
     ) -> Document:
         options: dict[str, Any] = {}
         if if_none_match is not None:
-            options = {"etag": _condition(if_none_match), "match_condition": MatchConditions.IfModified}
+            options = {"etag": condition(if_none_match), "match_condition": MatchConditions.IfModified}
         if (session := self._sessions.get(identity(partition_key))) is not None:
             options["session_token"] = session[1]
         try:
             async with translated(document_ids=[document_id], partition_key=partition_key):
-                document = dict(
-                    await self._container.read_item(document_id, _sdk_key(partition_key), **options)
-                )
+                document = dict(await self._fetch(document_id, partition_key, **options))
         except StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
                 # No replica catches up with the token of a range that was split since.
@@ -164,14 +162,22 @@ class CosmosStore:
             nonlocal headers
             headers = received
 
-        # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success of
-        # the first as a conflict with another program.
-        answer = await self._container.execute_item_batch(
-            [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
-        )
-        etags = tuple([operation.get("eTag") for operation in answer])
+        outcomes = await self._send(partition_key, writes, response_hook=note)
+        etags = tuple([outcome.get("eTag") for outcome in outcomes])
         self._remember(partition_key, headers.get(_SESSION_TOKEN))
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
+
+    async def _fetch(self, document_id: str, partition_key: PartitionKey, **options: Any) -> Document:
+        return await self._container.read_item(document_id, _sdk_key(partition_key), **options)
+
+    async def _send(
+        self, partition_key: PartitionKey, writes: Sequence[Write], **options: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success of
+        # the first as a conflict with another program.
+        return await self._container.execute_item_batch(
+            [_batch_operation(write) for write in writes], _sdk_key(partition_key), **options
+        )
 
     def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
         if not session:
@@ -217,11 +223,14 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
     arguments: tuple[Any, ...] = () if write.kind is WriteKind.CREATE else (write.id,)
     if write.kind is not WriteKind.DELETE:
         arguments += (write.document,)
-    condition = {} if write.etag is None else {"if_match_etag": _condition(write.etag)}
-    return write.kind.lower(), arguments, condition
+    options = {} if write.etag is None else {"if_match_etag": condition(write.etag)}
+    return write.kind.lower(), arguments, options
 
 
-def _condition(etag: str) -> str:
+def condition(etag: str) -> str:
+    """
+    Return an etag as a condition that a header can carry.
+    """
     # A text that is not an etag, such as *, has another meaning in a header; here it must match no document.
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
