@@ -137,6 +137,31 @@ def test_a_worker_on_a_read_only_file_system_drains_on_sigterm_and_exits_with_0(
         assert "worker.stopped" in _logs(images, container)
 
 
+def test_the_command_line_is_in_the_image_of_the_worker(images: Images):
+    """
+    Where keys are off and the network is closed, that is the one place to run it.
+    """
+    command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=cosmos-outbox", images.worker]
+    assert "--by-error" in checked([*command, "parked", "list", "--help"])
+
+
+@pytest.mark.parametrize("service", ["worker", "consumer", "api"])
+def test_a_builder_that_names_no_stage_gets_the_image_of_the_service_it_names(
+    images: Images, tmp_path_factory: pytest.TempPathFactory, service: str
+):
+    """
+    As azd has the registry build, which passes on arguments and no target.
+    """
+    bases: tuple[str, ...] = ()
+    if images.engine.control == "podman":
+        bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))
+    tag = f"localhost/cosmos-outbox-last:{service}"
+    chosen = (f"--build-arg=SERVICE={service}", *bases)
+    checked([*images.engine.build, "-f", "infra/docker/Dockerfile", "-t", tag, *chosen, "."])
+    started = ("inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}}")
+    assert images.engine.call(*started, getattr(images, service)) == images.engine.call(*started, tag)
+
+
 def test_a_consumer_without_settings_names_them_all_and_exits_with_2(images: Images):
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, images.consumer]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
