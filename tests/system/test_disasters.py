@@ -178,6 +178,20 @@ def test_a_region_fails_over_without_its_latest_writes(place: Place):
     assert "position-ahead" not in place.findings(code=1)
 
 
+def test_a_container_is_restored_as_a_new_one_and_read_from_its_beginning(place: Place):
+    """
+    It has another resource id, so leases and parked keys of the old one are not its own.
+    """
+    place.commit("1", "2")
+    place.relay(2)
+    place.command("parked", "park", "k", "--reason", "by hand", "--yes")
+    place.lose("data", "/partitionKey")
+    place.commit("1")  # what the restore has; the other came later
+    place.relay(3)
+    assert 1 == place.topic["duplicates"]
+    assert "strange-parked-keys" in place.findings(code=1)
+
+
 def test_the_parked_container_is_lost_and_a_replay_sends_what_it_held(place: Place):
     place.commit("1")
     place.relay(1)
@@ -200,7 +214,7 @@ def test_a_topic_is_deleted_and_a_replay_sends_what_no_receiver_took(place: Plac
     place.relay(2)
     place.bus.delete(place.name)
     place.commit("3")
-    place.work(lambda worker: bool(worker.snapshot().unready))
+    place.work(lambda worker: any("cannot be sent to" in reason for reason in worker.snapshot().unready))
     place.create_topic()
     place.command("replay", "--since", "2026-01-01T00:00:00Z", "--yes")
     assert 2 == place.topic["published"], "what was not sent yet is left to the worker"
@@ -221,11 +235,14 @@ def test_an_account_gets_another_name_and_each_range_goes_on_where_it_was(place:
         place.cosmos.rename_account("localhost")
 
 
-def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(place: Place):
+def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
     place.commit("1")
     place.relay(1)
     place.commit("2")
     place.cosmos.add_fault({"status": 401, "operation": "changefeed"})
-    place.work(lambda worker: bool(worker.snapshot().unready))
+    place.work(lambda worker: "error=AccessDenied" in caplog.text)
+    assert 1 == place.sent()
     place.cosmos.clear_faults()
     place.relay(2)
