@@ -2,7 +2,7 @@
 RestClient: one request to Cosmos DB over plain REST, for what is asked too often to pay for the SDK.
 
 A request through the SDK costs two to three milliseconds of CPU, most of it for retries, failover and sessions; here it costs a
-tenth, and has none of them. The caller decides what an answer means, and does over through the SDK what it does not expect.
+quarter, and has none of them. The caller decides what an answer means, and does over through the SDK what it does not expect.
 """
 
 from __future__ import annotations
