@@ -21,7 +21,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.adapters.servicebus.source_preflight import source_preflight
+from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted, source_preflight
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.errors import ConfigurationError, UsageError
@@ -191,6 +191,18 @@ class Connection:
             settings.subscription,
             sessions=settings.sessions,
             lock=timedelta(seconds=settings.lock_seconds),
+            connection_string=_text(settings.servicebus_connection_string),
+            namespace=settings.servicebus_namespace,
+            credential=self.credential,
+        )
+
+    async def counted(self, settings: ConsumerSettings) -> tuple[int | None, int | None]:
+        """
+        Return how many messages wait for a consumer, and how many are dead-lettered; None where they may not be counted.
+        """
+        return await messages_counted(
+            settings.entity,
+            settings.subscription,
             connection_string=_text(settings.servicebus_connection_string),
             namespace=settings.servicebus_namespace,
             credential=self.credential,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import DatabaseProxy
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.consumer.held_messages import HeldMessage
@@ -74,6 +77,29 @@ def test_what_a_consumer_parked_is_listed_with_its_error_and_shown_with_subject_
     assert "KeyError" in outbox.run("parked", "show", "a", *OF, **CONSUMER).stdout
     # The workers of the outbox know nothing of it.
     assert [] == outbox.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
+
+
+def test_status_says_what_waits_for_a_consumer_and_what_it_parked(outbox: Local):
+    park(outbox, message(-1), message(2, number=2))
+    own = {**CONSUMER, "OUTBOX_SUBSCRIPTION": "counted"}
+    assert (None, 0) == tuple(outbox.json("status", *OF, **own)[name] for name in ("waiting", "parked_keys"))
+    before = outbox.json("status", *OF, **CONSUMER)["waiting"]
+    asyncio.run(send(outbox))
+    seen = outbox.json("status", *OF, **CONSUMER)
+    assert ("invoicing", "events/all", 1, 2) == tuple(
+        seen[name] for name in ("consumer", "source", "parked_keys", "parked_messages")
+    )
+    assert (1, 0) == (seen["waiting"] - before, seen["dead_lettered"])
+    assert (
+        f"invoicing of events/all: waiting {before + 1}, dead-lettered 0, parked keys 1, parked messages 2"
+        in (outbox.run("status", *OF, **CONSUMER).stdout)
+    )
+
+
+async def send(outbox: Local) -> None:
+    bus = ServiceBusClient.from_connection_string(outbox.servicebus)
+    async with bus, bus.get_topic_sender("events") as sender:
+        await sender.send_messages(ServiceBusMessage(b"{}", session_id="a"))
 
 
 def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_that_fails(

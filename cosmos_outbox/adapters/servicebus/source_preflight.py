@@ -19,7 +19,12 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from azure.servicebus.management import QueueProperties, SubscriptionProperties
+from azure.servicebus.management import (
+    QueueProperties,
+    QueueRuntimeProperties,
+    SubscriptionProperties,
+    SubscriptionRuntimeProperties,
+)
 
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing
 from cosmos_outbox.adapters.servicebus.preflight import (
@@ -137,6 +142,29 @@ async def source_preflight(
             f"Azure Service Bus Data Owner), receiving does not. {by_hand}"
         )
     return Inspection(misses=tuple(source_misses(name, source, sessions=sessions, lock=lock)))
+
+
+async def messages_counted(
+    entity: str,
+    subscription: str | None,
+    *,
+    connection_string: str | None = None,
+    namespace: str | None = None,
+    credential: AsyncTokenCredential | None = None,
+) -> tuple[int | None, int | None]:
+    """
+    Return how many messages a subscription or queue has, and how many are dead-lettered; None where they may not be counted.
+    """
+    try:
+        async with administration(connection_string, namespace, credential) as client:
+            counts: SubscriptionRuntimeProperties | QueueRuntimeProperties
+            if subscription is None:
+                counts = await client.get_queue_runtime_properties(entity)
+            else:
+                counts = await client.get_subscription_runtime_properties(entity, subscription)
+    except (AzureError, ValueError, TimeoutError):
+        return None, None
+    return counts.active_message_count, counts.dead_letter_message_count
 
 
 def source_name(entity: str, subscription: str | None) -> str:
