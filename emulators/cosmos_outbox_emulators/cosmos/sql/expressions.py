@@ -60,7 +60,7 @@ class ExpressionParser:
     # Tokens
 
     def peek(self, *words: str) -> bool:
-        return any(self._tokens[self._next].is_word(word) for word in words)
+        return self._tokens[self._next].word in words
 
     @property
     def position(self) -> int:
@@ -73,7 +73,7 @@ class ExpressionParser:
         return self._tokens[self._next].kind is kind
 
     def peek_second(self, word: str) -> bool:
-        return self._next + 1 < len(self._tokens) and self._tokens[self._next + 1].is_word(word)
+        return self._next + 1 < len(self._tokens) and self._tokens[self._next + 1].word == word
 
     def take(self) -> Token:
         token = self._tokens[self._next]

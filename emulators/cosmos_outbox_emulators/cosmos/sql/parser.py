@@ -7,6 +7,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -78,6 +79,7 @@ def parse_query(text: Any, parameters: Any = None) -> Query:
     return _QueryParser(text, values).query(zlib.crc32(encode([text, values])))
 
 
+@lru_cache(maxsize=64)
 def parse_request(body: bytes) -> Query:
     """
     Compile the body of a query request: an object with `query` and `parameters`, or the text alone.
@@ -164,19 +166,19 @@ class _QueryParser(ExpressionParser):
         Return the paths that a filter sets equal to one value: `c.a.b = 1 AND c.x = @x`. A filter with OR or NOT sets none.
         """
         tokens = self._tokens[first : self._next]
-        if any(token.is_word(word) for token in tokens for word in ("OR", "NOT", "BETWEEN", "?", "??", "(")):
+        if any(token.word in ("OR", "NOT", "BETWEEN", "?", "??", "(") for token in tokens):
             return {}
         found: dict[tuple[str, ...], Any] = {}
         conjuncts = [
-            list(group) for is_and, group in groupby(tokens, lambda token: token.is_word("AND")) if not is_and
+            list(group) for is_and, group in groupby(tokens, lambda token: token.word == "AND") if not is_and
         ]
         for *path, sign, value in (conjunct for conjunct in conjuncts if len(conjunct) > 2):
             names, dots = path[2::2], path[1::2]
             plain = all(name.kind is TokenKind.NAME for name in names) and all(
-                dot.is_word(".") for dot in dots
+                dot.word == "." for dot in dots
             )
             known = value.kind in (TokenKind.STRING, TokenKind.NUMBER, TokenKind.PARAMETER)
-            if sign.is_word("=") and plain and known and len(path) % 2:
+            if sign.word == "=" and plain and known and len(path) % 2:
                 literal = self.parameter(value.text) if value.kind is TokenKind.PARAMETER else value.value
                 found[tuple(name.text for name in names)] = literal
         return found

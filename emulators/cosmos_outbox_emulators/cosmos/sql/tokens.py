@@ -28,16 +28,14 @@ class TokenKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Token:
     """
-    One token, and where it stands in the query; `value` is the decoded literal.
+    One token, and where it stands in the query; `value` is the decoded literal, `word` a name or an operator in capitals.
     """
 
     kind: TokenKind
     text: str
     value: Any = None
     start: int = 0
-
-    def is_word(self, word: str) -> bool:
-        return self.kind in (TokenKind.NAME, TokenKind.OPERATOR) and self.text.upper() == word
+    word: str | None = None
 
 
 _PATTERN = re.compile(
@@ -78,7 +76,8 @@ def _token(kind: TokenKind, text: str, start: int) -> Token:
         if len(text) > 400:  # longer than any double; and Python refuses to read integers of 4,300 digits
             raise syntax_error(text)
         return Token(kind, text, float(text) if any(mark in text for mark in ".eE") else int(text), start)
-    return Token(kind, text, start=start)
+    word = text.upper() if kind in (TokenKind.NAME, TokenKind.OPERATOR) else None
+    return Token(kind, text, start=start, word=word)
 
 
 def _unescape(match: re.Match[str]) -> str:
