@@ -1,5 +1,5 @@
 """
-The emulator and change feed processors on it as real processes, what they wrote to a shared file, and facts to wait for.
+The emulator, change feed processors on it as real processes, what they wrote to a shared file, and facts to wait for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox_emulators.control import ControlServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
 from demo.child_processes import Child, Children
 from tests.support.patience import HUNG_SECONDS
 
@@ -150,22 +155,19 @@ async def until(fact: Callable[[], Any], *, within: float = HUNG_SECONDS) -> Non
 
 @asynccontextmanager
 async def a_world(directory: Path) -> AsyncIterator[World]:
-    async with Children(directory, grace_seconds=HUNG_SECONDS) as children:
-        emulators = await children.start(
-            "emulators",
-            ("-m", "cosmos_outbox_emulators", "--json", "--partitions", str(RANGES)),
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            announces=True,
-        )
-        announced = await emulators.announcement()
-        async with (
-            open_cosmos_client(connection_string=announced["cosmos"]) as client,
-            aiohttp.ClientSession(announced["control"], raise_for_status=True) as control,
-        ):
-            database = await client.create_database("db")
-            await database.create_container("data", PartitionKey("/partitionKey"))
-            await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
-            yield World(children, announced["cosmos"], control, database, directory)
+    clock = AdjustableClock()
+    async with (
+        CosmosServer(Account(partitions=RANGES, clock=clock)) as cosmos,
+        ControlServer(cosmos, Broker.default(), clock=clock) as controlled,
+        open_cosmos_client(connection_string=cosmos.connection_string) as client,
+        aiohttp.ClientSession(controlled.url, raise_for_status=True) as control,
+        # Workers end before the server that they talk to.
+        Children(directory, grace_seconds=HUNG_SECONDS) as children,
+    ):
+        database = await client.create_database("db")
+        await database.create_container("data", PartitionKey("/partitionKey"))
+        await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
+        yield World(children, cosmos.connection_string, control, database, directory)
 
 
 async def owned_by(world: World, *names: str) -> None:
