@@ -24,9 +24,13 @@ if not LONG:
     os.environ["SSL_CERT_FILE"] = os.devnull
 
 
+# What is loaded until the tests are collected stays: the collector need not look at it, neither now nor each time that a test asks.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    # What is loaded by now stays, and the collector need not look at it each time that a test asks for a collection.
     gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
