@@ -59,7 +59,7 @@ test-long: ## all tests with more examples of each property, then five minutes o
 	$(MAKE) simulate MINUTES=5
 
 test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
-	$(PY) -m pytest tests/faults -q
+	OUTBOX_TEST_LONG=1 $(PY) -m pytest tests/faults -q
 
 simulate: $(STAMP) ## random fleets under random faults (MINUTES=1); prints the script of a violation
 	@$(PY) -m tests.simulation --minutes $(MINUTES)

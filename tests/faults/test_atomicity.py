@@ -38,12 +38,14 @@ from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from examples.contacts.domain import Company, Contact, Name
+from tests.support.effort import examples
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
 CONTACTS = 6
 TASKS = 24
-ROUNDS = int(os.environ.get("OUTBOX_TEST_FAULT_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("OUTBOX_TEST_FAULT_ROUNDS", examples(6, many=20)))
 
 
 @dataclass
@@ -185,9 +187,12 @@ async def _created_own(store: CosmosStore) -> list[str]:
 
 
 def _outbox(store: CosmosStore, seed: int) -> Outbox:
-    # Some give up so early that they cannot know; 0.15 s is shorter than the emulator's delay.
+    # Some give up so early that they cannot know; 0.15 s is shorter than the emulator's delay. The others never do: what is dropped
+    # is known at once, and on a busy machine 24 tasks may wait for seconds.
     hasty = RetryOptions(deadline_seconds=0.15, attempt_seconds=0.15)
-    patient = RetryOptions(deadline_seconds=8, attempt_seconds=1, backoff=Backoff(initial_seconds=0.01))
+    patient = RetryOptions(
+        deadline_seconds=HUNG_SECONDS, attempt_seconds=HUNG_SECONDS, backoff=Backoff(initial_seconds=0.01)
+    )
     return Outbox(store, retries=hasty if seed % 6 == 0 else patient)
 
 
