@@ -1,5 +1,5 @@
 """
-A local outbox for commands: emulators in a process of their own, named by the environment, as for any user.
+A local outbox for commands: emulators in a thread, named by the environment, as for any user.
 """
 
 from __future__ import annotations
@@ -7,16 +7,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from threading import Thread
 from typing import Any, TypeVar
 
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
-from typer.testing import CliRunner, Result
+from typer import testing
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
@@ -25,11 +26,21 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed.leases import range_of
 from cosmos_outbox.cli.app import app
 from cosmos_outbox.ports import StartFrom
+from cosmos_outbox_emulators.control import ControlServer
+from cosmos_outbox_emulators.cosmos.account import Account
+from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from examples.contacts.domain import Contact, Name
 from examples.contacts.provision import provision
 from examples.contacts.service import ContactsUnitOfWork
+from tests.support.patience import HUNG_SECONDS
 
 T = TypeVar("T")
+
+# Typer reads the signatures of all commands again for each run.
+testing._get_command = cache(testing._get_command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +55,11 @@ class Local:
     database: str
     environment: dict[str, str]
 
-    def run(self, *arguments: str, code: int | None = 0, **variables: str) -> Result:
+    def run(self, *arguments: str, code: int | None = 0, **variables: str) -> testing.Result:
         """
         Run a command in this process and check its exit code, if there is one to expect.
         """
-        result = CliRunner().invoke(app, arguments, env=self.environment | variables)
+        result = testing.CliRunner().invoke(app, arguments, env=self.environment | variables)
         assert code in (None, result.exit_code), (result.output, result.stderr, result.exception)
         return result
 
@@ -162,17 +173,33 @@ class Local:
 @contextmanager
 def emulators(*, partitions: int = 2) -> Iterator[Local]:
     """
-    Start emulators and provision one outbox on them.
+    Run emulators in a thread of this process, and provision one outbox on them.
     """
-    command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json", "--partitions", str(partitions)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 - our own program
-        try:
-            assert process.stdout is not None
-            announced = json.loads(process.stdout.readline())
-            yield provisioned(announced, "contacts")
-        finally:
-            process.terminate()
+    addresses: Future[dict[str, str]] = Future()
+    loop, over = asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        clock, broker = AdjustableClock(), Broker.default()
+        async with (
+            CosmosServer(Account(partitions=partitions, clock=clock)) as cosmos,
+            ServiceBusServer(broker, port=0) as servicebus,
+            ControlServer(cosmos, broker, clock=clock) as control,
+        ):
+            strings = {"cosmos": cosmos.connection_string, "servicebus": servicebus.connection_string}
+            addresses.set_result(strings | {"control": control.url})
+            await over.wait()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve())
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield provisioned(addresses.result(timeout=HUNG_SECONDS), "contacts")
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(timeout=HUNG_SECONDS)
 
 
 def provisioned(announced: Mapping[str, str], database: str) -> Local:
