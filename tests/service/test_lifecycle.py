@@ -11,13 +11,17 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from io import StringIO
 from subprocess import run
 
 import pytest
+from typer.testing import CliRunner
 
+from cosmos_outbox.cli.app import app
 from cosmos_outbox.service.lifecycle import Aborted, run_beside, run_until_signalled
+from cosmos_outbox.service.main import main
 from tests.service.site import Site, eventually, fetched, opened_site
 
 pytestmark = pytest.mark.looptime(False)
@@ -176,6 +180,14 @@ def run_worker(*arguments: str, program: tuple[str, ...] = ("worker",), **variab
     return run(command, env=env, text=True, capture_output=True, check=False)  # noqa: S603 - our own program
 
 
+def asked(*arguments: str) -> tuple[int, str]:
+    """
+    Return the exit code of `python -m worker` for arguments that start nothing, and what it prints.
+    """
+    with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()):
+        return main(arguments), printed.getvalue()
+
+
 def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
     ended = run_worker(OUTBOX_LANES="0")
     assert 2 == ended.returncode
@@ -189,27 +201,28 @@ def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
 
 
 def test_help_names_every_setting_and_the_exit_codes():
-    ended = run_worker("--help")
-    assert 0 == ended.returncode
-    assert "OUTBOX_HEALTH_PORT" in ended.stdout
-    assert "Exit codes: 0" in ended.stdout
-    assert "APPLICATIONINSIGHTS_CONNECTION_STRING" in ended.stdout
+    code, told = asked("--help")
+    assert 0 == code
+    assert "OUTBOX_HEALTH_PORT" in told
+    assert "Exit codes: 0" in told
+    assert "APPLICATIONINSIGHTS_CONNECTION_STRING" in told
 
 
 def test_an_unknown_argument_exits_2():
-    assert 2 == run_worker("--port", "1").returncode
+    assert (2, "") == asked("--port", "1")
 
 
 def test_the_command_line_runs_the_same_worker():
-    command = ("cosmos_outbox.cli", "worker")
-    asked, wrong = run_worker("--help", program=command), run_worker(program=command, OUTBOX_LANES="0")
-    assert (0, run_worker("--help").stdout.replace("python -m worker", "cosmos-outbox worker")) == (
-        asked.returncode, asked.stdout,
+    by_command = CliRunner().invoke(app, ["worker", "--help"])
+    code, told = asked("--help")
+    assert (code, told.replace("python -m worker", "cosmos-outbox worker")) == (
+        by_command.exit_code, by_command.stdout,
     )  # fmt: skip
+    assert 2 == CliRunner().invoke(app, ["worker", "--port", "1"]).exit_code
+
+    wrong = run_worker(program=("cosmos_outbox.cli", "worker"), OUTBOX_LANES="0")
     messages = [json.loads(one.stderr)["message"] for one in (run_worker(OUTBOX_LANES="0"), wrong)]
     assert (2, messages[0]) == (wrong.returncode, messages[1])
-
-    assert 2 == run_worker("--port", "1", program=command).returncode
 
 
 def test_a_person_reads_wrong_settings_line_by_line():
