@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
 from tests.examples.serving import served
+from tests.support.effort import examples
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -63,7 +64,7 @@ def session() -> Iterator[requests.Session]:
 
 @description.parametrize()
 @settings(
-    max_examples=8,
+    max_examples=examples(5, many=20),
     deadline=None,
     derandomize=True,
     database=None,
