@@ -48,14 +48,22 @@ def random_relay_script(chance: Random) -> Script:
         operators=tuple(_operator(chance) for _ in range(chance.randint(0, 3))),
         committed=dict(committed),
     )
-    if (
-        keys is _MANY and chance.random() < 1 / 2
-    ):  # drawn last, so that the scripts of older seeds stay what they were
-        poisoned = chance.sample(keys, 20)
-        return replace(
-            script, rejected=frozenset(f"{key}/{number}" for key in poisoned for number in range(2))
-        )
-    return script
+    # Drawn last, so that the scripts of older seeds stay what they were
+    return _storm(chance, script) if keys is _MANY and chance.random() < 1 / 2 else script
+
+
+def _storm(chance: Random, script: Script) -> Script:
+    """
+    Return the script with most keys poisoned; each page has an event that the topic takes, or no worker would believe it.
+    """
+    calm = [event("calm", number) for number in range(len(script.pages))]
+    pages = zip(script.pages, calm, strict=True)
+    return replace(
+        script,
+        pages=tuple((at, (*documents, one)) for (at, documents), one in pages),
+        rejected=frozenset(f"{key}/{number}" for key in chance.sample(_MANY, 20) for number in range(2)),
+        committed={**script.committed, "calm": [one["id"] for one in calm]},
+    )
 
 
 def _some(chance: Random, ids: list[str], *, most: int) -> frozenset[str]:
