@@ -353,6 +353,17 @@ class WatchFailed(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingFallback(Record):
+    """
+    The Service Bus SDK encodes messages in a way that this version does not know; it encodes those of a topic itself, at several
+    times the CPU.
+    """
+
+    topic: str
+    difference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened(Record):
     """
     A processor has locked a session; None on an entity without sessions.

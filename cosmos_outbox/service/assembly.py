@@ -86,18 +86,6 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         connection = await stack.enter_async_context(connected(settings))
         bus = await stack.enter_async_context(connection.service_bus())
         await _log_warnings(connection)
-        publisher = await stack.enter_async_context(
-            connection.publisher(
-                bus,
-                lanes=settings.lanes,
-                traced=lambda topic_publisher, topic: TracedPublisher(
-                    topic_publisher,
-                    topic=topic,
-                    tracer_provider=telemetry.tracer_provider,
-                    server_address=bus.fully_qualified_namespace.partition(":")[0],
-                ),
-            )
-        )
         health = HealthState(
             Identity(
                 instance=settings.instance_name,
@@ -113,6 +101,19 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         )
         reporting = Reporting(health, telemetry)
         notify = reporting.notify
+        publisher = await stack.enter_async_context(
+            connection.publisher(
+                bus,
+                lanes=settings.lanes,
+                traced=lambda topic_publisher, topic: TracedPublisher(
+                    topic_publisher,
+                    topic=topic,
+                    tracer_provider=telemetry.tracer_provider,
+                    server_address=bus.fully_qualified_namespace.partition(":")[0],
+                ),
+                notify=notify,
+            )
+        )
 
         async def others() -> tuple[str, ...]:
             container = await connection.feed.describe()

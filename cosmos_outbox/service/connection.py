@@ -28,6 +28,7 @@ from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import ParkedStore, Publisher
+from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
@@ -146,6 +147,7 @@ class Connection:
         *,
         lanes: int,
         traced: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
+        notify: Hook = log_hook,
     ) -> AsyncIterator[Publisher]:
         """
         Open one publisher for every topic of the routes; it sends messages in the format of the settings.
@@ -154,12 +156,15 @@ class Connection:
             bus: the open client.
             lanes: ordered streams to each topic.
             traced: wraps the publisher of a topic. Defaults to no wrapping.
+            notify: receives the records of publishers. Defaults to logging them.
         """
         settings, routes = self.settings, self.settings.topics
         async with AsyncExitStack() as stack:
             publishers: dict[str, Publisher] = {}
             for topic in routes.topics:
-                opened = ServiceBusPublisher(bus, topic, lanes=lanes, batch_scope=settings.batch_scope)
+                opened = ServiceBusPublisher(
+                    bus, topic, lanes=lanes, batch_scope=settings.batch_scope, notify=notify
+                )
                 publishers[topic] = traced(await stack.enter_async_context(opened), topic)
             single = len(publishers) == 1
             publisher = publishers[settings.topic] if single else RoutedPublisher(routes, publishers)

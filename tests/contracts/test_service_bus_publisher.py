@@ -12,9 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus import lane as service_bus_lane
 from cosmos_outbox.adapters.servicebus.publisher import (
     BatchScope,
@@ -31,7 +33,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.records import MessagesPublished, PublishFailed, Record
+from cosmos_outbox.records import EncodingFallback, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox_emulators.servicebus.broker import Broker
@@ -440,6 +442,33 @@ async def test_a_property_that_amqp_cannot_carry_is_a_rejected_message(server: S
             await publisher.publish(0, [*good, bad])
         assert 2 == caught.value.accepted
         assert 2 == stats(server)["published"]
+
+
+async def test_where_the_sdk_is_not_as_known_it_encodes_the_messages_and_this_is_reported_once(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "difference", lambda: "_size of a batch is missing")
+    monkeypatch.setattr(encoding, "append", None)
+    told: list[Record] = []
+    async with publisher_to(server, notify=told.append) as publisher:
+        for number in (0, 3):
+            await publisher.publish(0, messages("k", 3, first=number))
+    assert (6, 2) == (stats(server)["published"], stats(server)["transfers"])
+    assert [EncodingFallback(topic="events", difference="_size of a batch is missing")] == told
+
+
+async def test_only_the_first_message_of_a_batch_is_encoded_by_the_sdk(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added, add = [], ServiceBusMessageBatch.add_message
+    monkeypatch.setattr(
+        ServiceBusMessageBatch,
+        "add_message",
+        lambda batch, message: (added.append(message), add(batch, message)),
+    )
+    async with publisher_to(server) as publisher:
+        await publisher.publish(0, messages("k", 100, size=10_000))
+    assert (100, 4, 4) == (stats(server)["published"], stats(server)["transfers"], len(added))
 
 
 # The relay on top of it

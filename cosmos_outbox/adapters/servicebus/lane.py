@@ -11,6 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
+from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, says_link_was_cut
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
 from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
@@ -76,10 +77,12 @@ class Lane:
         Return as many messages as one batch holds, and their number.
         """
         batch = await self._new_batch()
+        fast = encoding.is_usable()
         for count, message in enumerate(run[position:]):
             try:
-                outgoing = _outgoing(message)
-                batch.add_message(outgoing)
+                if not (fast and count and encoding.append(batch, message)):
+                    outgoing = _outgoing(message)
+                    batch.add_message(outgoing)
             except MessageSizeExceededError:
                 # A message alone may be larger than a batch (Premium); whether it is too large, the broker decides.
                 return (batch, count) if count else (outgoing, 1)
@@ -166,11 +169,4 @@ def _forget_outcome(sending: asyncio.Task[None]) -> None:
 
 def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
     require_properties_that_fit(message)
-    return ServiceBusMessage(
-        message.body,
-        application_properties=dict(message.properties.items()),
-        session_id=message.session_id,
-        message_id=message.message_id,
-        subject=message.subject,
-        content_type=message.content_type,
-    )
+    return encoding.sdk_message(message)

@@ -18,10 +18,12 @@ import certifi
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
+from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.lane import Lane
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.records import EncodingFallback, Hook, log_hook
 
 _logger = logging.getLogger(__name__)
 
@@ -96,6 +98,7 @@ class ServiceBusPublisher:
         batch_scope: which messages may share a batch. Defaults to `topic`.
         send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
         cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
+        notify: receives a record where the SDK has to encode the messages. Defaults to logging it.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class ServiceBusPublisher:
         batch_scope: BatchScope | str = BatchScope.TOPIC,
         send_timeout: timedelta = timedelta(seconds=15),
         cancel_grace: timedelta = timedelta(seconds=2),
+        notify: Hook = log_hook,
     ) -> None:
         if lanes < 1:
             raise ConfigurationError(f"A publisher needs at least one lane, not {lanes}.")
@@ -114,6 +118,8 @@ class ServiceBusPublisher:
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
         self._closing = Closing()
         self._closed = False
+        if (difference := encoding.difference()) is not None:
+            notify(EncodingFallback(topic=topic, difference=difference))
         self._lanes = tuple(
             Lane(
                 topic=topic,

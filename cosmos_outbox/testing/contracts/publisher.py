@@ -119,9 +119,9 @@ class PublisherContract:
             "big": 2**31 - 1,
             "negative": -1,
         }
-        sent = a_message(session, properties=properties)
-        await backend.publisher.publish(0, [sent])
-        assert [sent] == await backend.received(session, last=sent)
+        sent = [a_message(session, number, properties=properties) for number in range(2)]
+        await backend.publisher.publish(0, sent)
+        assert sent == await backend.received(session, last=sent[-1])
 
     async def test_ids_may_have_128_characters_of_any_script(self, backend: PublisherBackend) -> None:
         """

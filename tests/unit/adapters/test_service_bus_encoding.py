@@ -1,0 +1,161 @@
+"""
+Messages are encoded as the SDK encodes them, byte for byte, or by the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from azure.core.settings import settings
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus._pyamqp._decode import decode_payload
+from azure.servicebus.exceptions import MessageSizeExceededError
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.servicebus import encoding
+from cosmos_outbox.messages import MAX_PROPERTY_BYTES, OutboundMessage
+from tests.support.effort import examples
+
+EDGES = (0, 1, 2**7 - 1, 2**7, 2**8 - 1, 2**8, 2**31 - 1, 2**31, 2**63)
+INTS = st.sampled_from([*EDGES, *(-edge - 1 for edge in EDGES)]) | st.integers()
+TEXT = st.text(st.characters(codec=None, categories=None), max_size=5)  # half surrogate pairs too
+LONG = st.builds(lambda letter, size: letter * size, st.sampled_from("aä☃😀"), st.integers(50, 300))
+
+
+def a_message(**changes: Any) -> OutboundMessage:
+    plain = {"message_id": "m", "session_id": "k", "subject": "Renamed", "body": b"{}", "properties": {}}
+    return OutboundMessage(**plain | changes)
+
+
+NAMES = TEXT | LONG
+MESSAGES = st.builds(
+    a_message,
+    message_id=NAMES,
+    session_id=NAMES,
+    subject=NAMES,
+    content_type=st.just("application/json") | NAMES,
+    properties=st.dictionaries(
+        NAMES, NAMES | INTS | st.booleans() | st.floats() | st.none() | st.binary(max_size=2), max_size=3
+    ),
+    body=st.sampled_from([0, 1, 255, 256, 70_000]).map(bytes),
+)
+
+
+def by_the_sdk(*messages: OutboundMessage, most: int | None = None) -> ServiceBusMessageBatch:
+    batch = ServiceBusMessageBatch(most)
+    for message in messages:
+        batch.add_message(encoding.sdk_message(message))
+    return batch
+
+
+def content(batch: ServiceBusMessageBatch) -> tuple[object, int, int]:
+    return batch._message, batch.size_in_bytes, len(batch)
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    encoding.difference.cache_clear()
+    yield
+    encoding.difference.cache_clear()
+
+
+@given(message=MESSAGES)
+@example(
+    message=a_message(properties={str(number): number for number in range(130)})
+)  # more than a byte can count
+@hypothesis_settings(max_examples=examples(100, many=20_000), deadline=None)
+def test_a_message_is_encoded_as_the_sdk_encodes_it_or_not_at_all(message: OutboundMessage) -> None:
+    encoded = encoding.encode(message)
+    # The SDK makes an id where there is none.
+    usual = message.message_id and all(type(value) in (str, int) for value in message.properties.values())
+    try:
+        [expected] = by_the_sdk(message, most=10**6)._message[5]
+    except (TypeError, ValueError):
+        assert encoded is None
+        return
+    assert bool(usual) == (encoded is not None)
+    if encoded is not None:
+        assert bytes(expected) == encoded
+        assert (list(message.properties.items()), [message.body]) == _read(encoded)
+
+
+def test_each_size_is_written_as_the_sdk_writes_it() -> None:
+    """
+    Of a body, a list and a map, and past the sizes at which the SDK goes over to four bytes.
+    """
+    for size in range(300):
+        text = "x" * size
+        for message in (
+            a_message(body=text.encode()),
+            a_message(subject=text),
+            a_message(properties={"": text}),
+        ):
+            [expected] = by_the_sdk(message)._message[5]
+            assert bytes(expected) == encoding.encode(message)
+
+
+def _read(encoded: bytes) -> tuple[list[tuple[str, Any]], list[bytes]]:
+    found = decode_payload(memoryview(encoded))
+    properties: Mapping[bytes, Any] = found.application_properties or {}
+    texts = ((name.decode(), value) for name, value in properties.items())
+    return [
+        (name, value.decode() if isinstance(value, bytes) else value) for name, value in texts
+    ], found.data
+
+
+@given(
+    messages=st.lists(MESSAGES.filter(encoding.encode), min_size=1, max_size=5), most=st.integers(200, 1000)
+)
+@hypothesis_settings(max_examples=examples(30, many=3_000), deadline=None)
+def test_a_batch_is_full_where_the_sdk_says_so_and_has_the_same_content(
+    messages: list[OutboundMessage], most: int
+) -> None:
+    def filled(add: Callable[[ServiceBusMessageBatch, OutboundMessage], object]) -> ServiceBusMessageBatch:
+        batch = by_the_sdk(a_message(), most=most)
+        for message in messages:
+            try:
+                add(batch, message)
+            except MessageSizeExceededError:
+                break
+        return batch
+
+    expected = filled(lambda batch, message: batch.add_message(encoding.sdk_message(message)))
+    assert content(expected) == content(filled(encoding.append))
+
+
+def test_properties_near_the_limit_of_the_service_are_left_to_the_sdk() -> None:
+    assert encoding.encode(a_message(properties={"x": "y" * MAX_PROPERTY_BYTES})) is None
+
+
+def test_the_sdk_that_is_installed_is_one_whose_batches_are_known(forgotten: None) -> None:
+    assert None is encoding.difference()
+    assert encoding.is_usable()
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param({"_FIELDS": 12}, id="other bytes"),
+        pytest.param({"_MOST": 200}, id="other sizes"),
+        pytest.param({"_ENCODERS": {}}, id="no bytes"),
+        pytest.param({"ServiceBusMessageBatch": object}, id="another class"),
+    ],
+)
+def test_a_difference_to_the_sdk_is_noticed(
+    forgotten: None, monkeypatch: pytest.MonkeyPatch, patch: dict[str, Any]
+) -> None:
+    for name, value in patch.items():
+        monkeypatch.setattr(encoding, name, value)
+    assert encoding.difference()
+    assert not encoding.is_usable()
+
+
+def test_where_the_sdk_adds_its_trace_to_each_message_it_encodes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settings.tracing_implementation, "_user_value", object)
+    assert not encoding.is_usable()
