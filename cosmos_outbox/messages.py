@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import to_json
+
 from cosmos_outbox.documents import StoredEvent
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
@@ -161,8 +163,11 @@ def broker_id(name: str) -> str:
 
 
 def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
-    found = ((name, meta.get(key)) for key, name in _PROPERTIES.items())
-    return {name: _property(value) for name, value in found if value is not None and value != ""}
+    properties: dict[str, PropertyValue] = {}
+    for key, name in _PROPERTIES.items():
+        if key in meta and (value := meta[key]) is not None and value != "":
+            properties[name] = _property(value)
+    return properties
 
 
 def _property(value: Any) -> PropertyValue:
@@ -176,8 +181,8 @@ def _property(value: Any) -> PropertyValue:
 
 def _json(value: Any) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half a surrogate pair: legal in JSON as an escape, not in UTF-8
+        return to_json(value, inf_nan_mode="constants")
+    except ValueError:  # half a surrogate pair: legal in JSON as an escape, not in UTF-8
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -191,6 +196,8 @@ def text(value: str) -> str:
 
 
 def _is_text(value: str) -> bool:
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -199,4 +206,4 @@ def _is_text(value: str) -> bool:
 
 
 def _utf16_length(value: str) -> int:
-    return len(value) + sum(character > "\uffff" for character in value)
+    return len(value) if value.isascii() else len(value.encode("utf-16-le")) // 2
