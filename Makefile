@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra docs test-image test-vendor format dist lock lock-infra lock-docs lock-vendor clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra docs test-image test-newest test-vendor format dist lock lock-infra lock-docs lock-vendor clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -134,6 +134,16 @@ sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX:
 	@for image in worker api consumer; do inventory=sbom/$$image.inventory; \
 		$(INFRA) -m tools.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
 
+# Made anew each time, and past the upper bounds in pyproject.toml: the question is what the next release breaks.
+NEWEST := .venv-newest/bin/python
+test-newest: ## the adapters' tests with the newest releases of both SDKs, whatever pyproject.toml allows
+	$(PYTHON) -m venv --clear .venv-newest
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade azure-cosmos azure-servicebus
+	$(NEWEST) -m pip list --disable-pip-version-check | grep -E '^azure-(cosmos|servicebus) '
+	$(NEWEST) -m pytest tests/unit/adapters tests/contracts -q $(PYTEST_ARGS)
+
 VENDOR := .venv-vendor/bin/python
 VENDOR_STAMP := .venv-vendor/.installed
 $(VENDOR_STAMP): requirements-vendor.txt
@@ -185,4 +195,4 @@ lock-vendor: $(STAMP) ## pin what the SDKs' own tests need again, the SDKs to th
 		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-vendor.txt
 
 clean: ## remove .venv and caches
-	rm -rf .venv .venv-docs .venv-infra .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
