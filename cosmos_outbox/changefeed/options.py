@@ -45,7 +45,8 @@ class ProcessorOptions:
         processor_name: names the group of workers that share the leases; part of every lease id.
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
-        max_items: page size asked for; a page may be longer, and is shorter where memory asks for it. Defaults to 100.
+        max_items: page size asked for while a lease is behind (100 else); a page may be longer, and is shorter where memory asks for it.
+            Defaults to 1000.
         memory_bytes: of memory that the pages of all leases may take, about; see `reader`. Defaults to 256 MiB.
         wanted: returns whether the handler gets a change; others are dropped as soon as they are read, and count as done.
             It must not raise. Defaults to all.
@@ -70,7 +71,7 @@ class ProcessorOptions:
     processor_name: str
     instance_name: str = field(default_factory=default_instance_name)
     start: StartFrom | datetime = StartFrom.BEGINNING
-    max_items: int = 100
+    max_items: int = 1000
     memory_bytes: int = 256 * 1024 * 1024
     wanted: Callable[[Document], bool] | None = None
     acquire_interval: timedelta = timedelta(seconds=13)

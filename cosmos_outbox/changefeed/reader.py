@@ -6,9 +6,10 @@ third, where a page that keeps failing was read again. So each read reserves wha
 keeps what is left of the page after it; the memory is given back with the page's last reference, in whichever task. Bytes are
 counted as JSON, and Python makes several of each.
 
-*How long a page.* As many documents as fit into the lease's share: an equal part of the budget, or a quarter of what is
-free if that is more, so that one busy lease among many idle ones is not held back, and none takes everything. A lease learns
-the likely size of a document from its pages; before the first one it uses the sizes that the other leases saw.
+*How long a page.* 100 changes while a lease keeps up and, once a page brought as many, `max_items`: in a long page a change costs
+several times less. Never more than fit into the lease's share: an equal part of the budget, or a quarter of what is free if
+that is more, so that one busy lease among many idle ones is not held back, and none takes everything. A lease learns the
+likely size of a document from its pages; before the first one it uses the sizes that the other leases saw.
 
 *No deadlock, no starvation.* Nothing here waits. A lease without room does not read ahead, and reads one change at a time
 (which comes with all others of its transactional batch), however long the others keep their pages: a lease that is halted
@@ -32,6 +33,7 @@ from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom
 # bytes and its text, and later the messages made of it.
 MEMORY_OF_A_BYTE = 7
 _LARGEST_PART = 4  # of what is free: a quarter
+_KEEPING_UP = 100  # changes asked for at once; a page with as many shows that more may wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +151,22 @@ class Reader:
         self._feed, self._range, self._container_rid = feed, feed_range, container_rid
         self._max_items, self._budget, self._wanted = max_items, budget, wanted
         self._seen: Sizes | None = None
+        self._behind = False
 
     @property
     def _sizes(self) -> Sizes:
         return self._seen or self._budget.typical
+
+    @property
+    def _most(self) -> int:
+        return self._max_items if self._behind else min(self._max_items, _KEEPING_UP)
 
     def has_room_ahead(self) -> bool:
         """
         Return whether another whole page can be read before the one at hand is done.
         """
         sizes, budget = self._sizes, self._budget
-        return longest_page(sizes, most=self._max_items, share=budget.share) * sizes.read <= budget.free
+        return longest_page(sizes, most=self._most, share=budget.share) * sizes.read <= budget.free
 
     async def read(self, continuation: str | None, *, start: StartFrom | datetime) -> ChangePage:
         """
@@ -169,7 +176,7 @@ class Reader:
             RangeGone, ContainerRecreated, StoreError: as there.
         """
         sizes, budget = self._sizes, self._budget
-        items = page_within(sizes, most=self._max_items, share=budget.share, room=budget.free)
+        items = page_within(sizes, most=self._most, share=budget.share, room=budget.free)
         with budget.reserved(round(items * sizes.read)):
             page = await self._feed.read_page(
                 self._range,
@@ -178,7 +185,8 @@ class Reader:
                 start=start,
                 max_items=items,
             )
-            return self._kept(page) if page.documents else page
+        self._behind = len(page.documents) >= _KEEPING_UP
+        return self._kept(page) if page.documents else page
 
     def _kept(self, page: ChangePage) -> ChangePage:
         wanted, budget, read = self._wanted, self._budget, len(page.documents)

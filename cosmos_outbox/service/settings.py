@@ -223,7 +223,7 @@ class Settings(BaseSettings):
         description="What happens to a lease whose position is ahead of its range, as after a restore: it halts with an "
         "alarm, or restarts at the beginning of the feed.",
     )
-    page_size: int = Field(default=100, ge=1, le=1000, description="Most changes in one read.")
+    page_size: int = Field(default=1000, ge=1, le=1000, description="Most changes in one read.")
     memory_mb: int = Field(
         default=512,
         ge=256,

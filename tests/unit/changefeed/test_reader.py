@@ -164,6 +164,21 @@ async def test_small_documents_are_read_by_whole_pages_from_the_second_one_on():
     assert {100} == set(feed.asked[4:])
 
 
+async def test_a_lease_that_is_behind_reads_long_pages_and_short_ones_once_it_has_caught_up():
+    container = MemoryContainer()
+    for number in range(1200):
+        await _write(container, "k", f"{number}")
+    feed, continuation = Asked(container), None
+    rid = (await feed.describe()).container_rid
+    budget = Budget(10**10, leases=lambda: 1)
+    reader = Reader(feed, ALL, container_rid=rid, max_items=1000, budget=budget, wanted=lambda _: False)
+    for _ in range(5):
+        continuation = (await reader.read(continuation, start=StartFrom.BEGINNING)).continuation
+
+    # The third page has the last hundred, so that more might wait; the fourth has none.
+    assert [100, 1000, 1000, 1000, 100] == feed.asked
+
+
 async def test_what_is_not_wanted_takes_nothing_and_neither_does_a_page_that_is_done():
     container = MemoryContainer()
     for number in range(40):
