@@ -14,7 +14,8 @@ class Publisher(Protocol):
     """
     A topic, reached over a fixed number of lanes; each lane is one ordered stream.
 
-    Calls on one lane are carried out one after another, calls on different lanes side by side.
+    Calls on one lane are carried out one after another, calls on different lanes side by side. A publisher may have an attribute
+    `batch_bytes`, what a batch holds (None: not known yet); a relay then gives a lane about as much.
     """
 
     @property

@@ -94,6 +94,10 @@ class CloudEventsPublisher:
     def judged(self) -> bool:
         return getattr(self._publisher, "judged", False)
 
+    @property
+    def batch_bytes(self) -> int | None:
+        return getattr(self._publisher, "batch_bytes", None)
+
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         await self._publisher.publish(
             lane, [as_cloud_event(message, source=self._source, mode=self._mode) for message in messages]

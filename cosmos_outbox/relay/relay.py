@@ -90,8 +90,8 @@ class Relay:
         publisher: the topic.
         parking: holds the events of a partition key whose next event can never be sent. Defaults to none: the lease halts
             at such an event.
-        lane_bytes: how much of a page one lane takes before another one helps. Defaults to about one batch of the
-            Standard tier; on Premium, 900 KiB makes fuller batches.
+        lane_bytes: how much of a page one lane takes before another one helps. Defaults to about one batch, as the publisher's
+            `batch_bytes` says; without it, one of the Standard tier.
         backoff: between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
         notify: receives a record of every publication, failure and rejection, inside the trace of the commit of the
             (first) event. Defaults to logging them.
@@ -102,18 +102,23 @@ class Relay:
         publisher: Publisher,
         *,
         parking: Parking | None = None,
-        lane_bytes: int = LANE_BYTES,
+        lane_bytes: int | None = None,
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
         judged = publisher if getattr(publisher, "judged", False) else JudgedPublisher(publisher)
         self._notify = guarded(notify)
         self._sender = LaneSender(judged, backoff=backoff or Backoff(), notify=self._notify)
-        self._parking, self._lane_bytes = parking, lane_bytes
+        self._parking, self._asked_lane_bytes = parking, lane_bytes
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
         self._announced = AnnouncedKeys(parking)
+
+    @property
+    def _lane_bytes(self) -> int:
+        batch: int | None = getattr(self._sender.publisher, "batch_bytes", None)
+        return self._asked_lane_bytes or (LANE_BYTES if batch is None else batch * 3 // 4)
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """

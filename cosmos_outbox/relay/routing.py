@@ -106,6 +106,11 @@ class RoutedPublisher:
     def lanes(self) -> int:
         return min(publisher.lanes for publisher in self._publishers.values())
 
+    @property
+    def batch_bytes(self) -> int | None:
+        sizes = [publisher.batch_bytes for publisher in self._publishers.values()]
+        return min((size for size in sizes if size is not None), default=None)
+
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):

@@ -49,6 +49,10 @@ class TracedPublisher:
     def lanes(self) -> int:
         return self._publisher.lanes
 
+    @property
+    def batch_bytes(self) -> int | None:
+        return getattr(self._publisher, "batch_bytes", None)
+
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         # A root span: a batch has as many causes as messages, so their commits are links, and none is the parent.
         span = self._tracer.start_span(self._name, kind=SpanKind.CLIENT, context=Context())

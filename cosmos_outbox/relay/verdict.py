@@ -55,6 +55,10 @@ class JudgedPublisher:
     def lanes(self) -> int:
         return self._publisher.lanes
 
+    @property
+    def batch_bytes(self) -> int | None:
+        return getattr(self._publisher, "batch_bytes", None)
+
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         try:
             await self._publisher.publish(lane, messages)

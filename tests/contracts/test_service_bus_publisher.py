@@ -35,6 +35,9 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import EncodingFallback, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
+from cosmos_outbox.relay.routing import RoutedPublisher, Routes
+from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -521,6 +524,30 @@ async def test_a_relay_finds_the_one_message_of_a_batch_that_is_too_large(server
         with pytest.raises(MessageRejected, match="'b/1'"):
             await Relay(publisher, notify=lambda record: None)(page)
     assert (9, 0) == (stats(server)["published"], stats(server)["duplicates"])  # all but b/1, b/2, b/3
+
+
+async def test_a_relay_gives_a_lane_what_a_batch_of_the_topic_holds(server: ServiceBusServer) -> None:
+    """
+    1 MB on the Premium tier; the first link says so, so the page before it is shared as on the Standard tier.
+    """
+    server.broker.add_topic({"name": "premium", "max_message_size": 1024 * 1024})
+    sent = []
+    async with publisher_to(server, topic="premium", lanes=8) as publisher:
+        through = CloudEventsPublisher(
+            RoutedPublisher(
+                Routes(default=("premium",)), {"premium": TracedPublisher(publisher, topic="premium")}
+            ),
+            source="/test",
+            mode="binary",
+        )
+        relay = Relay(through, notify=lambda record: None)
+        for number in range(2):
+            page = a_page(*(f"{number}-{key}" for key in range(400)), count=1)
+            for document in page.documents:
+                document["data"]["padding"] = "x" * 1000
+            await relay(page)
+            sent.append(server.broker.stats()["topics"]["premium"]["transfers"])
+    assert [4, 5] == sent
 
 
 # Clients

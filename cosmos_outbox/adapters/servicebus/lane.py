@@ -46,6 +46,7 @@ class Lane:
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
         self._proven = False  # this sender has sent something
+        self.batch_bytes: int | None = None  # that the link takes, once one was open
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
         """
@@ -77,6 +78,7 @@ class Lane:
         Return as many messages as one batch holds, and their number.
         """
         batch = await self._new_batch()
+        self.batch_bytes = batch.max_size_in_bytes
         fast = encoding.is_usable()
         for count, message in enumerate(run[position:]):
             try:

@@ -148,6 +148,10 @@ class ServiceBusPublisher:
     def lanes(self) -> int:
         return len(self._lanes)
 
+    @property
+    def batch_bytes(self) -> int | None:
+        return max((lane.batch_bytes for lane in self._lanes if lane.batch_bytes), default=None)
+
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         if self._closed:
             raise UsageError("The publisher is closed; publish inside its `async with`.")
