@@ -26,7 +26,7 @@ DATABASE = "bench"
 PARKED = "parked"
 BODY_TEXT = "x" * 500  # with its properties a message has about 1 KB
 _SEEDERS = 8
-_TOPICS = 64
+_TOPICS = 128
 SESSION_TOPICS = 32
 _WATCH_SECONDS = 0.02
 _THROUGHPUT_OF_A_PARTITION, _MOST_THROUGHPUT = 6_000, 1_000_000
@@ -59,11 +59,11 @@ class Emulated:
         """
         return f"sessions-{next(self._session_numbers)}"
 
-    def new_topic(self) -> str:
+    def new_topic(self, *, premium: bool = False) -> str:
         """
-        Return a topic that nothing was sent to.
+        Return a topic that nothing was sent to; one of the Premium tier takes batches of 1 MB.
         """
-        return f"events-{next(self._numbers)}"
+        return f"{'premium' if premium else 'events'}-{next(self._numbers)}"
 
     async def new_leases(self) -> str:
         """
@@ -182,10 +182,12 @@ async def commit_events(
 def _configuration(directory: Path) -> Path:
     topics = [
         {
-            "name": f"events-{number}",
+            "name": f"{name}-{number}",
             "dedup_window_s": 600,
+            "max_message_size": size,
             "subscriptions": [{"name": "all", "requires_session": False}],
         }
+        for name, size in (("events", 256 * 1024), ("premium", 1024 * 1024))
         for number in range(_TOPICS)
     ]
     topics += [

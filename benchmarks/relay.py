@@ -2,13 +2,15 @@
 What the relay costs: beside the bare SDKs, beside the design of Microsoft's .NET sample, and as its backlog grows.
 
 Emulators run in a process of their own. The relay and the bare loop take turns, and the least disturbed round of each
-counts; the sample's design and the runs of one and two workers have one round each. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
+counts; so do the ways of the table of CPU, which prints the median and the most disturbed round too. The sample's design and the runs of
+one and two workers have one round each. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -21,7 +23,8 @@ from azure.servicebus.aio import ServiceBusClient
 from benchmarks.emulated import Emulated, commit_events, emulated
 from benchmarks.processes import Worker, running_loop, running_worker
 from benchmarks.report import percentile, report, show
-from benchmarks.ways import bare_loop, relay, sample_design
+from benchmarks.ways import PAGE, RELAY_PAGE, bare_loop, relay, sample_design
+from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 
 KEYS = 1000
@@ -57,14 +60,14 @@ class Meter:
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
         self._wanted, self._seen, self._first = wanted, 0, 0
-        self._started = self._ended = 0.0
+        self._started = self._ended = self._cpu_before = self._cpu_after = 0.0
 
     def accepted(self, messages: int) -> None:
-        now = time.perf_counter()
+        now, cpu = time.perf_counter(), time.process_time()
         if not self._seen:
-            self._started, self._first = now, messages
+            self._started, self._cpu_before, self._first = now, cpu, messages
         self._seen += messages
-        self._ended = now
+        self._ended, self._cpu_after = now, cpu
         if self._seen >= self._wanted:
             self.done.set()
 
@@ -72,10 +75,17 @@ class Meter:
     def per_second(self) -> float:
         return (self._seen - self._first) / (self._ended - self._started)
 
+    @property
+    def cpu_ms(self) -> float:
+        """
+        Return how many milliseconds of this process's CPU a message took.
+        """
+        return (self._cpu_after - self._cpu_before) * 1000 / (self._seen - self._first)
 
-async def relay_speed(system: Emulated, data: str, events: int) -> float:
+
+async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE) -> Meter:
     """
-    Return how many messages a second the relay gets into the topic.
+    Return what the relay took to get so many messages into a topic; one of the Premium tier where pages are long.
     """
     meter = Meter(events)
     await relay(
@@ -83,11 +93,12 @@ async def relay_speed(system: Emulated, data: str, events: int) -> float:
         system.servicebus,
         data=data,
         leases=await system.new_leases(),
-        topic=system.new_topic(),
+        topic=system.new_topic(premium=page > PAGE),
         accepted=meter.accepted,
         stop=meter.done,
+        page=page,
     )
-    return meter.per_second
+    return meter
 
 
 async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
@@ -115,7 +126,7 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: st
         bare.append(await loop_speed(bare_loop(container, bus, system.new_topic()), sizes.events))
 
     async def run_ours() -> None:
-        ours.append(await relay_speed(system, data, sizes.events))
+        ours.append((await relayed(system, data, sizes.events)).per_second)
 
     for number in range(sizes.rounds):
         first, second = (run_bare, run_ours) if number % 2 else (run_ours, run_bare)
@@ -124,6 +135,31 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: st
     show("(a) bare loop of both SDKs", f"{max(bare):.0f} messages/s")
     show("    relay", f"{max(ours):.0f} messages/s")
     return round(max(ours) / max(bare), 3)
+
+
+async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
+    """
+    Return the CPU of an event in the least disturbed round: by pages of 1000 and batches of 1 MB, and by pages of 100 and batches of
+    256 KB, with our encoder and with the SDK's.
+    """
+    data = await system.new_events(sizes.scale_events, keys=KEYS, in_commit=EVENTS_IN_COMMIT)
+    ways = [(page, own) for page in (RELAY_PAGE, PAGE) for own in (True, False)]
+    costs: dict[tuple[int, bool], list[float]] = {way: [] for way in ways}
+    known = encoding.is_usable
+    for number in range(sizes.rounds):
+        for page, own in ways[number % len(ways) :] + ways[: number % len(ways)]:
+            encoding.is_usable = known if own else lambda: False
+            meter = await relayed(system, data, sizes.scale_events, page=page)
+            costs[page, own].append(meter.cpu_ms)
+    encoding.is_usable = known
+    found = {}
+    for (page, own), rounds in costs.items():
+        low, median, high = min(rounds), statistics.median(rounds), max(rounds)
+        encoder = "our encoder" if own else "the SDK's"
+        show(f"(g) pages of {page}, {encoder}", f"{low:.3f} | {median:.3f} | {high:.3f} ms CPU/event")
+        name = "cpu_ms_per_event" + ("_page100" if page == PAGE else "")
+        found[name if own else f"{name}_sdk_encoder"] = round(low, 3)
+    return found
 
 
 async def compare_with_sample(
@@ -139,7 +175,7 @@ async def compare_with_sample(
         await system.delay(delay)
         batches = min(SAMPLE_BATCHES[delay], sizes.events)
         sample = await loop_speed(sample_design(container, leases, bus, system.new_topic()), batches)
-        ours = max([await relay_speed(system, data, sizes.events) for _ in range(2)])
+        ours = max([(await relayed(system, data, sizes.events)).per_second for _ in range(2)])
         await system.delay(0)
         show(f"(b) +{delay} ms: sample's design | relay", f"{sample:.0f} | {ours:.0f} messages/s")
         ratios[f"sample_ratio_{delay}ms"] = round(ours / sample, 2)
@@ -299,6 +335,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         data = await system.new_events(sizes.events, keys=KEYS)
         result: dict[str, Any] = {"ceiling_ratio": await compare_with_ceiling(system, bus, data, sizes)}
+        result |= await measure_cpu(system, sizes)
         result |= await compare_with_sample(system, bus, data, sizes)
         result |= await measure_latencies(system, bus, sizes)
         result["scale_2_workers"] = await compare_workers(system, sizes)

@@ -40,6 +40,7 @@ from cosmos_outbox.service.health import HealthState, Identity
 from cosmos_outbox.service.polling import MeteredFeed, poll
 
 PAGE = 100
+RELAY_PAGE = 1000  # the worker's default
 SAMPLE_PAGE = 25
 POLL_SECONDS = 0.02  # of the bare loop, where nothing is new: what the relay's shortest pause is too
 SAMPLE_POLL_SECONDS = 3.0
@@ -66,6 +67,7 @@ async def relay(
     stop: asyncio.Event,
     gate: asyncio.Event | None = None,
     name: str = "worker",
+    page: int = PAGE,
 ) -> None:
     """
     Run the relay as `service.assembly` puts it together, until `stop` is set; nothing is sent before `gate` is.
@@ -111,7 +113,7 @@ async def relay(
             ProcessorOptions(
                 processor_name=PROCESSOR,
                 instance_name=name,
-                max_items=PAGE,
+                max_items=page,
                 acquire_interval=timedelta(seconds=0.5),
                 # A page that waits for the gate is given up at once when another worker wants the lease.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
