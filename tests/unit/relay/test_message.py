@@ -107,6 +107,15 @@ def test_the_body_says_what_the_event_said(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "value", ["NaN", "-Infinity", "1e16", "-0.0", str(2**80), '"\\ud800"', "[" * 300 + "]" * 300]
+)
+def test_the_body_says_what_the_standard_library_would(value: str) -> None:
+    data = {"value": json.loads(value)}
+    body = message_of(a_stored_event(data=data)).body
+    assert json.dumps(data) == json.dumps(json.loads(body))
+
+
+@pytest.mark.parametrize(
     ("stored", "sent"),
     [
         (7, 7),
