@@ -21,7 +21,7 @@ LAYERS = [
     for layer in CONTRACTS["Inside the library: one package a story, no arrow up"]["layers"]
 ]
 WITHOUT_AZURE = CONTRACTS["Only adapters and composition roots know Azure"]["source_modules"]
-KNOW_AZURE = {"adapters.cosmos", "adapters.servicebus", "service", "functions", "cli"}
+KNOW_AZURE = {"adapters.cosmos", "adapters.servicebus", "adapters.amqp", "service", "functions", "cli"}
 # They hold names only. The contract cannot list them, for a package in it stands for all that is inside.
 FACES = {LIBRARY, f"{LIBRARY}.adapters"}
 

@@ -1,0 +1,24 @@
+"""
+Azure Service Bus without its SDK: sessions received over an AMQP 1.0 of our own. Experimental.
+
+Theory of operation
+-------------------
+The SDK takes a connection for each receiver and asks the socket again and again; here all sessions share one connection, and
+nothing runs while nothing comes.
+
+    subscription    the port: opens the connection when it is needed, and again when it was lost
+    session         one session (or a receiver without one): messages, settlements, the lock
+    link            its link: credit and drain, deliveries put together from frames
+    signed_in       a connection with a token that is renewed; requests to $management
+    requests        questions and answers over $cbs and $management
+    connection      TCP or TLS, SASL, frames, channels; whether the peer is still there
+    tokens          connection strings, shared access signatures, Microsoft Entra ID
+    frames, encoding, decoding, message, errors    what is on the wire
+
+What holds, and why
+-------------------
+*A link has a channel of its own*, so what the broker says about one session reaches no other, and a number is used again only
+after the broker ended the channel. *Nothing waits for ever:* whatever is awaited notes since when, and one timer of the
+connection gives it up when an answer is overdue; then every call fails with an error of the port, and the next `accept` makes
+a new connection. *Nothing grows:* what the broker may send is what it was given credit for.
+"""

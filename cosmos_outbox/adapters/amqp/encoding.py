@@ -1,0 +1,85 @@
+"""
+Encoding: values of AMQP 1.0 as bytes, one function for each type that this library sends.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from uuid import UUID
+
+NULL, TRUE, FALSE = b"\x40", b"\x41", b"\x42"
+_BYTE = 0x100
+_U32, _U64 = struct.Struct(">I").pack, struct.Struct(">Q").pack
+
+
+def ubyte(value: int) -> bytes:
+    return b"\x50" + value.to_bytes(1, "big")
+
+
+def ushort(value: int) -> bytes:
+    return b"\x60" + value.to_bytes(2, "big")
+
+
+def uint(value: int) -> bytes:
+    return b"\x70" + _U32(value)
+
+
+def ulong(value: int) -> bytes:
+    return b"\x80" + _U64(value)
+
+
+def timestamp(milliseconds: int) -> bytes:
+    return b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
+
+
+def uuid(value: UUID) -> bytes:
+    return b"\x98" + value.bytes
+
+
+def binary(value: bytes) -> bytes:
+    return _sized(b"\xa0", b"\xb0", value)
+
+
+def string(value: str) -> bytes:
+    return _sized(b"\xa1", b"\xb1", value.encode())
+
+
+def symbol(value: str) -> bytes:
+    return _sized(b"\xa3", b"\xb3", value.encode("ascii"))
+
+
+def listed(items: Iterable[bytes]) -> bytes:
+    return _compound(b"\xc0", b"\xd0", [*items])
+
+
+def mapped(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return _compound(b"\xc1", b"\xd1", [part for pair in pairs for part in pair])
+
+
+def uuids(values: Iterable[UUID]) -> bytes:
+    raw = [value.bytes for value in values]
+    return b"\xf0" + _U32(5 + 16 * len(raw)) + _U32(len(raw)) + b"\x98" + b"".join(raw)
+
+
+def described(code: int, value: bytes) -> bytes:
+    """
+    Encode what has a descriptor of the AMQP specification, as each performative and section of a message has.
+    """
+    return bytes((0x00, 0x53, code)) + value
+
+
+def described_by_name(name: str, value: bytes) -> bytes:
+    return b"\x00" + symbol(name) + value
+
+
+def _sized(short: bytes, long: bytes, raw: bytes) -> bytes:
+    size = len(raw)
+    return short + bytes((size,)) + raw if size < _BYTE else long + _U32(size) + raw
+
+
+def _compound(short: bytes, long: bytes, parts: list[bytes]) -> bytes:
+    raw, count = b"".join(parts), len(parts)
+    if count < _BYTE and len(raw) + 1 < _BYTE:
+        return short + bytes((len(raw) + 1, count)) + raw
+    return long + _U32(len(raw) + 4) + _U32(count) + raw

@@ -1,0 +1,97 @@
+"""
+Frames: what is said over a connection, and the errors in it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from cosmos_outbox.adapters.amqp.decoding import Described, decode_described
+from cosmos_outbox.adapters.amqp.encoding import described, listed
+from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError
+
+MAX_FRAME_SIZE = 1 << 18  # that this side reads
+SMALLEST_FRAME_SIZE = 512  # that each side reads
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+_FIELDS = 14  # of the longest performative, an attach
+
+
+class Code(IntEnum):
+    """
+    The descriptors of the AMQP specification that this library reads or writes.
+    """
+
+    OPEN = 0x10
+    BEGIN = 0x11
+    ATTACH = 0x12
+    FLOW = 0x13
+    TRANSFER = 0x14
+    DISPOSITION = 0x15
+    DETACH = 0x16
+    END = 0x17
+    CLOSE = 0x18
+    ERROR = 0x1D
+    ACCEPTED = 0x24
+    REJECTED = 0x25
+    MODIFIED = 0x27
+    SOURCE = 0x28
+    TARGET = 0x29
+    SASL_MECHANISMS = 0x40
+    SASL_INIT = 0x41
+    SASL_OUTCOME = 0x44
+    HEADER = 0x70
+    MESSAGE_ANNOTATIONS = 0x72
+    PROPERTIES = 0x73
+    APPLICATION_PROPERTIES = 0x74
+    DATA = 0x75
+    SEQUENCE = 0x76
+    VALUE = 0x77
+
+
+def performative(code: Code, *fields: bytes) -> bytes:
+    return described(code, listed(fields))
+
+
+def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
+    return b"%b\x02%b%b%b" % (
+        (8 + len(body)).to_bytes(4, "big"),
+        b"\x01" if sasl else b"\x00",
+        channel.to_bytes(2, "big"),
+        body,
+    )
+
+
+def read_performative(body: bytes) -> tuple[int, list[Any], int]:
+    """
+    Return the code of a performative, its fields with those that were left out, and where its payload begins.
+
+    Raises:
+        ProtocolError: there is none.
+    """
+    code, fields, position = decode_described(body)
+    if not isinstance(code, int) or not isinstance(fields, list):
+        raise ProtocolError("A frame holds a performative.")
+    if len(fields) < _FIELDS:
+        fields.extend([None] * (_FIELDS - len(fields)))
+    return code, fields, position
+
+
+def read_error(value: Any) -> AmqpError | None:
+    """
+    Return the error of a performative or an outcome; None if there is none.
+    """
+    fields = fields_of(value)
+    if not fields:
+        return None
+    condition, description = (*fields, None)[:2]
+    return AmqpError(str(condition), "" if description is None else str(description))
+
+
+def fields_of(value: Any) -> list[Any]:
+    """
+    Return the fields of what has a descriptor, as an outcome or a source has; none where there is no such thing.
+    """
+    return value.value if isinstance(value, Described) and isinstance(value.value, list) else []

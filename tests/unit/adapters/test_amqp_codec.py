@@ -1,0 +1,191 @@
+"""
+The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and no bytes harm the reader.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus._pyamqp import _decode as sdk_decode
+from azure.servicebus._pyamqp import _encode as sdk_encode
+from azure.servicebus._pyamqp.performatives import TransferFrame
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.amqp import encoding
+from cosmos_outbox.adapters.amqp.decoding import Described, decode, decode_described
+from cosmos_outbox.adapters.amqp.errors import ProtocolError
+from cosmos_outbox.adapters.amqp.frames import read_error, read_performative
+from cosmos_outbox.adapters.amqp.message import Sections, message_of
+from cosmos_outbox.adapters.servicebus import message_from
+from tests.support.effort import examples
+
+INT, LONG = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+SIZES = st.sampled_from((0, 1, 254, 255, 256, 70_000))
+TEXT = st.text(max_size=20) | SIZES.map(lambda size: "x" * size)
+SIMPLE = (
+    st.none() | st.booleans() | INT | st.floats(allow_nan=False) | TEXT | st.binary(max_size=300) | st.uuids()
+)
+VALUES = st.recursive(
+    SIMPLE,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=8), inner, max_size=6),
+    max_leaves=20,
+)
+TYPED = st.one_of(
+    st.tuples(st.sampled_from(["UBYTE"]), st.integers(0, 255)),
+    st.tuples(st.sampled_from(["BYTE"]), st.integers(-128, 127)),
+    st.tuples(st.sampled_from(["USHORT"]), st.integers(0, 2**16 - 1)),
+    st.tuples(st.sampled_from(["SHORT"]), st.integers(-(2**15), 2**15 - 1)),
+    st.tuples(st.sampled_from(["UINT"]), st.integers(0, 2**32 - 1)),
+    st.tuples(st.sampled_from(["ULONG"]), st.integers(0, 2**64 - 1)),
+    st.tuples(st.sampled_from(["INT"]), INT),
+    st.tuples(st.sampled_from(["LONG", "TIMESTAMP"]), LONG),
+    st.tuples(st.sampled_from(["SYMBOL"]), st.text("abc:-", max_size=300)),
+)  # fmt: skip
+
+
+def written_by_sdk(value: Any) -> bytes:
+    output = bytearray()
+    sdk_encode.encode_value(output, value)
+    return bytes(output)
+
+
+def read_by_sdk(data: bytes) -> Any:
+    rest, value = sdk_decode._DECODE_BY_CONSTRUCTOR[data[0]](memoryview(data)[1:])
+    assert not len(rest)
+    return value
+
+
+@settings(max_examples=examples(50, many=10_000))
+@given(VALUES)
+def test_what_the_sdk_writes_is_read(value: Any) -> None:
+    data = written_by_sdk(value)
+    assert (value, len(data) + 1) == decode(b"\x40" + data, 1)
+
+
+@settings(max_examples=examples(50, many=10_000))
+@given(TYPED)
+def test_each_type_that_the_sdk_writes_is_read(typed: tuple[str, Any]) -> None:
+    name, value = typed
+    data = written_by_sdk({"TYPE": name, "VALUE": value})
+    assert (value, len(data)) == decode(data)
+
+
+@settings(max_examples=examples(50, many=5_000))
+@given(
+    TEXT,
+    st.binary(max_size=300),
+    st.integers(0, 2**16 - 1),
+    LONG,
+    st.lists(st.uuids(), min_size=1, max_size=20),
+)
+def test_what_is_written_the_sdk_reads(
+    text: str, raw: bytes, number: int, time: int, ids: list[UUID]
+) -> None:
+    items = [
+        encoding.string(text), encoding.binary(raw), encoding.uint(number), encoding.ulong(number),
+        encoding.ushort(number), encoding.ubyte(number % 256), encoding.timestamp(time), encoding.uuids(ids),
+        encoding.symbol("a-b"), encoding.NULL, encoding.TRUE, encoding.FALSE,
+    ]  # fmt: skip
+    read = [text.encode(), raw, number, number, number, number % 256, time, ids, b"a-b", None, True, False]
+    assert read == read_by_sdk(encoding.listed(items))
+    assert {b"k": read} == read_by_sdk(encoding.mapped([(encoding.symbol("k"), encoding.listed(items))]))
+    described = encoding.described_by_name("name", encoding.described(0x24, encoding.listed(items)))
+    assert Described("name", Described(0x24, decode(encoding.listed(items))[0])) == decode(described)[0]
+    assert all(id_ == decode(encoding.uuid(id_))[0] for id_ in ids)
+
+
+IDS = st.none() | st.text(max_size=20) | st.binary(max_size=20) | st.uuids() | st.integers(0, 2**63)
+NAMES = st.none() | st.text(max_size=20)
+BODIES = (
+    st.binary(max_size=400).map(lambda body: {"data_body": [body]})
+    | st.lists(st.binary(max_size=20), min_size=1, max_size=4).map(lambda parts: {"data_body": parts})
+)  # fmt: skip
+PROPERTIES = st.dictionaries(
+    st.text(min_size=1, max_size=12),
+    st.text(max_size=30) | INT | st.booleans(),
+    max_size=9,
+)
+ANNOTATIONS = st.fixed_dictionaries(
+    {
+        "x-opt-sequence-number": st.integers(0, 2**62).map(lambda n: {"TYPE": "LONG", "VALUE": n}),
+        "x-opt-enqueued-time": st.integers(1, 2**42).map(lambda n: {"TYPE": "TIMESTAMP", "VALUE": n}),
+    }
+)
+
+
+HEADER = st.builds(AmqpMessageHeader, delivery_count=st.integers(0, 1000))
+MESSAGES = BODIES.flatmap(
+    lambda body: st.builds(
+        AmqpAnnotatedMessage,
+        **{name: st.just(value) for name, value in body.items()},
+        header=HEADER,
+        properties=st.builds(
+            AmqpMessageProperties,
+            message_id=IDS,
+            correlation_id=IDS,
+            group_id=NAMES,
+            subject=NAMES,
+            content_type=NAMES,
+        ),
+        application_properties=PROPERTIES,
+        annotations=ANNOTATIONS,
+    )
+)
+
+
+@settings(max_examples=examples(50, many=10_000))
+@given(MESSAGES)
+def test_a_message_is_read_as_the_sdk_reads_it(sent: AmqpAnnotatedMessage) -> None:
+    output = bytearray()
+    sdk_encode.encode_payload(output, PyamqpTransport.to_outgoing_amqp_message(sent))
+    payload = bytes(output)
+    received = ServiceBusReceivedMessage(
+        sdk_decode.decode_payload(memoryview(payload)),
+        receiver=SimpleNamespace(),
+        frame=TransferFrame(handle=0, delivery_tag=bytes(16)),
+    )
+    assert message_from(received) == message_of(Sections(payload))
+
+
+VALID = encoding.described(
+    0x73, encoding.listed([encoding.string("id"), encoding.mapped([(encoding.symbol("k"), encoding.uuids([UUID(int=1)]))])])
+)  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    data = bytearray(VALID * draw(st.integers(1, 3)))
+    for _ in range(draw(st.integers(1, 4))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)))])
+
+
+@settings(max_examples=examples(200, many=25_000))
+@example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40")  # four thousand million nulls
+@example(b"\xd0\x00\x00\x00\x04\xff\xff\xff\xff")
+@example(b"\x00" * 100_000)
+@example(b"\xc0\x02\x01" * 50_000)
+@example(b"\xe0\xff\x01" + b"\x00\x53\x00" * 50_000)
+@example(b"\xc1\x04\x02\xc0\x01\x00\x40")  # a list for a key
+@example(b"\xa1\xff")
+@example(b"\xc0\x03\x01\xa1\xff")
+@example(b"\x73\xff\xff\xff\xff")
+@given(st.binary(max_size=300) | damaged())
+def test_no_bytes_harm_the_reader(data: bytes) -> None:
+    for read in (decode, decode_described, read_performative, lambda data: message_of(Sections(data))):
+        try:
+            read(data)
+        except ProtocolError:
+            continue
+
+
+@pytest.mark.parametrize("value", [None, 7, Described(0x1D, None), Described(0x1D, [])], ids=repr)
+def test_what_is_no_error_says_none(value: Any) -> None:
+    assert read_error(value) is None
