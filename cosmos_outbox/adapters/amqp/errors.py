@@ -87,7 +87,7 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
     )
 
 
-def denied_by(status: int) -> str:
+def denied_by(status: object) -> str:
     """
     Return the condition of a reply that has only a status: to $cbs, which answers as HTTP does.
     """
@@ -96,4 +96,4 @@ def denied_by(status: int) -> str:
         403: Condition.UNAUTHORIZED_ACCESS,
         404: Condition.NOT_FOUND,
     }
-    return denied.get(status, "")
+    return denied.get(status, "") if isinstance(status, int) else ""

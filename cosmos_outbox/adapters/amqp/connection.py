@@ -1,0 +1,333 @@
+"""
+Connection: one TCP or TLS connection that speaks AMQP, and the channels of it.
+
+Everything that waits for the peer is told when the connection is lost, and the connection is given up when the peer does not
+answer for too long: nothing waits for ever, and no call needs a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from cosmos_outbox.adapters.amqp.encoding import NULL, binary, string, symbol, uint, ushort
+from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError
+from cosmos_outbox.adapters.amqp.frames import (
+    AMQP_HEADER,
+    HEARTBEAT,
+    MAX_FRAME_SIZE,
+    SASL_HEADER,
+    SMALLEST_FRAME_SIZE,
+    Code,
+    frame,
+    performative,
+    read_error,
+    read_performative,
+)
+
+ANSWER_SECONDS = 30.0  # that the peer has for each answer
+_SILENT_SECONDS = 60.0  # after which a peer that says nothing, not even that it is there, is given up
+_TICK_SECONDS = 5.0
+_CLOSE_SECONDS = 5.0
+_CHANNEL_MAX = 4999
+_WINDOW = 2**31 - 1
+_MECHANISMS = ("ANONYMOUS", "MSSBCBS")  # who signs in is said afterwards, over $cbs
+_HEADER_SIZE = 8
+
+
+class Endpoint(Protocol):
+    """
+    This side's end of one channel: a session of AMQP, which is not one of Service Bus.
+    """
+
+    waiting_since: float | None
+    """Since when an answer of the peer is waited for, in the time of the running loop."""
+
+    def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
+        """
+        Take a performative of this channel.
+        """
+        ...
+
+    def on_lost(self, error: AmqpError) -> None:
+        """
+        Hear that the channel is gone.
+        """
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """
+    Made by `connect`. Writes of one turn of the loop go out together.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = self._loop.create_future()
+        self.lost: AmqpError | None = None
+        self._closing = False  # lost because this side says goodbye: the peer's answer is still read
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport | None = None
+        self._header = SASL_HEADER  # that the peer has to answer with; empty once both are through
+        self._buffer = b""
+        self._out: list[bytes] = []
+        self._endpoints: dict[int, Endpoint] = {}  # by this side's channel
+        self._by_peer: dict[int, int] = {}  # this side's channel by the peer's
+        self._ending: set[int] = set()  # channels that the peer has not ended yet
+        self._free: list[int] = []
+        self._heard_at = self._wrote_at = self._loop.time()
+        self._beat_seconds = _SILENT_SECONDS
+        self._tick: asyncio.TimerHandle | None = None
+        self.peer_frame_size = SMALLEST_FRAME_SIZE
+        self._performatives: dict[int, Callable[[list[Any]], None]] = {
+            Code.SASL_MECHANISMS: self._on_mechanisms,
+            Code.SASL_OUTCOME: self._on_outcome,
+            Code.OPEN: self._on_open,
+            Code.CLOSE: self._on_close,
+        }
+
+    # Channels
+
+    def begin(self, endpoint: Endpoint) -> int:
+        """
+        Begin a channel for an endpoint and return its number.
+
+        Raises:
+            AmqpError: the connection is gone, or has no channel left.
+        """
+        if self.lost is not None:
+            raise self.lost
+        number = self._free.pop() if self._free else len(self._endpoints) + len(self._ending)
+        if number > _CHANNEL_MAX:
+            raise AmqpError("", "The connection has no channel left.")
+        self._endpoints[number] = endpoint
+        self.write(number, performative(Code.BEGIN, NULL, uint(0), uint(_WINDOW), uint(_WINDOW), uint(255)))
+        return number
+
+    def end(self, number: int) -> None:
+        """
+        End a channel; its endpoint hears no more.
+        """
+        if self._endpoints.pop(number, None) is not None:
+            self._ending.add(number)
+            self.write(number, performative(Code.END))
+
+    def write(self, channel: int, body: bytes) -> None:
+        """
+        Send one frame.
+        """
+        self._write(frame(channel, body))
+
+    def _write(self, data: bytes) -> None:
+        if self.lost is None:
+            if not self._out:
+                self._loop.call_soon(self._flush)
+            self._out.append(data)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is not None and not self._transport.is_closing():
+            self._wrote_at = self._loop.time()
+            self._transport.write(b"".join(out))
+
+    # What the transport says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
+        self._transport = transport
+        self._tick = self._loop.call_later(_TICK_SECONDS, self._on_tick)
+        self._write(SASL_HEADER)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        try:
+            self._read(self._buffer + data if self._buffer else data)
+        except AmqpError as error:
+            self.abort(error)
+
+    def _read(self, data: bytes) -> None:
+        position, size = 0, len(data)
+        while size - position >= _HEADER_SIZE and (self.lost is None or self._closing):
+            if self._header:
+                self._on_header(data[position : position + _HEADER_SIZE])
+                position += _HEADER_SIZE
+                continue
+            length = int.from_bytes(data[position : position + 4], "big")
+            offset = 4 * data[position + 4]
+            if not _HEADER_SIZE <= offset <= length <= MAX_FRAME_SIZE:
+                raise ProtocolError(f"A frame has {length} bytes and begins at {offset}.")
+            if size - position < length:
+                break
+            if length > offset:
+                channel = int.from_bytes(data[position + 6 : position + 8], "big")
+                self._on_frame(channel, data[position + offset : position + length])
+            position += length
+        self._buffer = data[position:] if position else data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(AmqpError("", f"The connection is lost{f': {exc}' if exc else ''}."))
+        self._end()
+
+    def _end(self) -> None:
+        self._closing = False
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def abort(self, error: AmqpError) -> None:
+        """
+        Give the connection up, at once.
+        """
+        self._lose(error)
+        self._end()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """
+        Say goodbye, and return when the peer has taken what was written before.
+        """
+        if self.lost is None:
+            self._write(frame(0, performative(Code.CLOSE)))
+            self._flush()
+            self._closing = True
+            self._lose(AmqpError("", "The connection is closed."))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._ended
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _lose(self, error: AmqpError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        if self._tick is not None:
+            self._tick.cancel()
+        if not self.opened.done():
+            self.opened.set_exception(error)
+            self.opened.exception()  # it may be that no call waits for it any more
+        endpoints, self._endpoints = [*self._endpoints.values()], {}
+        for endpoint in endpoints:
+            endpoint.on_lost(error)
+
+    def _on_tick(self) -> None:
+        now = self._loop.time()
+        waiting = [e.waiting_since for e in self._endpoints.values() if e.waiting_since is not None]
+        if now - self._heard_at > _SILENT_SECONDS or now - min(waiting, default=now) > ANSWER_SECONDS:
+            self.abort(AmqpError("", "The broker does not answer."))
+            return
+        if now - self._wrote_at > self._beat_seconds:
+            self._write(HEARTBEAT)
+        self._tick = self._loop.call_later(_TICK_SECONDS, self._on_tick)
+
+    # What the peer says
+
+    def _on_header(self, header: bytes) -> None:
+        if header != self._header:
+            raise ProtocolError("The peer does not speak AMQP 1.0 with SASL.")
+        self._header = b""
+        if header == AMQP_HEADER:
+            idle = uint(int(_SILENT_SECONDS * 1000))
+            limits = uint(MAX_FRAME_SIZE), ushort(_CHANNEL_MAX), idle
+            self.write(
+                0, performative(Code.OPEN, string(f"cosmos-outbox-{id(self):x}"), string(self._host), *limits)
+            )
+
+    def _on_frame(self, number: int, body: bytes) -> None:
+        code, fields, position = read_performative(body)
+        handle = self._performatives.get(code)
+        if handle is not None:
+            handle(fields)
+        elif not self.opened.done():
+            raise ProtocolError("The first frame of a connection is an open.")
+        elif code == Code.BEGIN:
+            self._by_peer[number] = self._number(fields[0])
+        else:
+            mine = self._by_peer.get(number)
+            if code == Code.END:
+                self._on_end(number, mine, read_error(fields[0]))
+            elif mine is not None and mine in self._endpoints:
+                try:
+                    self._endpoints[mine].on_frame(
+                        code, fields, body[position:] if position < len(body) else b""
+                    )
+                except (TypeError, ValueError, AttributeError, OverflowError) as error:
+                    raise ProtocolError(f"A frame is malformed: {error!r:.200}") from error
+
+    def _number(self, value: Any) -> int:
+        if not isinstance(value, int) or (value not in self._endpoints and value not in self._ending):
+            raise ProtocolError("The peer began a session that it was not asked for.")
+        return value
+
+    def _on_end(self, number: int, mine: int | None, error: AmqpError | None) -> None:
+        if mine is None:
+            return
+        del self._by_peer[number]
+        self._ending.discard(mine)
+        self._free.append(mine)
+        endpoint = self._endpoints.pop(mine, None)
+        if endpoint is not None:
+            self.write(mine, performative(Code.END))
+            endpoint.on_lost(error or AmqpError("", "The broker ended the session of AMQP."))
+
+    def _on_mechanisms(self, fields: list[Any]) -> None:
+        offered = fields[0] if isinstance(fields[0], list) else [fields[0]]
+        mechanism = next((name for name in _MECHANISMS if name in offered), None)
+        if mechanism is None:
+            raise ProtocolError("The broker offers no way to sign in by a token.")
+        init = performative(Code.SASL_INIT, symbol(mechanism), binary(b""), string(self._host))
+        self._write(frame(0, init, sasl=True))
+
+    def _on_outcome(self, fields: list[Any]) -> None:
+        if fields[0] != 0:
+            raise AmqpError("amqp:unauthorized-access", f"SASL ended with {fields[0]!r:.20}.")
+        self._header = AMQP_HEADER
+        self._write(AMQP_HEADER)
+
+    def _on_open(self, fields: list[Any]) -> None:
+        _, _, frame_size, _, idle = fields[:5]
+        if isinstance(frame_size, int):
+            self.peer_frame_size = max(frame_size, SMALLEST_FRAME_SIZE)
+        if isinstance(idle, int) and idle:
+            self._beat_seconds = min(idle / 1000 / 2 - _TICK_SECONDS, _SILENT_SECONDS)
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def _on_close(self, fields: list[Any]) -> None:
+        if self._closing:
+            self._end()
+            return
+        self._write(frame(0, performative(Code.CLOSE)))
+        self._flush()
+        self._lose(read_error(fields[0]) or AmqpError("", "The broker closed the connection."))
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def connect(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
+    """
+    Return a connection that is open: over TLS, whose certificate must name the host, unless there is no context.
+
+    Raises:
+        AmqpError: it cannot be made, or the peer refuses it.
+    """
+    loop = asyncio.get_running_loop()
+    connection = Connection(host)
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await loop.create_connection(
+                lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
+            )
+            await connection.opened
+    except (OSError, TimeoutError) as error:  # those of TLS are among them
+        failure = AmqpError("", f"No connection to {host}:{port}: {error or 'no answer'}.")
+        connection.abort(failure)
+        raise failure from error
+    except BaseException:
+        connection.abort(AmqpError("", "The connection was not waited for."))
+        raise
+    return connection

@@ -1,0 +1,313 @@
+"""
+Link: what delivers the messages of one session of Service Bus, or of an entity without sessions; a channel of its own.
+
+Messages come on credit that this side grants. Credit that is not used is taken back by a *drain*: the broker answers that
+nothing more comes, so an empty session is known for empty, and between two calls nothing arrives unasked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from cosmos_outbox.adapters.amqp.connection import Connection
+from cosmos_outbox.adapters.amqp.decoding import Described
+from cosmos_outbox.adapters.amqp.encoding import (
+    FALSE,
+    NULL,
+    TRUE,
+    described,
+    listed,
+    mapped,
+    string,
+    symbol,
+    ubyte,
+    uint,
+)
+from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
+from cosmos_outbox.adapters.amqp.frames import Code, fields_of, performative, read_error
+
+_SESSION_FILTER = "com.microsoft:session-filter"
+_LOCKED_UNTIL = "com.microsoft:locked-until-utc"
+_FILTERS = 8  # field of a source
+_LARGEST = 101 << 20  # message: Service Bus takes 100 MB
+_SERIAL = 2**32 - 1
+_WINDOW = uint(2**31 - 1)
+_HANDLE, _UNSETTLED, _SECOND, _ZERO = uint(0), ubyte(0), ubyte(1), uint(0)
+
+ACCEPTED = described(Code.ACCEPTED, listed([]))
+ABANDONED = described(Code.MODIFIED, listed([TRUE, FALSE]))
+DEFERRED = described(Code.MODIFIED, listed([TRUE, TRUE]))
+
+
+def dead_lettered(reason: str, description: str) -> bytes:
+    """
+    Return the outcome that has a message moved to the dead-letter queue.
+    """
+    said = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    info = mapped((symbol(name), string(text)) for name, text in said.items())
+    error = described(Code.ERROR, listed([symbol("com.microsoft:dead-letter"), NULL, info]))
+    return described(Code.REJECTED, listed([error]))
+
+
+class Delivery(NamedTuple):
+    """
+    A message as it came.
+    """
+
+    number: int
+    tag: bytes
+    payload: bytes
+
+
+class Attached(NamedTuple):
+    """
+    What the broker gave: the session, and the end of its lock in 100 ns since year 1.
+    """
+
+    session_id: str | None
+    locked_until: int | None
+
+
+class Link:
+    """
+    One receiving link, attached at once.
+
+    Args:
+        connection: that it is one of.
+        address: of the entity.
+        next_session: ask for the next session that has messages, whichever it is.
+        wait_seconds: how long the broker may look for one.
+        ahead: how many messages it may deliver ahead.
+    """
+
+    def __init__(
+        self, connection: Connection, address: str, *, next_session: bool, wait_seconds: float, ahead: int
+    ) -> None:
+        self._connection, self._next_session = connection, next_session
+        self._loop = asyncio.get_running_loop()
+        self.name = str(uuid4())
+        self.error: AmqpError | None = None
+        self._wanted = max(1, ahead)
+        self._credit = self._received = self._frames = 0  # of credit: what is granted, and not used
+        self._ready: deque[Delivery] = deque()
+        self._first: tuple[int, bytes] | None = None  # number and tag of a message that is still coming
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._attached: asyncio.Future[Attached] = self._loop.create_future()
+        self._arrival: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._settling: tuple[int, asyncio.Future[None]] | None = None
+        self.waiting_since: float | None = self._loop.time() + wait_seconds
+        self._channel = connection.begin(self)
+        self._attach(address, wait_seconds)
+
+    def _write(self, code: Code, *fields: bytes) -> None:
+        self._connection.write(self._channel, performative(code, *fields))
+
+    def _attach(self, address: str, wait_seconds: float) -> None:
+        asked, properties = NULL, NULL
+        if self._next_session:
+            asked = mapped([(symbol(_SESSION_FILTER), NULL)])
+            properties = mapped([(symbol(str(Condition.TIMEOUT)), uint(max(1, int(wait_seconds * 1000))))])
+        source = described(Code.SOURCE, listed([string(address), *[NULL] * 6, asked]))
+        target = described(Code.TARGET, listed([string(self.name)]))
+        name, nothing = string(self.name), [NULL] * 6
+        self._write(
+            Code.ATTACH, name, _HANDLE, TRUE, _UNSETTLED, _SECOND, source, target, *nothing, properties
+        )
+
+    # What this side asks
+
+    async def attached(self) -> Attached:
+        """
+        Return what the broker gave.
+
+        Raises:
+            AmqpError: nothing, and why.
+        """
+        return await self._attached
+
+    async def receive(self, wait_seconds: float) -> Delivery | None:
+        """
+        Return the next message; None if none came in time, and then none comes until the next call.
+
+        Raises:
+            AmqpError: the link is gone.
+        """
+        if self._drained is not None:  # by a call that was cancelled
+            await asyncio.shield(self._drained)
+        if self.error is None and self._credit + len(self._ready) <= self._wanted // 2:
+            self._grant(self._wanted - len(self._ready))
+        if not self._ready and self.error is None and wait_seconds > 0:
+            await self._arrived(wait_seconds)
+        if not self._ready and self.error is None:
+            await self.drain()
+        if self.error is not None:
+            raise self.error
+        return self._ready.popleft() if self._ready else None
+
+    async def _arrived(self, seconds: float) -> None:
+        self._arrival = arrival = self._loop.create_future()
+        timer = self._loop.call_later(seconds, _done, arrival)
+        try:
+            await arrival
+        finally:
+            timer.cancel()
+            self._arrival = None
+
+    async def drain(self) -> None:
+        """
+        Take back the credit that is not used; return when nothing more can come.
+        """
+        if self._credit and self._drained is None and self.error is None:
+            self._drained = self._loop.create_future()
+            self.waiting_since = self._loop.time()
+            self._grant(self._credit, drain=TRUE)
+        if self._drained is not None:
+            await asyncio.shield(self._drained)
+
+    def left(self) -> list[Delivery]:
+        """
+        Return what came and was not read.
+        """
+        return [*self._ready]
+
+    async def settle(self, number: int, outcome: bytes) -> None:
+        """
+        Settle a message; return when the broker confirmed it.
+
+        Raises:
+            AmqpError: it did not.
+        """
+        if self.error is not None:
+            raise self.error
+        answer = self._loop.create_future()
+        self._settling = number, answer
+        self.waiting_since = self._loop.time()
+        written = uint(number)
+        self._write(Code.DISPOSITION, TRUE, written, written, FALSE, outcome)
+        try:
+            await answer
+        finally:
+            self._settling = self.waiting_since = None
+
+    def detach(self) -> None:
+        """
+        Give back what is not settled, and the session; nothing is waited for.
+        """
+        if self.error is None:
+            self._end()
+            self._fail(AmqpError(Condition.SESSION_LOCK_LOST, "The session was given back."))
+
+    def _end(self) -> None:
+        self._write(Code.DETACH, _HANDLE, TRUE)
+        self._connection.end(self._channel)
+
+    def _grant(self, credit: int, drain: bytes = FALSE) -> None:
+        self._credit = credit
+        window = uint(self._frames & _SERIAL), _WINDOW, _ZERO, _WINDOW
+        link = _HANDLE, uint(self._received), uint(credit), _ZERO, drain
+        self._write(Code.FLOW, *window, *link)
+
+    # What the broker says
+
+    def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
+        match code:
+            case Code.TRANSFER:
+                self._on_transfer(fields, payload)
+            case Code.DISPOSITION:
+                self._on_disposition(*fields[:5])
+            case Code.FLOW:
+                if fields[4] is not None and self._credit and self._drained is not None:
+                    self._on_drained(int(fields[5]) & _SERIAL)
+            case Code.ATTACH:
+                self._on_attach(fields)
+            case Code.DETACH:
+                self._end()
+                self._fail(read_error(fields[2]) or AmqpError("", "The broker detached the link."))
+
+    def on_lost(self, error: AmqpError) -> None:
+        self._fail(error)
+
+    def _on_attach(self, fields: list[Any]) -> None:
+        source, count, properties = fields_of(fields[5]), fields[9], fields[13] or {}
+        self._received = int(count or 0) & _SERIAL
+        session = None
+        if self._next_session:
+            *_, filters = (*source, *[None] * _FILTERS)[:_FILTERS]
+            given = (filters or {}).get(_SESSION_FILTER)
+            session = given.value if isinstance(given, Described) else given
+        if not source or (self._next_session and not isinstance(session, str)):
+            return  # refused: a detach that says why follows
+        self.waiting_since = None
+        if not self._attached.done():
+            ticks = properties.get(_LOCKED_UNTIL)
+            self._attached.set_result(Attached(session, ticks if isinstance(ticks, int) else None))
+
+    def _on_transfer(self, fields: list[Any], payload: bytes) -> None:
+        self._frames += 1
+        if self._first is None:
+            self._first = int(fields[1]) & _SERIAL, bytes(fields[2] or b"")
+        self._size += len(payload)
+        if self._size > _LARGEST or not self._credit:
+            raise ProtocolError("The broker sent more than it was asked for.")
+        if fields[5] and not fields[9]:
+            self._parts.append(payload)
+            return
+        if self._parts:
+            payload = b"".join((*self._parts, payload))
+        (number, tag), self._first, self._parts, self._size = self._first, None, [], 0
+        if fields[9]:  # taken back half-way
+            return
+        self._received = (self._received + 1) & _SERIAL
+        self._credit -= 1
+        self._ready.append(Delivery(number, tag, payload))
+        if self._arrival is not None:
+            _done(self._arrival)
+        if not self._credit:
+            self._no_credit()
+
+    def _on_drained(self, received: int) -> None:
+        # As many as were granted: the rest was used up by the drain.
+        if (self._received + self._credit - received) & _SERIAL == 0:
+            self._received, self._credit = received, 0
+            self._no_credit()
+
+    def _no_credit(self) -> None:
+        if self._drained is not None:
+            _done(self._drained)
+            self._drained = self.waiting_since = None
+
+    def _on_disposition(self, role: bool, first: int, last: int | None, settled: bool, state: Any) -> None:
+        if self._settling is None or role:
+            return
+        number, answer = self._settling
+        if (number - first) & _SERIAL > ((first if last is None else last) - first) & _SERIAL:
+            return
+        said = fields_of(state)
+        error = read_error(said[0]) if said and state.descriptor == Code.REJECTED else None
+        if error is None:
+            _done(answer)
+        elif not answer.done():
+            answer.set_exception(error)
+
+    def _fail(self, error: AmqpError) -> None:
+        if self.error is not None:
+            return
+        self.error, self.waiting_since = error, None
+        for waiting in (self._arrival, self._drained):
+            if waiting is not None:
+                _done(waiting)
+        self._drained = None
+        for asking in (self._attached, self._settling and self._settling[1]):
+            if asking is not None and not asking.done():
+                asking.set_exception(error)
+                asking.exception()  # it may be that no call waits for it any more
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,109 @@
+"""
+SignedIn: a connection on which a token for one entity is valid, and stays so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import Any, Self
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+
+from cosmos_outbox.adapters.amqp.connection import Connection, connect
+from cosmos_outbox.adapters.amqp.encoding import mapped, string, timestamp
+from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition
+from cosmos_outbox.adapters.amqp.requests import Requests, value_of
+from cosmos_outbox.adapters.amqp.tokens import Namespace
+
+_RENEW_AT = 0.75  # of what is left of a token
+_PAUSE_SECONDS = 5.0  # at least, between two tokens
+
+_logger = logging.getLogger("consumer")
+
+
+class SignedIn:
+    """
+    Made by `open`. Its links are the caller's.
+    """
+
+    def __init__(self, connection: Connection, namespace: Namespace, path: str) -> None:
+        self.connection = connection
+        self._namespace, self._path = namespace, path
+        self._requests: dict[str, Requests] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, namespace: Namespace, path: str) -> Self:
+        """
+        Connect and sign in.
+
+        Raises:
+            AmqpError: the broker cannot be reached, or refuses.
+        """
+        connection = await connect(namespace.host, namespace.port, namespace.tls)
+        try:
+            signed_in = cls(connection, namespace, path)
+            expires = await signed_in._sign_in()
+        except BaseException:
+            connection.abort(AmqpError("", "Signing in failed."))
+            raise
+        signed_in._renewing = asyncio.create_task(signed_in._stay(expires))
+        return signed_in
+
+    async def _sign_in(self) -> float:
+        audience = self._namespace.audience(self._path)
+        try:
+            token = await self._namespace.token_for(audience)
+        except AzureError as error:
+            refused = isinstance(error, ClientAuthenticationError)
+            raise AmqpError(Condition.UNAUTHORIZED_ACCESS if refused else "", str(error)) from error
+        properties = {
+            "type": string(token.kind),
+            "name": string(audience),
+            "expiration": timestamp(int(token.expires * 1000)),
+        }
+        await self._at("$cbs").ask("put-token", properties, string(token.text))
+        return token.expires
+
+    def _at(self, address: str) -> Requests:
+        # The broker detaches links that are idle for long.
+        known = self._requests.get(address)
+        if known is None or known.error is not None:
+            known = self._requests[address] = Requests(self.connection, address)
+        return known
+
+    async def _stay(self, expires: float) -> None:
+        while self.connection.lost is None:
+            await asyncio.sleep(max((expires - time.time()) * _RENEW_AT, _PAUSE_SECONDS))
+            try:
+                expires = await self._sign_in()
+            except AmqpError as error:  # once the token is out, the broker detaches the links
+                _logger.warning("servicebus.token-not-renewed %s", error)
+
+    async def manage(self, operation: str, link: str, body: dict[str, bytes]) -> dict[str, Any]:
+        """
+        Have the broker do something about a link, and return what it answered.
+
+        Raises:
+            AmqpError: it refused, or is gone.
+        """
+        answer = await self._at(f"{self._path}/$management").ask(
+            f"com.microsoft:{operation}",
+            {"associated-link-name": string(link)},
+            mapped((string(name), item) for name, item in body.items()),
+        )
+        value = value_of(answer)
+        return value if isinstance(value, dict) else {}
+
+    async def close(self) -> None:
+        """
+        End the renewal and the connection.
+        """
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._renewing
+        await self.connection.close()

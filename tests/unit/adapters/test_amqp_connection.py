@@ -1,0 +1,430 @@
+"""
+The AMQP transport against a scripted peer, in virtual time: garbage, silence, and what only another broker would do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.amqp import signed_in as signing
+from cosmos_outbox.adapters.amqp.connection import ANSWER_SECONDS, Connection
+from cosmos_outbox.adapters.amqp.encoding import (
+    FALSE,
+    NULL,
+    TRUE,
+    binary,
+    described,
+    listed,
+    mapped,
+    string,
+    symbol,
+    uint,
+    ushort,
+    uuid,
+)
+from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
+from cosmos_outbox.adapters.amqp.frames import (
+    AMQP_HEADER,
+    HEARTBEAT,
+    SASL_HEADER,
+    Code,
+    frame,
+    performative,
+    read_performative,
+)
+from cosmos_outbox.adapters.amqp.link import ACCEPTED, Attached, Link
+from cosmos_outbox.adapters.amqp.requests import Requests, value_of
+from cosmos_outbox.adapters.amqp.tokens import Namespace, Token, namespace_of
+from cosmos_outbox.errors import ConfigurationError
+from tests.support.effort import examples
+
+WELCOME = b"".join(
+    (
+        SASL_HEADER,
+        frame(0, performative(Code.SASL_MECHANISMS, symbol("ANONYMOUS")), sasl=True),
+        frame(0, performative(Code.SASL_OUTCOME, b"\x50\x00"), sasl=True),
+        AMQP_HEADER,
+        frame(0, performative(Code.OPEN, string("peer"), NULL, uint(65536), ushort(9), uint(240_000))),
+    )
+)
+BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(0), uint(9), uint(9)))
+
+
+class Peer(asyncio.Transport):
+    """
+    The other side: keeps what is written, and says what a test has it say.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.aborted = False
+        self.connection = Connection("peer")
+        self.connection.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            self.connection.connection_lost(None)
+
+    close = abort
+
+    def says(self, code: Code, *fields: bytes, payload: bytes = b"") -> None:
+        self.connection.data_received(frame(5, performative(code, *fields) + payload))
+
+    async def heard(self) -> list[tuple[int, list[Any]]]:
+        """
+        Return what was written since the last call.
+        """
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        data, self.written = self.written, b""
+        found, position = [], 0
+        while position < len(data):
+            if data[position : position + 4] == b"AMQP":
+                position += 8
+                continue
+            size = int.from_bytes(data[position : position + 4], "big")
+            if size > len(HEARTBEAT):
+                found.append(read_performative(data[position + 8 : position + size])[:2])
+            position += size
+        return found
+
+    def attaches(self, session: str | None = "a") -> None:
+        filters = (
+            NULL if session is None else mapped([(symbol("com.microsoft:session-filter"), string(session))])
+        )
+        source = described(Code.SOURCE, listed([string("q"), *[NULL] * 6, filters]))
+        self.connection.data_received(BEGUN)
+        self.says(Code.ATTACH, string("n"), uint(0), FALSE, NULL, NULL, source, NULL, NULL, NULL, uint(0))
+
+    def transfers(self, number: int, payload: bytes, *, more: bytes = FALSE, aborted: bytes = FALSE) -> None:
+        tag = binary(bytes(16))
+        flags = NULL, more, NULL, NULL, NULL, aborted
+        self.says(Code.TRANSFER, uint(0), uint(number), tag, uint(0), *flags, payload=payload)
+
+
+def welcoming() -> Peer:
+    peer = Peer()
+    peer.connection.data_received(WELCOME)
+    return peer
+
+
+async def attached(peer: Peer, *, ahead: int = 0) -> Link:
+    link = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=ahead)
+    peer.attaches()
+    assert Attached("a", None) == await link.attached()
+    await peer.heard()
+    return link
+
+
+class TestGarbage:
+    DIALOGUE = b"".join(
+        (
+            WELCOME,
+            BEGUN,
+            frame(5, performative(Code.ATTACH, string("n"), uint(0), FALSE, NULL, NULL, NULL, NULL)),
+            frame(5, performative(Code.FLOW, uint(0), uint(1), uint(0), uint(1), uint(0), uint(0), uint(9))),
+            frame(
+                5, performative(Code.TRANSFER, uint(0), uint(0), binary(b"t"), uint(0), FALSE) + b"payload"
+            ),
+            frame(5, performative(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, ACCEPTED)),
+            frame(5, performative(Code.DETACH, uint(0), TRUE)),
+            frame(5, performative(Code.END)),
+        )
+    )
+
+    @settings(max_examples=examples(150, many=20_000))
+    @given(st.data())
+    def test_ends_in_a_lost_connection_and_nothing_else(self, data: st.DataObject) -> None:
+        dialogue = bytearray(self.DIALOGUE)
+        for _ in range(data.draw(st.integers(0, 3))):
+            dialogue[data.draw(st.integers(0, len(dialogue) - 1))] = data.draw(st.integers(0, 255))
+        dialogue += data.draw(st.binary(max_size=40))
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(dialogue)), max_size=4)))
+
+        async def run() -> None:
+            peer = Peer()
+            kinds = [
+                Link(peer.connection, "q", next_session=True, wait_seconds=1, ahead=2),
+                Requests(peer.connection, "$cbs"),
+            ]
+            for begin, end in zip([0, *cuts], [*cuts, len(dialogue)], strict=True):
+                peer.connection.data_received(bytes(dialogue[begin:end]))
+                assert len(peer.connection._buffer) <= len(dialogue)
+            peer.abort()
+            assert all(kind.error is not None for kind in kinds)
+
+        asyncio.run(run())
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            b"HTTP/1.1",
+            b"AMQP\x00\x01\x00\x00",
+            SASL_HEADER + b"\xff" * 8,
+            SASL_HEADER + frame(0, performative(Code.SASL_MECHANISMS, symbol("PLAIN")), sasl=True),
+            SASL_HEADER + frame(0, performative(Code.SASL_OUTCOME, b"\x50\x01"), sasl=True),
+            WELCOME + frame(0, performative(Code.BEGIN, ushort(4999))),
+        ],
+        ids=range(6),
+    )
+    async def test_that_is_no_dialogue_is_refused(self, said: bytes) -> None:
+        peer = Peer()
+        peer.connection.data_received(said)
+        assert isinstance(peer.connection.lost, AmqpError)
+        assert peer.aborted
+
+
+class TestSilence:
+    async def test_a_peer_that_says_nothing_for_a_minute_is_given_up(self) -> None:
+        peer = welcoming()
+        await asyncio.sleep(55)
+        assert peer.connection.lost is None
+        await asyncio.sleep(15)
+        assert "does not answer" in str(peer.connection.lost)
+
+    async def test_a_peer_that_hears_nothing_is_told_that_this_side_is_there(self) -> None:
+        peer = welcoming()
+        await peer.heard()
+        for _ in range(13):
+            await asyncio.sleep(10)
+            peer.connection.data_received(HEARTBEAT)
+        await asyncio.sleep(0)
+        assert HEARTBEAT in peer.written
+        assert peer.connection.lost is None
+
+    async def test_an_answer_that_is_overdue_ends_the_connection_and_every_call(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        other = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
+        settling = asyncio.create_task(link.settle(0, ACCEPTED))
+        waiting = asyncio.create_task(other.attached())
+        for _ in range(5):
+            await asyncio.sleep((ANSWER_SECONDS + 10) / 5)
+            peer.connection.data_received(HEARTBEAT)
+        for call in (settling, waiting):
+            with pytest.raises(AmqpError, match="does not answer"):
+                await call
+
+
+class TestMessages:
+    async def test_come_in_several_frames_or_are_taken_back_half_way(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        receiving = asyncio.create_task(link.receive(1))
+        await peer.heard()
+        peer.transfers(0, b"lost", more=TRUE)
+        peer.transfers(0, b"", aborted=TRUE)
+        for payload, more in ((b"in ", TRUE), (b"three ", TRUE), (b"frames", FALSE)):
+            peer.transfers(1, payload, more=more)
+        delivery = await receiving
+        assert delivery is not None
+        assert (1, b"in three frames") == (delivery.number, delivery.payload)
+
+    async def test_that_were_not_asked_for_end_the_connection(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        peer.transfers(0, b"unasked")
+        assert isinstance(peer.connection.lost, ProtocolError)
+        with pytest.raises(ProtocolError):
+            await link.receive(1)
+
+    async def test_that_come_while_credit_is_taken_back_are_read(self) -> None:
+        peer = welcoming()
+        link = await attached(peer, ahead=3)
+        receiving = asyncio.create_task(link.receive(0))
+        grant, drain = await peer.heard()
+        assert (3, False, True) == (grant[1][6], grant[1][8], drain[1][8])
+        peer.transfers(0, b"just in time")
+        await peer.heard()
+        assert not receiving.done()
+        peer.says(Code.FLOW, uint(1), uint(9), uint(0), uint(9), uint(0), uint(3), uint(0), NULL, TRUE)
+        delivery = await receiving
+        assert delivery is not None
+        assert b"just in time" == delivery.payload
+
+    async def test_of_a_cancelled_call_are_read_by_the_next(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        receiving = asyncio.create_task(link.receive(0))
+        await peer.heard()
+        receiving.cancel()
+        with suppress(asyncio.CancelledError):
+            await receiving
+        peer.transfers(0, b"late")
+        delivery = await link.receive(0)
+        assert delivery is not None
+        assert b"late" == delivery.payload
+
+    async def test_are_settled_when_the_peer_says_so_for_many_at_once(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        settling = asyncio.create_task(link.settle(7, ACCEPTED))
+        await peer.heard()
+        peer.says(Code.DISPOSITION, FALSE, uint(8), uint(9), TRUE, ACCEPTED)
+        await peer.heard()
+        assert not settling.done()
+        peer.says(Code.DISPOSITION, FALSE, uint(5), uint(9), TRUE, ACCEPTED)
+        await settling
+
+
+class TestChannels:
+    async def test_a_channel_is_used_again_once_the_peer_has_ended_it(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        link.detach()
+        said = await peer.heard()
+        assert [Code.DETACH, Code.END] == [code for code, _ in said]
+        second = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
+        peer.says(Code.DETACH, uint(0), TRUE)
+        peer.says(Code.END)
+        third = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
+        assert (0, 1, 0) == (link._channel, second._channel, third._channel)
+        assert peer.connection.lost is None
+
+    async def test_an_ended_channel_ends_its_link_alone(self) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        other = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
+        error = described(Code.ERROR, listed([symbol(Condition.SESSION_LOCK_LOST), string("gone")]))
+        peer.says(Code.END, error)
+        with pytest.raises(AmqpError, match="gone"):
+            await link.receive(1)
+        assert other.error is None
+
+
+class Broker(Peer):
+    """
+    Answers what it is asked over $cbs with a status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.connection.data_received(WELCOME)
+        self.status, self.operations = status, 0
+
+    def write(self, data: Any) -> None:
+        asyncio.get_running_loop().call_soon(self._answer, bytes(data))
+
+    def _answer(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            header = data[position : position + 4]
+            size = 8 if header == b"AMQP" else int.from_bytes(header, "big")
+            body, position = data[position + 8 : position + size], position + size
+            if body[2:3] == bytes([Code.BEGIN]):
+                self.connection.data_received(BEGUN)
+                for handle, credit in ((0, uint(1)), (1, NULL)):
+                    self.says(Code.ATTACH, string("n"), uint(handle))
+                    self.says(Code.FLOW, uint(0), uint(1), uint(0), uint(1), uint(handle), uint(0), credit)
+            elif body[2:3] == bytes([Code.TRANSFER]):
+                self.operations += 1
+                self._reply(read_performative(body[read_performative(body)[2] :])[1][0])
+
+    def _reply(self, number: UUID) -> None:
+        status = {"status-code": uint(self.status), "status-description": string("so")}
+        said = mapped((string(name), value) for name, value in status.items())
+        properties = performative(Code.PROPERTIES, *[NULL] * 5, uuid(number))
+        answer = properties + described(Code.APPLICATION_PROPERTIES, said) + described(Code.VALUE, NULL)
+        self.says(Code.TRANSFER, uint(1), uint(0), binary(b"t"), uint(0), TRUE, FALSE, payload=answer)
+
+
+class TestSigningIn:
+    async def test_a_token_is_renewed_before_it_is_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+        broker = Broker(202)
+
+        async def connect(*_: Any) -> Connection:
+            return broker.connection
+
+        async def token_for(audience: str) -> Token:
+            asked.append(audience)
+            return Token(kind="jwt", text="t", expires=time.time() + 3600)
+
+        monkeypatch.setattr(signing, "connect", connect)
+        namespace = Namespace(host="ns", tls=None, token_for=token_for)
+        signed_in = await signing.SignedIn.open(namespace, "t/Subscriptions/s")
+        assert ["sb://ns/t/Subscriptions/s"] == asked
+        for _ in range(55):
+            await asyncio.sleep(50)
+            broker.connection.data_received(HEARTBEAT)
+        assert 2 == len(asked) == broker.operations
+        broker.abort()
+        await signed_in.close()
+
+    @pytest.mark.parametrize(
+        ("status", "condition"),
+        [(401, Condition.UNAUTHORIZED_ACCESS), (404, Condition.NOT_FOUND), (500, "")],
+    )
+    async def test_a_token_that_is_refused_says_why(self, status: int, condition: str) -> None:
+        broker = Broker(status)
+        requests = Requests(broker.connection, "$cbs")
+        with pytest.raises(AmqpError, match=f"{status}: so") as refused:
+            await requests.ask("put-token", {}, string("t"))
+        assert condition == refused.value.condition
+        # The broker detaches links that were idle for long
+        broker.says(Code.DETACH, uint(0), TRUE)
+        assert requests.error is not None
+        broker.says(Code.END)
+        broker.status, requests = 200, Requests(broker.connection, "$cbs")
+        assert value_of(await requests.ask("put-token", {}, string("t"))) is None
+        broker.abort()
+
+    def test_no_key_is_shown(self) -> None:
+        text = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=secret"
+        namespace = namespace_of(connection_string=text)
+        token = asyncio.run(_token(namespace))
+        assert "sig=" in token.text
+        assert not any(secret in repr((namespace, token)) for secret in ("secret", "sig="))
+        with pytest.raises(ConfigurationError) as refused:
+            namespace_of(connection_string=text.replace("sb://ns", "sb//ns"))
+        assert "secret" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        ("text", "port", "secure"),
+        [
+            (
+                "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=v=",
+                5671,
+                True,
+            ),
+            (
+                "Endpoint=sb://127.0.0.1:7;SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=true;",
+                7,
+                False,
+            ),
+            (
+                "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=v;UseDevelopmentEmulator=True",
+                5671,
+                True,
+            ),
+            (
+                "Endpoint=sb://ns/;SharedAccessSignature=SharedAccessSignature sr=a&sig=b&se=9&skn=c",
+                5671,
+                True,
+            ),
+        ],
+        ids=range(4),
+    )
+    def test_only_an_emulator_is_spoken_to_without_tls(self, text: str, port: int, *, secure: bool) -> None:
+        namespace = namespace_of(connection_string=text)
+        assert (port, secure) == (namespace.port, namespace.tls is not None)
+
+
+async def _token(namespace: Namespace) -> Token:
+    return await namespace.token_for("sb://ns/t")
