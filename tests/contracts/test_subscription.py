@@ -1,5 +1,6 @@
 """
-What every Subscription keeps: in memory, in virtual time, and on the Service Bus emulator through the vendor SDK.
+What every Subscription keeps: in memory, in virtual time, and on the Service Bus emulator through the vendor SDK and over the
+library's own AMQP.
 
 On the emulator all tests of the contract run at once, each with a broker of its own whose clock it moves: opening and closing a link costs
 the SDK a second, and no lock ends before its test says so.
@@ -12,15 +13,19 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
+from cosmos_outbox.adapters.amqp import AmqpSubscription, Namespace, namespace_of
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
 from cosmos_outbox.adapters.servicebus import subscription as adapter
@@ -41,6 +46,7 @@ from cosmos_outbox.testing.contracts.subscription import (
     received,
     rest,
 )
+from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import read_application_properties
 from cosmos_outbox_emulators.servicebus.queue import Queue
@@ -80,11 +86,16 @@ class MemoryEntity(SubscriptionBackend):
         return len(self.subscription.waiting) + len(self.subscription.deferred)
 
 
+AdapterSubscription = ServiceBusSubscription | AmqpSubscription
+Receiving = Callable[..., AdapterSubscription]  # of a client and what names an entity
+
+
 @dataclass
 class ServiceBusEntity(SubscriptionBackend):
     server: ServiceBusServer
     client: ServiceBusClient
-    subscription: ServiceBusSubscription
+    receiving: Receiving
+    subscription: AdapterSubscription
     ahead: list[float]
     sent: list[str] = field(default_factory=list)
 
@@ -151,9 +162,24 @@ async def in_memory(
     yield MemoryEntity(sessions=sessions, max_deliveries=max_deliveries)
 
 
+class SdkSubscription(ServiceBusSubscription):
+    def __init__(
+        self, server: ServiceBusServer, client: ServiceBusClient, *names: Any, **options: Any
+    ) -> None:
+        super().__init__(client, *names, **options)
+
+
+class OwnSubscription(AmqpSubscription):
+    def __init__(
+        self, server: ServiceBusServer, client: ServiceBusClient, *names: Any, **options: Any
+    ) -> None:
+        super().__init__(namespace_of(connection_string=server.connection_string), *names, **options)
+
+
 @asynccontextmanager
 async def on_emulator(
     *,
+    receiving: Receiving = SdkSubscription,
     sessions: bool = True,
     max_deliveries: int = 10,
     prefetch: int = 0,
@@ -172,9 +198,9 @@ async def on_emulator(
     async with (
         ServiceBusServer(broker) as server,
         open_service_bus_client(connection_string=server.connection_string) as client,
-        ServiceBusSubscription(client, "t", "s", sessions=sessions, prefetch=prefetch) as subscription,
+        receiving(server, client, "t", "s", sessions=sessions, prefetch=prefetch) as subscription,
     ):
-        yield ServiceBusEntity(server, client, subscription, ahead)
+        yield ServiceBusEntity(server, client, receiving, subscription, ahead)
 
 
 class TestInMemory(SubscriptionContract):
@@ -297,7 +323,7 @@ async def a_lost_connection_ends_the_session_and_the_next_one_goes_on(opened: Op
 async def a_missing_entity_is_named_with_what_to_do(opened: Opened) -> None:
     async with opened() as entity:
         for topic, name in (("t", "other"), ("other", None)):
-            async with ServiceBusSubscription(entity.client, topic, name) as missing:
+            async with entity.receiving(entity.server, entity.client, topic, name) as missing:
                 with pytest.raises(SubscriptionUnavailable, match=r"other.*create it if it is missing"):
                     await missing.accept(BRIEFLY)
 
@@ -335,12 +361,12 @@ async def a_settlement_that_is_refused_is_a_lost_lock(opened: Opened) -> None:
         assert 1 == entity.stored()
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, BaseException | None]:
+@pytest.fixture(scope="module", params=[SdkSubscription, OwnSubscription])
+def outcomes(request: pytest.FixtureRequest) -> dict[str, BaseException | None]:
+    opened = partial(on_emulator, receiving=request.param)
+
     async def run() -> list[BaseException | None]:
-        return await asyncio.gather(
-            *(one(on_emulator) for one in ON_EMULATOR.values()), return_exceptions=True
-        )
+        return await asyncio.gather(*(one(opened) for one in ON_EMULATOR.values()), return_exceptions=True)
 
     with leaky_sockets(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(adapter, "_OPEN_SECONDS", HUNG_SECONDS)
@@ -388,6 +414,28 @@ async def test_the_certificates_are_read_once_for_all_connections(monkeypatch: p
     assert [] == reads
 
 
+@pytest.mark.looptime(False)
+async def test_without_the_sdk_a_broker_is_spoken_to_that_proves_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker.from_config(
+        {"topics": [{"name": "t", "subscriptions": [{"name": "s", "requires_session": True}]}]}
+    )
+    for name, addresses in (("its", ("127.0.0.1",)), ("another", ("127.0.0.9",))):
+        monkeypatch.setattr(certificate, "_ADDRESSES", addresses)
+        (folder := tmp_path / name).mkdir()
+        async with ServiceBusServer(broker, tls=certificate.server_context(folder)) as server:
+            unknown = namespace_of(connection_string=server.connection_string)
+            known = replace(unknown, tls=ssl.create_default_context(cafile=folder / certificate.AUTHORITY))
+            for namespace in (unknown, known):
+                async with AmqpSubscription(namespace, "t", "s") as subscription:
+                    if namespace is known and name == "its":
+                        assert await subscription.accept(0.1) is None
+                    else:
+                        with pytest.raises(SubscriptionUnavailable, match="certificate verify failed"):
+                            await subscription.accept(0.1)
+
+
 @pytest.mark.parametrize(
     "options", [{"lock_duration": timedelta(seconds=4)}, {"sessions": False, "prefetch": 1}], ids=str
 )
@@ -397,3 +445,5 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     )
     with pytest.raises(ConfigurationError):
         ServiceBusSubscription(client, "t", "s", **options)
+    with pytest.raises(ConfigurationError):
+        AmqpSubscription(Namespace(host="h", tls=None, token_for=AsyncMock()), "t", "s", **options)

@@ -22,3 +22,8 @@ after the broker ended the channel. *Nothing waits for ever:* whatever is awaite
 connection gives it up when an answer is overdue; then every call fails with an error of the port, and the next `accept` makes
 a new connection. *Nothing grows:* what the broker may send is what it was given credit for.
 """
+
+from cosmos_outbox.adapters.amqp.subscription import AmqpSubscription
+from cosmos_outbox.adapters.amqp.tokens import Namespace, namespace_of
+
+__all__ = ["AmqpSubscription", "Namespace", "namespace_of"]

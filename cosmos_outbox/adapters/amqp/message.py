@@ -51,8 +51,8 @@ class Sections:
                 setattr(self, name, value)
 
 
-_UNKNOWN: tuple[str | None, type] = None, object
-_KINDS: dict[int, tuple[str | None, type]] = {
+_UNKNOWN: tuple[str | None, Any] = None, object
+_KINDS: dict[int, tuple[str | None, Any]] = {
     Code.HEADER: ("header", list),
     Code.MESSAGE_ANNOTATIONS: ("annotations", dict),
     Code.PROPERTIES: ("properties", list),
