@@ -83,6 +83,7 @@ class StackOptions:
     workers: int = 2
     consumers: int = 2  # of the directory; none on accounts that run already
     consumer: str = DIRECTORY_CONSUMER
+    receiver: str = "sdk"  # of the consumers
     api_port: int = 0  # 0: any free port
     leases: LeaseTimes = LeaseTimes()
 
@@ -164,7 +165,9 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
         await start_worker(children, f"worker-{number}", env) for number in range(1, options.workers + 1)
     ]
     consumers = [
-        await start_consumer(children, f"consumer-{number}", env, options.consumer)
+        await start_consumer(
+            children, f"consumer-{number}", {**env, "OUTBOX_RECEIVER": options.receiver}, options.consumer
+        )
         for number in range(1, 1 + (options.consumers if options.accounts is None else 0))
     ]
     api_url = str((await children.guard(api.announcement()))["url"])

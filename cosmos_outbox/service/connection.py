@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
+from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
 from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
@@ -22,17 +24,18 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted, source_preflight
+from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
-from cosmos_outbox.ports import ParkedStore, Publisher
+from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
-from cosmos_outbox.service.consumer_settings import ConsumerSettings
+from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.settings import MessageFormat, Settings, require_service_bus
 
@@ -139,6 +142,36 @@ class Connection:
         )
         async with client as opened:
             yield opened
+
+    @asynccontextmanager
+    async def subscription(self, settings: ConsumerSettings) -> AsyncIterator[Subscription]:
+        """
+        Open the subscription or queue of a consumer.
+
+        Raises:
+            ConfigurationError: the settings do not name its namespace.
+        """
+        require_service_bus(settings)
+        where = settings.entity, settings.subscription
+        options: dict[str, Any] = {
+            "sessions": settings.sessions,
+            "prefetch": settings.prefetch,
+            "lock_duration": timedelta(seconds=settings.lock_seconds),
+        }
+        if settings.receiver is Receiver.AMQP:
+            namespace = namespace_of(
+                connection_string=_text(settings.servicebus_connection_string),
+                namespace=settings.servicebus_namespace,
+                credential=self.credential,
+            )
+            async with AmqpSubscription(namespace, *where, **options) as lean:
+                yield lean
+        else:
+            async with (
+                self.service_bus() as bus,
+                ServiceBusSubscription(bus, *where, **options) as opened,
+            ):
+                yield opened
 
     @asynccontextmanager
     async def publisher(

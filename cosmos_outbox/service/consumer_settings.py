@@ -5,6 +5,7 @@ Consumer settings: the environment variables of a consumer; most are those of a 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -12,6 +13,15 @@ from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.service.settings import Seconds, Settings, loaded, one_of, shared, topic_name, variable
+
+
+class Receiver(StrEnum):
+    """
+    What receives messages.
+    """
+
+    SDK = "sdk"  # of Service Bus: a connection for each session
+    AMQP = "amqp"  # a transport of this library, one connection
 
 
 class ConsumerSettings(Settings):
@@ -38,13 +48,17 @@ class ConsumerSettings(Settings):
         default=32,
         ge=1,
         le=1000,
-        description="Most sessions (or messages, without sessions) that are handled at once; each takes a connection.",
+        description="Most sessions (or messages, without sessions) that are handled at once; with `sdk` each takes a connection.",
     )
     lock_seconds: Seconds = Field(
         default=60.0, ge=5, le=300, description="Lock duration of the subscription or queue, or less."
     )
     prefetch: int = Field(
         default=0, ge=0, le=1000, description="Messages of each session that are delivered ahead."
+    )
+    receiver: Receiver = Field(
+        default=Receiver.SDK,
+        description="What receives: the Service Bus SDK (`sdk`) or, experimental, a transport over one connection (`amqp`).",
     )
     parked_container: str | None = Field(
         default=None,

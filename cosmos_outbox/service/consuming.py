@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
-from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
 from cosmos_outbox.changefeed.watchdog import watched
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
@@ -89,7 +88,6 @@ async def assembled_consumer(
             )
         )
         connection = await stack.enter_async_context(connected(settings))
-        bus = await stack.enter_async_context(connection.service_bus())
         if has_several_write_regions(connection.client):
             _logger.warning(
                 "account.several-write-regions a message may take effect twice, in two regions; have all processes of the "
@@ -115,16 +113,7 @@ async def assembled_consumer(
         )
         reporting = Reporting(health, telemetry)
         handling = handling_of(consumer, settings, parked, notify=reporting.notify, tracer_provider=tracers)
-        subscription = await stack.enter_async_context(
-            ServiceBusSubscription(
-                bus,
-                settings.entity,
-                settings.subscription,
-                sessions=settings.sessions,
-                prefetch=settings.prefetch,
-                lock_duration=timedelta(seconds=settings.lock_seconds),
-            )
-        )
+        subscription = await stack.enter_async_context(connection.subscription(settings))
         processor = SessionProcessor(
             WatchedSubscription(subscription, reached=health.reached),
             handling,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cosmos_outbox.service.consumer_settings import Receiver
 from demo.child_processes import Children, show_tails, with_children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
@@ -28,9 +29,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of disturbances under load (default 60)")
     parser.add_argument("--seed", type=int, help="default: a new one, which the last line names")
+    parser.add_argument(
+        "--receiver",
+        type=Receiver,
+        choices=[*Receiver],
+        default=Receiver.SDK,
+        help="of the consumers (default sdk)",
+    )
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
-    return asyncio.run(_run(ChaosOptions(seconds=given.seconds, seed=seed)))
+    return asyncio.run(_run(ChaosOptions(seconds=given.seconds, seed=seed, receiver=given.receiver)))
 
 
 async def _run(options: ChaosOptions) -> int:
@@ -46,7 +54,8 @@ async def _run(options: ChaosOptions) -> int:
         return 0 if outcome.passed else 1
 
     console.print(
-        f"{options.workers} workers, {options.partitions} partitions, {options.seconds:g} s, seed {options.seed}",
+        f"{options.workers} workers, {options.partitions} partitions, {options.seconds:g} s, seed {options.seed}, "
+        f"consumers receive by {options.receiver}",
         highlight=False,
     )
     return await with_children(work, console)

@@ -18,6 +18,7 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
+from cosmos_outbox.service.consumer_settings import Receiver
 from demo.audit import Audit, CommittedEvent, audit
 from demo.child_processes import Child, Children
 from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in
@@ -56,6 +57,7 @@ class ChaosOptions:
     seed: int
     workers: int = 3
     consumers: int = 3
+    receiver: Receiver = Receiver.SDK
     partitions: int = 16
     most_partitions: int = 24
     accounts: int = 48
@@ -139,6 +141,7 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
         workers=options.workers,
         consumers=options.consumers,
         consumer=_CONSUMER,
+        receiver=options.receiver,
     )
     async with (
         open_stack(children, directory, stack_options) as stack,
@@ -157,7 +160,9 @@ class _Run:
         self._consumers = Fleet(
             children,
             stack.consumers,
-            lambda name: start_consumer(children, name, environment, _CONSUMER),
+            lambda name: start_consumer(
+                children, name, {**environment, "OUTBOX_RECEIVER": options.receiver}, _CONSUMER
+            ),
             "consumer",
         )
         self._reader = RecordReader(stack.record)

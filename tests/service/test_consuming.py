@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.service import load_consumer, running_consumer
-from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
+from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, Receiver
 from cosmos_outbox.service.consuming import assembled_consumer, session_options
 from cosmos_outbox.service.main import consume
 from cosmos_outbox.service.settings import PREFIX
@@ -45,10 +45,11 @@ async def until(fact: Callable[[], Coroutine[Any, Any, bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_it_handles_messages_shows_its_health_and_drains_on_a_signal():
+@pytest.mark.parametrize("receiver", [*Receiver])
+async def test_it_handles_messages_shows_its_health_and_drains_on_a_signal(receiver: Receiver):
     async with opened_site() as site:
         await site.send(("a", 1), ("a", 2), ("b", 1))
-        consumer = await site.start_consumer("made")
+        consumer = await site.start_consumer("made", OUTBOX_RECEIVER=receiver)
 
         async def handled() -> bool:
             return len(await site.invoices()) == 3
