@@ -13,7 +13,19 @@ from uuid import UUID
 
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 
-_NULL, _SMALL_ULONG, _SHORT_TEXTS = 0x40, 0x53, (0xA1, 0xA3)
+_SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
+_SIZE_AND_COUNT = struct.Struct(">II").unpack_from
+_Unpack = Callable[[bytes, int], tuple[Any, ...]]
+# Of each code, what reads a number, and its bytes with the code
+_NUMBERS: dict[int, tuple[_Unpack, int]] = {
+    code: ((layout := struct.Struct(">" + form)).unpack_from, 1 + layout.size)
+    for form, codes in {
+        "B": (0x50, 0x52, 0x53), "b": (0x51, 0x54, 0x55), "H": (0x60,), "h": (0x61,), "I": (0x70,), "i": (0x71,), "f": (0x72,),
+        "Q": (0x80,), "q": (0x81, 0x83), "d": (0x82,), "?": (0x56,),
+    }.items()
+    for code in codes
+}  # fmt: skip
+_CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _DEEPEST = 32  # of values in values
 _Decoded = tuple[Any, int]
 _Decode = Callable[[bytes, int, int], _Decoded]
@@ -43,24 +55,41 @@ def decode(data: bytes, position: int = 0) -> _Decoded:
         raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
 
 
-def decode_described(data: bytes, position: int = 0) -> tuple[Any, Any, int]:
+def decode_described(data: bytes) -> tuple[Any, Any, int]:
     """
-    Return the descriptor and the value at a position, as a frame and each section of a message have them, and what is next.
+    Return the descriptor and the value that a frame begins with, and where its payload begins.
 
     Raises:
         ProtocolError: there is no such thing.
     """
-    if data[position : position + 1] != b"\x00":
+    (described, position) = decode(data)
+    if not isinstance(described, Described):
         raise ProtocolError("What the peer sent is not AMQP: a value without a descriptor.")
+    return *described, position
+
+
+def decode_sections(data: bytes) -> list[tuple[Any, Any]]:
+    """
+    Return the descriptors and the values that a message consists of.
+
+    Raises:
+        ProtocolError: it consists of something else.
+    """
+    found: list[tuple[Any, Any]] = []
+    position, size = 0, len(data)
     try:
-        if data[position + 1] == _SMALL_ULONG:
-            descriptor, position = data[position + 2], position + 3
-        else:
-            descriptor, position = _decode(data, position + 1, 1)
-        value, position = _DECODE[data[position]](data, position + 1, 1)
+        while position < size:
+            if data[position] != 0:
+                raise ProtocolError("What the peer sent is not AMQP: a value without a descriptor.")
+            if data[position + 1] == _SMALL_ULONG:
+                code, position = data[position + 2], position + 3
+            else:
+                code, position = _decode(data, position + 1, 1)
+            value, position = _DECODE[data[position]](data, position + 1, 1)
+            found.append((code, value))
     except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
         raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
-    return descriptor, value, position
+    return found
 
 
 def _decode(data: bytes, position: int, depth: int) -> _Decoded:
@@ -71,18 +100,8 @@ def _constant(*, value: Any) -> _Decode:
     return lambda data, position, depth: (value, position)
 
 
-def _unpacked(code: str) -> _Decode:
-    layout = struct.Struct(">" + code)
-    unpack, size = layout.unpack_from, layout.size
-
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        return unpack(data, position)[0], position + size
-
-    return read
-
-
-def _byte(data: bytes, position: int, depth: int) -> _Decoded:
-    return data[position], position + 1
+def _number(unpack: _Unpack, size: int) -> _Decode:
+    return lambda data, position, depth: (unpack(data, position)[0], position + size - 1)
 
 
 def _fixed(size: int, convert: Callable[[bytes], Any]) -> _Decode:
@@ -118,44 +137,52 @@ def _short(convert: Callable[[bytes], Any]) -> _Decode:
 def _long(convert: Callable[[bytes], Any]) -> _Decode:
     def read(data: bytes, position: int, depth: int) -> _Decoded:
         start = position + 4
-        end = start + _size(data, position, 4)
+        end = start + int.from_bytes(data[position:start], "big")
+        if end > len(data):
+            raise IndexError("a value ends behind the end")
         return convert(data[start:end]), end
 
     return read
 
 
-def _size(data: bytes, position: int, width: int) -> int:
+def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
     """
-    Return the length that is written at a position, of what follows it.
+    Return where the values of a list, a map or an array begin and end, and how many there are.
     """
-    size = int.from_bytes(data[position : position + width], "big")
-    if position + width + size > len(data):
+    if width == 1:
+        end, count, position = position + 1 + data[position], data[position + 1], position + 2
+    else:
+        size, count = _SIZE_AND_COUNT(data, position)
+        end, position = position + 4 + size, position + 8
+    # Values of a type without bytes are as many as the count says: no more of them than there are bytes.
+    if end > len(data) or count > end - position:
         raise IndexError("a value ends behind the end")
-    return size
+    return position, end, count
 
 
 def _items(width: int) -> _Decode:
     def read(data: bytes, position: int, depth: int) -> _Decoded:
-        end = position + width + _size(data, position, width)
-        count = int.from_bytes(data[position + width : position + 2 * width], "big")
-        position += 2 * width
-        if depth == _DEEPEST or count > end - position:
-            raise ValueError("too deep, or more values than bytes")
+        position, end, count = _extent(data, position, width)
+        if depth == _DEEPEST:
+            raise ValueError("too deep")
         values: list[Any] = []
-        append, decoders, depth = values.append, _DECODE, depth + 1
+        append, depth = values.append, depth + 1
         for _ in range(count):
             code = data[position]
-            if (
-                code in _SHORT_TEXTS
-            ):  # what most values are; that it ends in time shows at the end of the list
+            # What most values are is read here, for a call costs more. Whether it ends in time shows at the end.
+            if code in _SHORT_TEXTS:
                 start = position + 2
                 position = start + data[position + 1]
                 append(data[start:position].decode("utf-8", "replace"))
-            elif code == _NULL:
-                append(None)
+            elif code in _CONSTANTS:
+                append(_CONSTANTS[code])
                 position += 1
+            elif code in _NUMBERS:
+                unpack, size = _NUMBERS[code]
+                append(unpack(data, position + 1)[0])
+                position += size
             else:
-                value, position = decoders[code](data, position + 1, depth)
+                value, position = _DECODE[code](data, position + 1, depth)
                 append(value)
         if position != end:
             raise ValueError("values and their size differ")
@@ -169,19 +196,19 @@ def _pairs(width: int) -> _Decode:
 
     def read(data: bytes, position: int, depth: int) -> _Decoded:
         values, end = listed(data, position, depth)
-        return dict(zip(values[::2], values[1::2], strict=True)), end
+        if len(values) % 2:
+            raise ValueError("a key without a value")
+        one = iter(values)
+        return dict(zip(one, one, strict=True)), end
 
     return read
 
 
 def _array(width: int) -> _Decode:
     def read(data: bytes, position: int, depth: int) -> _Decoded:
-        end = position + width + _size(data, position, width)
-        count = int.from_bytes(data[position + width : position + 2 * width], "big")
-        position += 2 * width
-        # Values of a type without bytes are as many as the count says: no more of them than there are bytes.
-        if depth == _DEEPEST or count > end - position:
-            raise ValueError("too deep, or more values than bytes")
+        position, end, count = _extent(data, position, width)
+        if depth == _DEEPEST:
+            raise ValueError("too deep")
         descriptors = []
         while data[position] == 0:
             descriptor, position = _decode(data, position + 1, depth + 1)
@@ -204,25 +231,21 @@ def _array(width: int) -> _Decode:
 def _described(data: bytes, position: int, depth: int) -> _Decoded:
     if depth == _DEEPEST:
         raise ValueError("too deep")
-    descriptor, position = _decode(data, position, depth + 1)
-    value, position = _decode(data, position, depth + 1)
+    if data[position] == _SMALL_ULONG:
+        descriptor, position = data[position + 1], position + 2
+    else:
+        descriptor, position = _decode(data, position, depth + 1)
+    value, position = _DECODE[data[position]](data, position + 1, depth + 1)
     return Described(descriptor, value), position
-
-
-def _flag(data: bytes, position: int, depth: int) -> _Decoded:
-    return data[position] == 1, position + 1
 
 
 _DECODE: dict[int, _Decode] = {
     0x00: _described,
-    0x40: _constant(value=None), 0x41: _constant(value=True), 0x42: _constant(value=False),
-    0x43: _constant(value=0), 0x44: _constant(value=0),
+    **{code: _constant(value=value) for code, value in _CONSTANTS.items()},
+    **{code: _number(*number) for code, number in _NUMBERS.items()},
     0x45: lambda data, position, depth: ([], position),
-    0x50: _byte, 0x51: _unpacked("b"), 0x52: _byte, 0x53: _byte, 0x54: _unpacked("b"), 0x55: _unpacked("b"), 0x56: _flag,
-    0x60: _unpacked("H"), 0x61: _unpacked("h"),
-    0x70: _unpacked("I"), 0x71: _unpacked("i"), 0x72: _unpacked("f"), 0x73: _fixed(4, _char), 0x74: _fixed(4, bytes),
-    0x80: _unpacked("Q"), 0x81: _unpacked("q"), 0x82: _unpacked("d"), 0x83: _unpacked("q"), 0x84: _fixed(8, bytes),
-    0x94: _fixed(16, bytes), 0x98: _fixed(16, lambda raw: UUID(bytes=raw)),
+    0x73: _fixed(4, _char), 0x74: _fixed(4, bytes), 0x84: _fixed(8, bytes), 0x94: _fixed(16, bytes),
+    0x98: _fixed(16, lambda raw: UUID(bytes=raw)),
     0xA0: _short(bytes), 0xA1: _short(_text), 0xA3: _short(_text),
     0xB0: _long(bytes), 0xB1: _long(_text), 0xB3: _long(_text),
     0xC0: _items(1), 0xC1: _pairs(1), 0xD0: _items(4), 0xD1: _pairs(4),

@@ -5,7 +5,7 @@ Encoding: values of AMQP 1.0 as bytes, one function for each type that this libr
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 NULL, TRUE, FALSE = b"\x40", b"\x41", b"\x42"
@@ -49,8 +49,8 @@ def symbol(value: str) -> bytes:
     return _sized(b"\xa3", b"\xb3", value.encode("ascii"))
 
 
-def listed(items: Iterable[bytes]) -> bytes:
-    return _compound(b"\xc0", b"\xd0", [*items])
+def listed(items: Sequence[bytes]) -> bytes:
+    return _compound(b"\xc0", b"\xd0", items)
 
 
 def mapped(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -66,7 +66,7 @@ def described(code: int, value: bytes) -> bytes:
     """
     Encode what has a descriptor of the AMQP specification, as each performative and section of a message has.
     """
-    return bytes((0x00, 0x53, code)) + value
+    return b"\x00\x53" + code.to_bytes(1, "big") + value
 
 
 def described_by_name(name: str, value: bytes) -> bytes:
@@ -78,7 +78,7 @@ def _sized(short: bytes, long: bytes, raw: bytes) -> bytes:
     return short + bytes((size,)) + raw if size < _BYTE else long + _U32(size) + raw
 
 
-def _compound(short: bytes, long: bytes, parts: list[bytes]) -> bytes:
+def _compound(short: bytes, long: bytes, parts: Sequence[bytes]) -> bytes:
     raw, count = b"".join(parts), len(parts)
     if count < _BYTE and len(raw) + 1 < _BYTE:
         return short + bytes((len(raw) + 1, count)) + raw

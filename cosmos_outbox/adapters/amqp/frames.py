@@ -4,6 +4,7 @@ Frames: what is said over a connection, and the errors in it.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from typing import Any
 
@@ -16,6 +17,7 @@ SMALLEST_FRAME_SIZE = 512  # that each side reads
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+_HEAD = struct.Struct(">IBBH").pack
 _FIELDS = 14  # of the longest performative, an attach
 
 
@@ -56,12 +58,7 @@ def performative(code: Code, *fields: bytes) -> bytes:
 
 
 def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
-    return b"%b\x02%b%b%b" % (
-        (8 + len(body)).to_bytes(4, "big"),
-        b"\x01" if sasl else b"\x00",
-        channel.to_bytes(2, "big"),
-        body,
-    )
+    return _HEAD(8 + len(body), 2, sasl, channel) + body
 
 
 def read_performative(body: bytes) -> tuple[int, list[Any], int]:

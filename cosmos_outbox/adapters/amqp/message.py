@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox.adapters.amqp.decoding import decode_described
+from cosmos_outbox.adapters.amqp.decoding import decode_sections
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 from cosmos_outbox.adapters.amqp.frames import Code
 from cosmos_outbox.messages import Message
@@ -17,7 +17,19 @@ ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
 LOCKED_UNTIL = "x-opt-locked-until"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DELIVERY_COUNT = 4  # field of a header
-_PROPERTIES = 13  # fields
+_FIELDS = 13  # of the properties
+_HEADER, _ANNOTATIONS, _PROPERTIES = int(Code.HEADER), int(Code.MESSAGE_ANNOTATIONS), int(Code.PROPERTIES)
+_APPLICATION_PROPERTIES = int(Code.APPLICATION_PROPERTIES)
+_BODY = (int(Code.DATA), int(Code.SEQUENCE), int(Code.VALUE))
+_ANY: Any = object
+_KINDS: dict[int, Any] = {
+    _HEADER: list,
+    _ANNOTATIONS: dict,
+    _PROPERTIES: list,
+    _APPLICATION_PROPERTIES: dict,
+    Code.DATA: bytes,
+    Code.SEQUENCE: list,
+}
 
 
 class Sections:
@@ -34,33 +46,22 @@ class Sections:
         """
         self.header: list[Any] = []
         self.annotations: dict[Any, Any] = {}
-        self.properties: list[Any] = [None] * _PROPERTIES
+        self.properties: list[Any] = [None] * _FIELDS
         self.application_properties: dict[Any, Any] = {}
-        self.body: list[tuple[int, Any]] = []  # of each section, its code and what is in it
-        position, size = 0, len(payload)
-        while position < size:
-            code, value, position = decode_described(payload, position)
-            name, kind = _KINDS.get(code, _UNKNOWN) if isinstance(code, int) else _UNKNOWN
-            if not isinstance(value, kind):
-                raise ProtocolError(f"Section {code} of a message is malformed.")
-            if name == "body":
-                self.body.append((code, value))
-            elif name == "properties":
-                self.properties = value + [None] * (_PROPERTIES - len(value))
-            elif name is not None:
-                setattr(self, name, value)
-
-
-_UNKNOWN: tuple[str | None, Any] = None, object
-_KINDS: dict[int, tuple[str | None, Any]] = {
-    Code.HEADER: ("header", list),
-    Code.MESSAGE_ANNOTATIONS: ("annotations", dict),
-    Code.PROPERTIES: ("properties", list),
-    Code.APPLICATION_PROPERTIES: ("application_properties", dict),
-    Code.DATA: ("body", bytes),
-    Code.SEQUENCE: ("body", list),
-    Code.VALUE: ("body", object),
-}
+        self.body: list[Any] = []  # what is in each section of it
+        for code, value in decode_sections(payload):
+            if not isinstance(code, int) or not isinstance(value, _KINDS.get(code, _ANY)):
+                raise ProtocolError(f"Section {code!r:.80} of a message is malformed.")
+            if code in _BODY:
+                self.body.append(value)
+            elif code == _HEADER:
+                self.header = value
+            elif code == _ANNOTATIONS:
+                self.annotations = value
+            elif code == _PROPERTIES:
+                self.properties = value + [None] * (_FIELDS - len(value))
+            elif code == _APPLICATION_PROPERTIES:
+                self.application_properties = value
 
 
 def message_of(sections: Sections) -> Message:
@@ -92,11 +93,11 @@ def moment(milliseconds: Any) -> datetime | None:
         return None
 
 
-def _body(sections: list[tuple[int, Any]]) -> bytes:
-    if len(sections) == 1 and isinstance(data := sections[0][1], bytes):
+def _body(values: list[Any]) -> bytes:
+    if len(values) == 1 and isinstance(data := values[0], bytes):
         return data
     # An AMQP value or sequence is of a sender in another language.
-    return b"".join(value if isinstance(value, bytes) else _written(value) for _, value in sections)
+    return b"".join(value if isinstance(value, bytes) else _written(value) for value in values)
 
 
 def _written(value: Any) -> bytes:
@@ -112,12 +113,12 @@ def _text(value: Any) -> Any:
 
 
 def _id(value: Any) -> str | None:
+    if value is None or type(value) is str:
+        return value
     # AMQP takes numbers, UUIDs and binary for ids.
     if isinstance(value, bytes):
         try:
             return value.decode()
         except UnicodeDecodeError:
             return value.hex()
-    if isinstance(value, UUID | int | str):
-        return str(value)
-    return None
+    return str(value) if isinstance(value, (UUID, int)) else None

@@ -188,4 +188,4 @@ def value_of(answer: Sections) -> Any:
     """
     Return the value in an answer.
     """
-    return answer.body[0][1] if answer.body else None
+    return answer.body[0] if answer.body else None
