@@ -244,17 +244,15 @@ class Connection(asyncio.Protocol):
             handle(fields)
         elif not self.opened.done():
             raise ProtocolError("The first frame of a connection is an open.")
-        elif code == Code.BEGIN:
-            self._by_peer[number] = self._number(fields[0])
+        elif code == Code.END:
+            self._on_end(number, read_error(fields[0]))
         else:
-            mine = self._by_peer.get(number)
-            if code == Code.END:
-                self._on_end(number, mine, read_error(fields[0]))
-            elif mine is not None and mine in self._endpoints:
+            if code == Code.BEGIN:
+                self._by_peer[number] = self._number(fields[0])
+            endpoint = self._endpoints.get(self._by_peer.get(number, -1))
+            if endpoint is not None:
                 try:
-                    self._endpoints[mine].on_frame(
-                        code, fields, body[position:] if position < len(body) else b""
-                    )
+                    endpoint.on_frame(code, fields, body[position:] if position < len(body) else b"")
                 except (TypeError, ValueError, AttributeError, OverflowError) as error:
                     raise ProtocolError(f"A frame is malformed: {error!r:.200}") from error
 
@@ -263,13 +261,14 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("The peer began a session that it was not asked for.")
         return value
 
-    def _on_end(self, number: int, mine: int | None, error: AmqpError | None) -> None:
+    def _on_end(self, number: int, error: AmqpError | None) -> None:
+        mine = self._by_peer.pop(number, None)
         if mine is None:
             return
-        del self._by_peer[number]
-        self._ending.discard(mine)
-        self._free.append(mine)
         endpoint = self._endpoints.pop(mine, None)
+        if endpoint is not None or mine in self._ending:
+            self._free.append(mine)
+        self._ending.discard(mine)
         if endpoint is not None:
             self.write(mine, performative(Code.END))
             endpoint.on_lost(error or AmqpError("", "The broker ended the session of AMQP."))

@@ -91,7 +91,8 @@ class Link:
         self.name = str(uuid4())
         self.error: AmqpError | None = None
         self._wanted = max(1, ahead)
-        self._credit = self._received = self._frames = 0  # of credit: what is granted, and not used
+        self._credit = self._received = 0  # of credit: what is granted, and not used
+        self._frames = 0  # the number of the next transfer frame
         self._ready: deque[Delivery] = deque()
         self._first: tuple[int, bytes] | None = None  # number and tag of a message that is still coming
         self._parts: list[bytes] = []
@@ -223,6 +224,8 @@ class Link:
             case Code.FLOW:
                 if fields[4] is not None and self._credit and self._drained is not None:
                     self._on_drained(int(fields[5]) & _SERIAL)
+            case Code.BEGIN:
+                self._frames = int(fields[1])  # the number of the first
             case Code.ATTACH:
                 self._on_attach(fields)
             case Code.DETACH:

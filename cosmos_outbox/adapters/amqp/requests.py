@@ -63,13 +63,12 @@ class Requests:
         for role, handle, ends in ((FALSE, _SENDER, (source, target)), (TRUE, _RECEIVER, (source, mine))):
             name, count = string(str(uuid4())), NULL if role == TRUE else uint(0)
             self._write(Code.ATTACH, name, uint(handle), role, ubyte(0), ubyte(0), *ends, NULL, NULL, count)
-        self._grant()
 
     def _write(self, code: Code, *fields: bytes) -> None:
         self._connection.write(self._channel, performative(code, *fields))
 
     def _grant(self) -> None:
-        window = uint(self._frames), _WINDOW, uint(0), _WINDOW
+        window = uint(self._frames % 2**32), _WINDOW, uint(0), _WINDOW
         self._write(Code.FLOW, *window, uint(_RECEIVER), uint(self._answers), uint(_CREDIT))
 
     async def ask(self, operation: str, properties: dict[str, bytes], body: bytes) -> Sections:
@@ -118,7 +117,11 @@ class Requests:
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         match code:
+            case Code.BEGIN:
+                self._frames = int(fields[1])  # the number of the first
             case Code.ATTACH:
+                if fields[1] in self._missing and fields[1] == _RECEIVER:
+                    self._grant()
                 self._missing.discard(fields[1])
                 self._see_ready()
             case Code.FLOW if fields[4] is not None:

@@ -55,7 +55,9 @@ WELCOME = b"".join(
         frame(0, performative(Code.OPEN, string("peer"), NULL, uint(65536), ushort(9), uint(240_000))),
     )
 )
-BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(0), uint(9), uint(9)))
+BEGUN = frame(
+    5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9))
+)  # the first transfer frame is 7
 
 
 class Peer(asyncio.Transport):
@@ -249,7 +251,7 @@ class TestMessages:
         link = await attached(peer, ahead=3)
         receiving = asyncio.create_task(link.receive(0))
         grant, drain = await peer.heard()
-        assert (3, False, True) == (grant[1][6], grant[1][8], drain[1][8])
+        assert (7, 3, False, True) == (grant[1][0], grant[1][6], grant[1][8], drain[1][8])
         peer.transfers(0, b"just in time")
         await peer.heard()
         assert not receiving.done()
