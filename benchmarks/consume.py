@@ -1,5 +1,6 @@
 """
-What a consumer costs: beside a bare session loop of both SDKs, when idle, under load, and as sessions wait.
+What a consumer costs: beside a bare session loop of both SDKs, when idle, under load, and as sessions wait; and what either
+transport costs it.
 
 Emulators run in a process of their own. The consumer and the bare loop take turns, and the least disturbed round of each
 counts. Both write two documents for each message in one batch: the effect, and the record that the message was handled.
@@ -26,14 +27,14 @@ from pydantic import BaseModel
 
 from benchmarks.emulated import BODY_TEXT, DATABASE, Emulated, emulated
 from benchmarks.report import percentile, report, show
+from benchmarks.transport import AHEAD, SLOTS, drained, idle, opening, spread
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos.store import open_store
-from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
+from cosmos_outbox.adapters.servicebus import open_service_bus_client
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.records import MessageHandled, Record, SessionOpened
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 
-SLOTS = 32
 SUBJECT = "Counted"
 _BATCH = 100
 _LATENCY_SESSIONS = 100
@@ -47,14 +48,23 @@ class Sizes:
 
     rounds: int
     in_session: int  # messages; SLOTS sessions
+    drained: int  # messages in each of SLOTS sessions, by handlers that do nothing
     idle_seconds: float
     seconds: float  # of load, for latencies
     waiting: tuple[int, ...]  # sessions
     opened: int  # of them, that are measured
 
 
-FULL = Sizes(rounds=4, in_session=60, idle_seconds=20, seconds=10, waiting=(100, 1_000, 10_000), opened=300)
-QUICK = Sizes(rounds=1, in_session=15, idle_seconds=5, seconds=3, waiting=(50, 500), opened=50)
+FULL = Sizes(
+    rounds=4,
+    in_session=60,
+    drained=300,
+    idle_seconds=20,
+    seconds=10,
+    waiting=(100, 1_000, 10_000),
+    opened=300,
+)
+QUICK = Sizes(rounds=1, in_session=15, drained=60, idle_seconds=5, seconds=3, waiting=(50, 500), opened=50)
 
 
 class Counted(BaseModel):
@@ -131,10 +141,16 @@ class Meter:
 
 @asynccontextmanager
 async def consuming(
-    system: Emulated, bus: ServiceBusClient, topic: str, container: str, hook: Callable[[Record], None]
+    system: Emulated,
+    bus: ServiceBusClient,
+    topic: str,
+    container: str,
+    hook: Callable[[Record], None],
+    *,
+    transport: str = "sdk",
 ) -> AsyncIterator[None]:
     """
-    Run a consumer in this process.
+    Run a consumer in this process, on one of the transports.
     """
     consumer = Consumer(
         "bench", Outbox(await open_store(system.client, DATABASE, container)), on_failure="dead_letter"
@@ -144,7 +160,7 @@ async def consuming(
     async def effect(event: Counted, message: Message, uow: UnitOfWork) -> None:
         uow.save(_effect(message.session_id or "", event.number, event.text))
 
-    async with ServiceBusSubscription(bus, topic, "all") as subscription:
+    async with opening(bus, system.servicebus)[transport](topic, 0) as subscription:
         handling = consumer.handling(source=f"{topic}/all", notify=hook)
         options = SessionOptions(max_concurrent_sessions=SLOTS)
         processor = SessionProcessor(subscription, handling, options, hooks=(hook,))
@@ -167,7 +183,13 @@ def _effect(session: str, number: int, text: str) -> dict[str, Any]:
 
 
 async def consumer_run(
-    system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int, wanted: int | None = None
+    system: Emulated,
+    bus: ServiceBusClient,
+    *,
+    sessions: int,
+    in_session: int,
+    wanted: int | None = None,
+    transport: str = "sdk",
 ) -> tuple[Run, float]:
     """
     Return what the consumer took, and how many sessions a second it opened.
@@ -185,7 +207,7 @@ async def consumer_run(
             opened, last_at = opened + 1, time.perf_counter()
             first_at = first_at or last_at
 
-    async with consuming(system, bus, topic, container, hook):
+    async with consuming(system, bus, topic, container, hook, transport=transport):
         await meter.done.wait()
     return meter.run, (opened - 1) / max(last_at - first_at, 1e-9)
 
@@ -238,21 +260,61 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, sizes: S
     """
     Return how the consumer compares with the bare loop.
     """
-    bare, ours = [], []
+    sizes_of_run = {"sessions": SLOTS, "in_session": sizes.in_session}
+    runs: dict[str, list[Run]] = {"bare loop": [], "sdk": [], "amqp": []}
     for _ in range(sizes.rounds):
-        bare.append(await bare_run(system, bus, sessions=SLOTS, in_session=sizes.in_session))
-        run, _ = await consumer_run(system, bus, sessions=SLOTS, in_session=sizes.in_session)
-        ours.append(run)
-    best_bare = max(run.per_second for run in bare)
-    best_ours = max(run.per_second for run in ours)
-    cpu_bare, cpu_ours = min(run.cpu_ms for run in bare), min(run.cpu_ms for run in ours)
-    show("(a) bare loop", f"{best_bare:.0f} messages/s, {cpu_bare:.2f} ms CPU each")
-    show("    consumer", f"{best_ours:.0f} messages/s, {cpu_ours:.2f} ms CPU each")
+        runs["bare loop"].append(await bare_run(system, bus, **sizes_of_run))
+        for transport in ("sdk", "amqp"):
+            run, _ = await consumer_run(system, bus, **sizes_of_run, transport=transport)
+            runs[transport].append(run)
+    best = {way: max(run.per_second for run in some) for way, some in runs.items()}
+    cpu = {way: min(run.cpu_ms for run in some) for way, some in runs.items()}
+    for way, some in runs.items():
+        spread(f"(a) {way}: low | median | high", [run.per_second for run in some], "messages/s")
+        spread("    CPU of each", [run.cpu_ms for run in some], "ms")
     return {
-        "ceiling_ratio": round(best_ours / best_bare, 3),
-        "cpu_ratio": round(cpu_ours / cpu_bare, 3),
-        "cpu_ms_per_message": round(cpu_ours, 3),
+        "ceiling_ratio": round(best["sdk"] / best["bare loop"], 3),
+        "ceiling_ratio_amqp": round(best["amqp"] / best["bare loop"], 3),
+        "cpu_ratio": round(cpu["sdk"] / cpu["bare loop"], 3),
+        "cpu_ratio_amqp": round(cpu["amqp"] / cpu["bare loop"], 3),
+        "cpu_ms_per_message": round(cpu["sdk"], 3),
+        "cpu_ms_per_message_amqp": round(cpu["amqp"], 3),
     }
+
+
+async def compare_transports(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
+    """
+    Return what the own transport takes beside the SDK's where handlers do nothing, and idle.
+    """
+    opened = opening(bus, system.servicebus)
+    rates: dict[str, list[float]] = {way: [] for way in opened}
+    costs: dict[str, list[float]] = {way: [] for way in opened}
+    for _ in range(sizes.rounds):
+        for way, open_one in opened.items():
+            topic, in_session = (
+                system.new_session_topic(),
+                sizes.drained if way == "amqp" else sizes.in_session,
+            )
+            await fill(bus, topic, sessions=SLOTS, in_session=in_session)
+            async with open_one(topic, AHEAD) as subscription:
+                # An empty session: our transport hears of it at once, the SDK waits.
+                wait = 0.0 if way == "amqp" else 0.05
+                rate, cost = await drained(subscription, SLOTS * in_session, wait_seconds=wait)
+            rates[way].append(rate)
+            costs[way].append(cost)
+    result: dict[str, float] = {}
+    for way, suffix in (("amqp", ""), ("sdk", "_sdk")):
+        async with opened[way](system.new_session_topic(), 0) as subscription:
+            waiting = await idle(subscription, sizes.idle_seconds)
+        rate = spread(f"(e) {way}: low | median | high", rates[way], "messages/s")
+        cost = spread("    CPU of each", costs[way], "us")
+        show(f"    {SLOTS} waiting slots", f"{waiting:.2f} ms/s")
+        result |= {
+            f"messages_per_s_transport{suffix}": round(rate),
+            f"cpu_us_per_message{suffix}": round(cost, 1),
+            f"idle_ms_per_s_{SLOTS}{suffix}": round(waiting, 2),
+        }
+    return result
 
 
 async def measure_idle(system: Emulated, bus: ServiceBusClient, seconds: float) -> float:
@@ -351,6 +413,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
     """
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         result: dict[str, Any] = await compare_with_ceiling(system, bus, sizes)
+        result |= await compare_transports(system, bus, sizes)
         result[f"idle_cpu_percent_{SLOTS}"] = await measure_idle(system, bus, sizes.idle_seconds)
         result |= await measure_latencies(system, bus, sizes)
         result["growth"] = await measure_growth(system, bus, sizes)
