@@ -64,7 +64,7 @@ test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits en
 simulate: $(STAMP) ## random fleets under random faults (MINUTES=1); prints the script of a violation
 	@$(PY) -m tests.simulation --minutes $(MINUTES)
 
-bench: $(STAMP) ## one benchmark (BENCH=commit, relay, changefeed, consume or emulators)
+bench: $(STAMP) ## one benchmark (BENCH=commit, relay, changefeed, java_peer, consume, emulators; all writes docs/reference/figures.md)
 	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
 chaos: $(STAMP) ## kill and freeze workers under load, then audit (SECONDS=60 CHAOS_ARGS="--seed N")

@@ -295,12 +295,12 @@ class Fleet:
                 await asyncio.sleep(0.1)
 
 
-async def takeover(system: Emulated, leases: int) -> tuple[float, float]:
+async def takeover(system: Emulated, leases: int, fleet_of: type[Fleet] = Fleet) -> tuple[float, float]:
     """
     Return the seconds from SIGKILL of one of two workers until the other owns everything, and from when all had expired.
     """
     data = await system.new_events(1, partitions=leases)
-    fleet = Fleet(system, data, await system.new_leases())
+    fleet = fleet_of(system, data, await system.new_leases())
     try:
         await fleet.start("a", "b")
         await fleet.until_owned({"a": leases // 2, "b": leases // 2})
@@ -315,12 +315,12 @@ async def takeover(system: Emulated, leases: int) -> tuple[float, float]:
     return owned - killed, owned - (written + 1 + EXPIRATION_SECONDS)
 
 
-async def balance(system: Emulated, leases: int, workers: int) -> float:
+async def balance(system: Emulated, leases: int, workers: int, fleet_of: type[Fleet] = Fleet) -> float:
     """
     Return the seconds from when all other workers join the one that owns everything until all own the same.
     """
     data = await system.new_events(1, partitions=leases)
-    fleet = Fleet(system, data, await system.new_leases())
+    fleet = fleet_of(system, data, await system.new_leases())
     names = [f"w{number}" for number in range(workers)]
     try:
         await fleet.start(names[0])

@@ -1,0 +1,110 @@
+"""
+All benchmarks, one after another: one JSON file, and a table of the ratios for the documentation.
+
+`python -m benchmarks.all [NAME ...]` writes benchmarks/figures.json and docs/reference/figures.md; what was not measured stays as it
+was. With `--guard` it writes neither, but compares with the figures that landed last and warns where one became worse by
+a tenth; a warning, because a busy machine says such things too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.goals import BENCHMARKS, GOALS
+from benchmarks.report import say
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "benchmarks" / "figures.json"
+TABLE = ROOT / "docs" / "reference" / "figures.md"
+WORSE = 0.1
+
+_HEAD = """# Figures
+
+Measured by `make bench BENCH=all` on {date}, Python {python}, {cores} cores with nothing else running, against the emulators: no TLS and no
+network, so on Azure more of the time is spent outside of the library. Only ratios are shown. Both sides of each were measured in
+the same run, in turn. `make bench BENCH=NAME` prints how a figure came about.
+
+| Benchmark | What | Measured | Goal |
+|---|---|---|---|
+"""
+
+
+def run(name: str) -> Mapping[str, Any]:
+    """
+    Run one benchmark in a process of its own, show what it prints, and return its last line.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    say(f"\n== {name}")
+    command = [sys.executable, "-m", f"benchmarks.{name}"]
+    last = ""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        for line in process.stdout or ():
+            say(line, end="")
+            last = line
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    figures: Mapping[str, Any] = json.loads(last)
+    return figures
+
+
+def table(measured: Mapping[str, Any]) -> str:
+    """
+    Return the page of the ratios.
+    """
+    rows = []
+    for goal in GOALS:
+        value = goal.of(measured["figures"])
+        if goal.ratio and value is not None:
+            met = "" if goal.is_met_by(value) else ", missed"
+            rows.append(f"| `{goal.benchmark}` | {goal.says} | {value:g} | {goal.bound}{met} |\n")
+    return _HEAD.format(**measured) + "".join(rows)
+
+
+def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """
+    Yield a line for each ratio that became worse by a tenth since the figures that landed.
+    """
+    for goal in GOALS:
+        old, new = goal.of(before["figures"]), goal.of(now)
+        if goal.ratio and old is not None and new is not None and goal.worsened(old, new) > WORSE:
+            yield f"{goal.benchmark}.{goal.key} was {old:g} and is {new:g}: {goal.says}"
+
+
+def main() -> None:
+    """
+    Run from the command line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--guard", action="store_true", help="compare with the figures that landed last")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
+    options = parser.parse_args()
+    figures = {name: run(name) for name in options.names or BENCHMARKS}
+    if options.guard:
+        for line in warnings(json.loads(FIGURES.read_text()), figures):
+            say(f"::warning title=slower::{line}")  # GitHub shows it beside the change
+    else:
+        known = json.loads(FIGURES.read_text())["figures"] if FIGURES.exists() else {}
+        measured = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "figures": {**known, **figures},
+        }
+        FIGURES.write_text(json.dumps(measured, indent=2) + "\n")
+        TABLE.write_text(table(measured))
+    say(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""
+The figures that the project stands for: what each says, what it has to be, and which are compared from landing to landing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """
+    One figure of a benchmark's last line, and its bound; exactly one of the two bounds is given.
+    """
+
+    benchmark: str
+    key: str
+    says: str
+    at_most: float | None = None
+    at_least: float | None = None
+    ratio: bool = True  # both sides are measured in the same run, so figures of two machines compare
+
+    def of(self, figures: Mapping[str, Mapping[str, Any]]) -> float | None:
+        """
+        Return the figure, None where it was not measured.
+        """
+        value = figures.get(self.benchmark, {}).get(self.key)
+        return float(value) if isinstance(value, int | float) else None
+
+    def is_met_by(self, value: float) -> bool:
+        """
+        Say whether a figure is within the bound.
+        """
+        return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
+
+    def worsened(self, before: float, now: float) -> float:
+        """
+        Return by which part of itself a figure became worse, below zero if better.
+        """
+        change = now / before - 1 if before else 0.0
+        return change if self.at_most is not None else -change
+
+    @property
+    def bound(self) -> str:
+        """
+        Return the bound as people write it.
+        """
+        return f"<= {self.at_most}" if self.at_most is not None else f">= {self.at_least}"
+
+
+BENCHMARKS = ("commit", "relay", "changefeed", "java_peer", "consume", "emulators")
+
+GOALS = (
+    Goal(benchmark="commit", key="commit_overhead", says="CPU of a commit over the SDK's batch", at_most=1.1),
+    Goal(
+        benchmark="commit",
+        key="concurrent_ratio",
+        says="commits a second of 64 tasks over the SDK's batches",
+        at_least=0.9,
+    ),
+    Goal(
+        benchmark="commit",
+        key="rest_commit_ratio",
+        says="CPU of a commit over plain REST over the SDK's batch",
+        at_most=0.4,
+    ),
+    Goal(
+        benchmark="relay",
+        key="cpu_ms_per_event",
+        says="CPU ms for an event, pages of 1,000 and large batches",
+        at_most=0.06,
+        ratio=False,
+    ),
+    Goal(
+        benchmark="relay",
+        key="cpu_ms_per_event_page100",
+        says="CPU ms for an event, pages of 100 and Standard's batches",
+        at_most=0.13,
+        ratio=False,
+    ),
+    Goal(
+        benchmark="changefeed",
+        key="feed_ratio",
+        says="documents a second over a bare loop over the feed",
+        at_least=0.8,
+    ),
+    Goal(
+        benchmark="changefeed",
+        key="idle_cpu_ms_per_lease_s",
+        says="CPU ms of an idle lease a second, polled each second",
+        at_most=0.5,
+        ratio=False,
+    ),
+    Goal(
+        benchmark="changefeed",
+        key="idle_cpu_ms_per_lease_s_5s",
+        says="CPU ms of an idle lease a second, polled every 5 s",
+        at_most=0.2,
+        ratio=False,
+    ),
+    Goal(
+        benchmark="changefeed",
+        key="leases_1000_acquire_intervals",
+        says="passes until one worker owns 1,000 leases",
+        at_most=3,
+        ratio=False,
+    ),
+    Goal(
+        benchmark="java_peer",
+        key="docs_ratio",
+        says="documents a second over Java's processor",
+        at_least=1.0,
+    ),
+    Goal(
+        benchmark="java_peer",
+        key="cpu_ratio",
+        says="documents a CPU second over Java's processor",
+        at_least=1.0,
+    ),
+    Goal(
+        benchmark="java_peer",
+        key="takeover_ratio",
+        says="seconds of a takeover over Java's",
+        at_most=1.0,
+    ),
+    Goal(
+        benchmark="java_peer",
+        key="balance_ratio",
+        says="seconds until five share 100 leases over Java's",
+        at_most=1.0,
+    ),
+    Goal(
+        benchmark="consume",
+        key="ceiling_ratio",
+        says="messages a second over a bare loop of the SDK with the same effects",
+        at_least=0.85,
+    ),
+    Goal(
+        benchmark="emulators",
+        key="least_ratio",
+        says="capacity of the emulators over what a client of the SDKs asks for",
+        at_least=1.0,
+    ),
+)
