@@ -169,6 +169,9 @@ async def keep_polling(
                 # Broadly: any program may have written what is read, and polling must not end the work.
                 except Exception as failure:  # noqa: BLE001 - see above
                     errors = [failure]
+                # A library below loses a cancellation now and then.
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError
                 for error in errors:
                     notify(WatchFailed(subject=subject, error=error))
             await asyncio.sleep(every.total_seconds())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -237,6 +237,17 @@ async def test_a_heartbeat_that_cannot_be_written_is_reported_once_and_the_other
     assert ["the other workers"] == [one.subject for one in told if isinstance(one, WatchFailed)]
     assert watched.snapshot().lag is not None
     assert watched.snapshot().others is None
+
+
+async def test_polling_ends_although_a_library_loses_the_cancellation() -> None:
+    class Deaf(MemoryContainer):
+        async def describe(self) -> MonitoredContainer:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            raise StoreUnavailable(applied=False)
+
+    async with asyncio.timeout(600), watching(vitals(), feed=Deaf(), notify=pytest.fail):
+        await asyncio.sleep(1)
 
 
 async def test_a_heartbeat_without_an_answer_delays_the_next_round_by_seconds() -> None:
