@@ -19,6 +19,7 @@ from cosmos_outbox import (
     Outbox,
     StoreUnavailable,
     TooManyRequests,
+    UnitOfWork,
 )
 from demo.audit import CommittedEvent
 
@@ -98,6 +99,7 @@ async def _change(
                 repository.update(account)
             events = await _committed(uow.commit)
             version += 1
+            account = await _known(uow, account)
             for position, event in enumerate(events):
                 record(
                     CommittedEvent(
@@ -113,6 +115,19 @@ async def _committed(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEve
             return (await commit()).events
         except (CommitOutcomeUnknown, StoreUnavailable, TooManyRequests):
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _known(uow: UnitOfWork, account: Account) -> Account:
+    """
+    Return the account with the etag that it has now; a commit whose answer was lost may not know it.
+    """
+    while account.etag is None:
+        uow.rollback()
+        try:
+            account = await uow.repository(Account).read(account.id)
+        except (StoreUnavailable, TooManyRequests):
+            await asyncio.sleep(_RETRY_SECONDS)
+    return account
 
 
 async def _stopped(stop: asyncio.Event, seconds: float) -> bool:
