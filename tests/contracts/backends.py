@@ -92,7 +92,8 @@ async def _on_account(
     open_data: Callable[[CosmosClient, str, str], Awaitable[Store]] = open_store,
 ) -> AsyncIterator[tuple[Container, str]]:
     name = f"contract-{uuid.uuid4().hex[:8]}"
-    async with open_cosmos_client(connection_string=connection_string) as client:
+    # What is slow is the machine: no contract is about the client's own timeout.
+    async with open_cosmos_client(connection_string=connection_string, read_timeout_seconds=60) as client:
         database = await client.create_database(name)
         try:
             throughput = 6_000 * ranges if ranges > 1 else None
