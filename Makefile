@@ -29,19 +29,19 @@ demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--jso
 run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
-# Three processes that take about as long as each other on two cores: what starts workers, wheels, and faults; commands and the pages
-# that use them; and all others. Exit code 5 of one of them means that PYTEST_ARGS chose none of its tests.
+# Four processes, for some wait where others compute: what starts workers, wheels, and faults; commands and the pages that use them; units;
+# and all others. Exit code 5 of one of them means that PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service tests/packaging tests/faults
 COMMANDS := tests/cli tests/test_docs.py
+UNITS := tests/unit
 test: check ## everything CI runs
 	@logs=$$(mktemp -d); \
-	$(PY) -m pytest $(PROCESSES) $(PYTEST_ARGS) > $$logs/processes 2>&1 & processes=$$!; \
-	$(PY) -m pytest $(COMMANDS) $(PYTEST_ARGS) > $$logs/commands 2>&1 & commands=$$!; \
-	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(COMMANDS)) $(PYTEST_ARGS); codes=$$?; \
-	for pid in $$processes $$commands; do wait $$pid; codes="$$codes $$?"; done; \
+	$(foreach part,PROCESSES COMMANDS UNITS,$(PY) -m pytest $($(part)) $(PYTEST_ARGS) > $$logs/$(part) 2>&1 & parts="$$parts $$!";) \
+	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(COMMANDS) $(UNITS)) $(PYTEST_ARGS); codes=$$?; \
+	for pid in $$parts; do wait $$pid; codes="$$codes $$?"; done; \
 	cat $$logs/*; rm -rf $$logs; \
 	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; \
-	test "$$codes" != "5 5 5"
+	test "$$codes" != "5 5 5 5"
 
 test-unit: $(STAMP) ## the unit tests with few examples of each property, in two processes; meant for 20 seconds
 	@export OUTBOX_TEST_QUICK=1; log=$$(mktemp); \
