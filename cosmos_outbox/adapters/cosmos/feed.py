@@ -39,7 +39,7 @@ from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 _GONE = 410
 _RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
 _MOST_TIMES_GONE = 5
-_OK = 200
+_OK, _NOT_MODIFIED = 200, 304
 _Place = tuple[str, FeedRange]  # a container and a range of it
 _NO_SESSION = "-"  # is replaced before it is sent; the service would refuse it
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
@@ -133,7 +133,8 @@ class CosmosChangeFeed:
         range_id = response.range_id()
         if range_id is not None:
             self._sessions[place] = response.session_token
-            if self._polls is not None and response.request is not None and not documents:
+            # Where 200 says "nothing new", as an emulator may, each poll would cost two requests.
+            if self._polls is not None and response.request is not None and response.status == _NOT_MODIFIED:
                 self._polls.learn(place, response.request)
         return ChangePage(
             documents=documents,

@@ -31,6 +31,7 @@ _ALWAYS_KEPT = (_CONTAINER, "x-ms-version", "User-Agent")
 OF_A_POLL = ("A-IM", RANGE_ID, "x-ms-read-key-type", "x-ms-start-epk", "x-ms-end-epk", _CONSISTENCY)
 OF_A_WRITE = ("x-ms-cosmos-allow-tentative-writes", "Content-Type")
 _NOT_MODIFIED, _BAD_REQUEST = 304, 400
+_LOST_RACES = (409, 412)  # another worker was first, as happens while leases are shared out
 _KNOWN_SECONDS = 300.0
 _PAUSE_SECONDS = 60.0
 
@@ -136,8 +137,8 @@ class Learned:
         known = self._usable(about)
         if known is None:
             return None
-        path = known.path.partition("/docs")[0]
-        path = f"{path}/docs/{document_id}" if document_id else f"{path}/docs"
+        documents = "/".join(known.path.split("/")[:5])  # dbs/NAME/colls/NAME/docs
+        path = f"{documents}/{document_id}" if document_id else documents
         try:
             answer = await self._rest.request(
                 method, path, headers={**known.headers, **headers}, body=body, endpoint=known.endpoint
@@ -145,7 +146,7 @@ class Learned:
         except Exception:
             self._pause()
             raise
-        if answer.status >= _BAD_REQUEST:
+        if answer.status >= _BAD_REQUEST and answer.status not in _LOST_RACES:
             self._pause()
         return answer
 

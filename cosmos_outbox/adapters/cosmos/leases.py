@@ -20,7 +20,7 @@ from azure.cosmos.aio import ContainerProxy
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos.errors import error_of, translated
 from cosmos_outbox.adapters.cosmos.learned import OF_A_WRITE, Learned
-from cosmos_outbox.adapters.cosmos.rest import RestClient
+from cosmos_outbox.adapters.cosmos.rest import NOT_EXECUTED, RestClient
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document, Listing
 
@@ -100,7 +100,7 @@ class CosmosLeases:
         self, method: str, document: Mapping[str, Any], condition: Mapping[str, str]
     ) -> Document | None:
         """
-        Write a document over plain REST; None where that is not possible now, and nothing was sent.
+        Write a document over plain REST; None where nothing was written, and the SDK has to do it or to say why not.
         """
         if self._writes is None:
             return None
@@ -113,12 +113,12 @@ class CosmosLeases:
             answer = await self._writes.written(
                 method, _WRITES, replaced, headers=headers, body=json.dumps(document).encode()
             )
-        if answer is None:
-            return None
-        if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
-            raise error_of(answer, document_id=document["id"])
-        found: Document = json.loads(answer.body)
-        return found
+            if answer is None or answer.status in NOT_EXECUTED:
+                return None
+            if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
+                raise error_of(answer, document_id=document["id"])
+            found: Document = answer.json()
+            return found
 
     def _learn(self, response: PipelineResponse[Any, Any]) -> None:
         request, status = response.http_request, response.http_response.status_code

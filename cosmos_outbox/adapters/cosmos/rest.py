@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -18,19 +19,21 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar
+from aiohttp import ClientSession, DummyCookieJar
 from azure.core.credentials_async import AsyncTokenCredential
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError, DecodeError
 from yarl import URL
 
 _UNQUOTED = "-_.!~*'()"
 _DEFAULT_SCOPE = "https://cosmos.azure.com/.default"
 _ANSWERS_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # to the SDK too
 _TOKEN_SECONDS = 60.0
+# Answers to a write that was refused before it was executed, for a reason that the SDK may know a way around
+NOT_EXECUTED = (400, 401, 403, 404, 410)
 _HEADERS = {
     "Accept": "application/json",
     "Cache-Control": "no-cache",
@@ -58,14 +61,29 @@ class Answer:
         text = self.headers.get("x-ms-substatus", "")
         return int(text) if text.isdecimal() else 0
 
+    def json(self) -> Any:
+        """
+        Return the value of the body.
+
+        Raises:
+            azure.core.exceptions.DecodeError: it is no JSON, as a proxy writes it; the service may have executed the request.
+        """
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            raise DecodeError(message=f"The answer {self.status} is no JSON: {error}") from error
+
 
 class RestClient:
     """
     Sends requests over connections that are kept open; `open_rest_client` opens it.
     """
 
-    def __init__(self, session: ClientSession, endpoint: str, signatures: _Signatures) -> None:
+    def __init__(
+        self, session: ClientSession, endpoint: str, signatures: _Signatures, timeout_seconds: float
+    ) -> None:
         self._session, self._endpoint, self._signatures = session, endpoint, signatures
+        self._timeout = timeout_seconds
 
     async def request(
         self,
@@ -79,8 +97,8 @@ class RestClient:
         """
         Send a request once and return the answer, whatever it says.
 
-        Send what writes as a batch, which is a POST: aiohttp repeats a GET, PUT or DELETE by itself when a connection that
-        was kept open breaks.
+        A write whose repetition would harm is sent as a batch, which is a POST: aiohttp repeats a GET, PUT or DELETE by itself when a
+        connection that was kept open breaks.
 
         Args:
             method: in capitals.
@@ -94,14 +112,17 @@ class RestClient:
             azure.core.exceptions.ClientAuthenticationError: the credential gives no token.
         """
         url = _url(endpoint or self._endpoint, path)
-        async with self._session.request(
-            method,
-            url,
-            headers={**_HEADERS, **headers, **await self._signatures.headers(method, path)},
-            data=body,
-            ssl=url.host not in _ANSWERS_WITHOUT_CERTIFICATE,
-            allow_redirects=False,
-        ) as answer:
+        async with (
+            asyncio.timeout(self._timeout),  # of the token too: one that never comes would stop all ranges
+            self._session.request(
+                method,
+                url,
+                headers={**_HEADERS, **headers, **await self._signatures.headers(method, path)},
+                data=body,
+                ssl=url.host not in _ANSWERS_WITHOUT_CERTIFICATE,
+                allow_redirects=False,
+            ) as answer,
+        ):
             return Answer(status=answer.status, headers=answer.headers, body=await answer.read())
 
 
@@ -120,19 +141,18 @@ async def open_rest_client(
     Args:
         endpoint: the account's URL.
         credential: an account key or a token credential.
-        timeout_seconds: of a whole request.
+        timeout_seconds: of a whole request, with the token for it.
     """
     signatures: _Signatures = (
         _ByKey(credential) if isinstance(credential, str) else _ByToken(credential, endpoint)
     )
     async with ClientSession(
-        timeout=ClientTimeout(total=timeout_seconds),
         cookie_jar=DummyCookieJar(),
         skip_auto_headers=("Content-Type", "Accept-Encoding"),
         # Not without need: it looks for a .netrc at each request, in a thread.
         trust_env=bool(getproxies()),
     ) as session:
-        yield RestClient(session, endpoint, signatures)
+        yield RestClient(session, endpoint, signatures, timeout_seconds)
 
 
 class _Signatures(Protocol):

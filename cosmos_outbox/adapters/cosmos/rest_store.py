@@ -4,11 +4,13 @@ RestStore: a CosmosStore that commits and reads over plain REST, at a quarter of
 Only the answers are used that need no judgement: what was read, committed or rolled back. A request that was refused before it was
 executed is sent again through the SDK, whose answer then counts: it knows other regions, new containers, expired tokens. Where
 the request may have been executed, its error goes to the caller as the SDK's would, and the SDK sends the next. Endpoint and
-headers are those of the SDK's last request of the kind, so that both go to one region.
+headers are those of the SDK's last request of the kind. They hold for a few minutes, and for no kind after an answer that was not
+understood: then the SDK sends one again, which takes the others to the region that it uses by now.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from azure.cosmos.exceptions import CosmosBatchOperationError
 
 from cosmos_outbox.adapters.cosmos.client import rest_client
 from cosmos_outbox.adapters.cosmos.errors import error_of
-from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient
+from cosmos_outbox.adapters.cosmos.rest import NOT_EXECUTED, Answer, RestClient
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, condition, open_store
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.ports import Document, Write, WriteKind
@@ -40,16 +42,10 @@ _KEPT = (
     "x-ms-cosmos-batch-continue-on-error",
     "x-ms-cosmos-priority-level",
     "x-ms-cosmos-throughput-bucket",
+    "x-ms-cosmos-allow-tentative-writes",
 )
+_KNOWN_SECONDS = 300.0
 _ANSWERED = (HTTPStatus.OK, HTTPStatus.MULTI_STATUS)
-# Refused before it was executed, for a reason that the SDK may know a way around.
-_NOT_EXECUTED = (
-    HTTPStatus.BAD_REQUEST,
-    HTTPStatus.UNAUTHORIZED,
-    HTTPStatus.FORBIDDEN,
-    HTTPStatus.NOT_FOUND,
-    HTTPStatus.GONE,
-)
 # What the SDK too could only have answered with, so it is not asked next.
 _UNDERSTOOD = (
     *_ANSWERED,
@@ -69,6 +65,7 @@ class _Sent:
     endpoint: str
     folder: str  # dbs/NAME/colls/NAME/docs
     headers: Mapping[str, str]
+    until: float  # on the loop's clock
 
 
 class RestStore(CosmosStore):
@@ -84,25 +81,25 @@ class RestStore(CosmosStore):
     async def _send(
         self, partition_key: PartitionKey, writes: Sequence[Write], **options: Any
     ) -> Sequence[Mapping[str, Any]]:
-        if (sent := self._sent.get("POST")) is None:
+        if (sent := self._known("POST")) is None:
             note = partial(self._learn, "POST")
             return await super()._send(partition_key, writes, raw_response_hook=note, **options)
         body = json.dumps([_operation(write) for write in writes], separators=(",", ":")).encode()
         headers = {"Content-Type": "application/json", _PARTITION_KEY: _header(partition_key)}
         answer = await self._asked("POST", sent, sent.folder, headers, body)
-        if answer.status in _NOT_EXECUTED:
+        if answer.status in NOT_EXECUTED:
             return await super()._send(partition_key, writes, **options)
         if answer.status not in _ANSWERED:
             only = writes[0].id if len(writes) == 1 else None
             raise error_of(answer, document_id=only, partition_key=partition_key)
-        outcomes: Sequence[Mapping[str, Any]] = json.loads(answer.body)
+        outcomes: Sequence[Mapping[str, Any]] = answer.json()
         if any(one["statusCode"] >= HTTPStatus.BAD_REQUEST for one in outcomes):
             raise _rolled_back(outcomes, answer)
         options["response_hook"](answer.headers, None)
         return outcomes
 
     async def _fetch(self, document_id: str, partition_key: PartitionKey, **options: Any) -> Document:
-        if (sent := self._sent.get("GET")) is None or "/" in document_id:
+        if (sent := self._known("GET")) is None or "/" in document_id:
             note = partial(self._learn, "GET")
             return await super()._fetch(document_id, partition_key, raw_response_hook=note, **options)
         headers = {_PARTITION_KEY: _header(partition_key)}
@@ -113,10 +110,12 @@ class RestStore(CosmosStore):
         answer = await self._asked("GET", sent, f"{sent.folder}/{document_id}", headers)
         match answer.status:
             case HTTPStatus.OK:
-                document: Document = json.loads(answer.body)
+                document: Document = answer.json()
                 return document
             case HTTPStatus.NOT_MODIFIED:
                 return {}  # as the SDK returns it
+            case HTTPStatus.TOO_MANY_REQUESTS:
+                raise error_of(answer, document_id=document_id, partition_key=partition_key)
             case HTTPStatus.NOT_FOUND if not answer.sub_status:
                 raise error_of(answer, document_id=document_id, partition_key=partition_key)
         return await super()._fetch(document_id, partition_key, **options)
@@ -137,7 +136,12 @@ class RestStore(CosmosStore):
             return answer
         finally:
             if not understood:
-                self._sent.pop(method, None)
+                # Of all kinds: a region that takes no writes any more goes on answering reads, with what it has.
+                self._sent.clear()
+
+    def _known(self, method: str) -> _Sent | None:
+        sent = self._sent.get(method)
+        return sent if sent is not None and asyncio.get_running_loop().time() < sent.until else None
 
     def _learn(self, method: str, response: PipelineResponse[Any, Any]) -> None:
         request, answer = response.http_request, response.http_response
@@ -149,6 +153,7 @@ class RestStore(CosmosStore):
                 f"{url.scheme}://{url.netloc}",
                 "/".join(parts[:5]),
                 {name: given[name] for name in _KEPT if name in given},
+                asyncio.get_running_loop().time() + _KNOWN_SECONDS,
             )
 
 

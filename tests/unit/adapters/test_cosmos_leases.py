@@ -18,7 +18,6 @@ from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.errors import (
     ConfigurationError,
-    NotFound,
     OutboxError,
     PreconditionFailed,
     StoreUnavailable,
@@ -104,13 +103,13 @@ class Renewing:
 
 
 @asynccontextmanager
-async def renewing(*, key: str = "id") -> AsyncIterator[Renewing]:
+async def renewing(*, key: str = "id", database: str = "db ü") -> AsyncIterator[Renewing]:
     async with (
         CosmosServer() as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
     ):
-        database = await client.create_database("db ü")
-        container = await database.create_container("leases", PartitionKey(f"/{key}"))
+        created_database = await client.create_database(database)
+        container = await created_database.create_container("leases", PartitionKey(f"/{key}"))
         leases = CosmosLeases(container, rest=rest_client(client))
         created = await leases.create({"id": "p..é 0", "partitionKey": "ü"})
         yield Renewing(server, leases, await leases.replace(created, etag=created["_etag"]))
@@ -126,6 +125,23 @@ async def test_a_lease_is_renewed_over_plain_rest_once_the_sdk_has_written_it(ke
         assert one.lease == await one.leases.read("p..é 0", one.lease[key])
 
 
+async def test_a_lease_is_renewed_whatever_the_database_is_called():
+    async with renewing(database="docs-eu") as one:
+        one.lease = await one.renew()
+
+        assert ["rest"] == one.ways
+
+
+async def test_an_answer_that_is_no_json_leaves_open_whether_a_lease_is_renewed():
+    async with renewing() as one:
+        one.server.gateway.answer = lambda *_: Reply(status=200, body=b"<html>busy</html>")  # type: ignore[method-assign]
+
+        with pytest.raises(StoreUnavailable) as told:
+            await one.renew()
+
+        assert told.value.applied is None
+
+
 async def test_one_of_many_renewals_of_the_same_state_succeeds():
     async with renewing() as one:
         outcomes = await asyncio.gather(*(one.renew(n=n) for n in range(8)), return_exceptions=True)
@@ -135,13 +151,32 @@ async def test_one_of_many_renewals_of_the_same_state_succeeds():
 
 
 @pytest.mark.parametrize(
+    ("status", "substatus"), [(400, 1024), (401, 0), (403, 3), (404, 0), (410, 1002)], ids=str
+)
+async def test_a_renewal_that_was_refused_unexecuted_is_done_over_through_the_sdk(
+    status: int, substatus: int
+):
+    async with renewing() as one:
+        one.server.faults.add(
+            FaultRule(operation=RequestKind.REPLACE, status=status, substatus=substatus, count=1)
+        )
+        await one.renew()
+        assert ["sdk"] == one.ways[-1:]
+
+
+async def test_a_renewal_that_another_worker_overtook_is_told_and_the_next_one_goes_over_rest():
+    async with renewing() as one:
+        one.server.faults.add(FaultRule(operation=RequestKind.REPLACE, status=412, count=1))
+        with pytest.raises(PreconditionFailed):
+            await one.renew()
+        await one.renew()
+        assert ["rest"] == one.ways[-1:]
+
+
+@pytest.mark.parametrize(
     ("fault", "meaning", "applied"),
     [
         ({"status": 429, "retry_after_ms": 7}, TooManyRequests, False),
-        ({"status": 410, "substatus": 1002}, StoreUnavailable, False),
-        ({"status": 403, "substatus": 3}, StoreUnavailable, False),
-        ({"status": 412}, PreconditionFailed, False),
-        ({"status": 404}, NotFound, False),
         ({"status": 503}, StoreUnavailable, None),
         ({"drop": True, "count": 2}, StoreUnavailable, None),
     ],

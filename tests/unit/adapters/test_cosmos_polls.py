@@ -133,6 +133,24 @@ async def test_a_poll_that_fails_is_read_through_the_sdk_and_no_other_is_sent_fo
     assert ["sdk", "sdk"] == idle.ways()[-2:]
 
 
+async def test_a_service_that_says_200_where_nothing_is_new_is_asked_once_a_poll(idle: Idle):
+    answer = idle.server.gateway.answer
+
+    def without_304(request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
+        reply = answer(request, route, fault)
+        if route is None or route.kind is not RequestKind.CHANGEFEED or reply.status != 304:
+            return reply
+        return Reply(status=200, body=b'{"Documents": [], "_count": 0}', headers=reply.headers)
+
+    idle.server.gateway.answer = without_304  # type: ignore[method-assign]
+    where, continuation = await idle.at_the_end()
+
+    for _ in range(3):
+        await idle.read(where, continuation)
+
+    assert ["sdk"] * 3 == idle.ways()
+
+
 async def test_a_fault_that_lasts_is_told_as_without_polls(idle: Idle):
     where, continuation = await idle.at_the_end()
     idle.server.faults.add(

@@ -4,6 +4,7 @@ Plain REST: the service takes its signatures and tokens, and nothing is sent twi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.cosmos import PartitionKey
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
-from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient, _ByToken
+from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient, _ByToken, open_rest_client
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -98,3 +99,21 @@ async def test_a_token_is_asked_for_once_and_for_all_of_cosmos_db_if_the_account
 
     assert ["type=aad&ver=1.0&sig=a.b-c"] * 2 == sent
     assert ([of_account] if known else [of_account, of_all]) == credential.asked
+
+
+async def test_a_token_that_never_comes_ends_a_request_in_its_time_and_the_next_one_asks_again():
+    class Lost(Credential):
+        async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+            if not self.asked:
+                self.asked += scopes
+                await asyncio.Event().wait()
+            return await super().get_token(*scopes, **options)
+
+    async with (
+        CosmosServer() as server,
+        open_rest_client(endpoint=server.url, credential=Lost(), timeout_seconds=0.05) as rest,
+    ):
+        first = asyncio.create_task(rest.request("GET", "dbs", headers={}))
+        await asyncio.wait({first}, timeout=5)
+        assert isinstance(first.done() and first.exception(), TimeoutError)
+        assert (await rest.request("GET", "dbs", headers={})).status

@@ -17,7 +17,8 @@ from cosmos_outbox.adapters.cosmos.rest_store import RestStore
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
-from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.protocol import Reply, RequestKind
+from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
@@ -42,12 +43,12 @@ class Counted:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[tuple[RestStore, Counted, Faults]]:
+async def opened(given: CosmosServer | None = None) -> AsyncIterator[tuple[RestStore, Counted, Faults]]:
     """
     Open a store that has learned how to send, with nothing counted yet.
     """
     async with (
-        CosmosServer() as server,
+        given or CosmosServer() as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
     ):
         database = await client.create_database("d")
@@ -119,6 +120,14 @@ async def test_throttling_is_the_callers_and_the_next_commit_goes_over_rest():
         assert 0 == counted.calls
 
 
+async def test_a_throttled_read_is_the_callers_to_repeat():
+    async with opened() as (store, counted, faults):
+        faults.add(FaultRule(operation=RequestKind.READ, status=429, retry_after_ms=70, count=1))
+        with pytest.raises(TooManyRequests) as caught:
+            await store.read("first", "k")
+        assert (0.07, 0) == (caught.value.retry_after, counted.calls)
+
+
 async def test_a_read_that_fails_is_done_over_through_the_sdk():
     async with opened() as (store, counted, faults):
         faults.add(FaultRule(operation=RequestKind.READ, status=503, count=1))
@@ -131,3 +140,23 @@ async def test_what_the_sdk_is_refused_too_is_the_answer():
         faults.add(FaultRule(operation=RequestKind.BATCH, status=403))
         with pytest.raises(AccessDenied):
             await store.commit("k", creations("a"))
+
+
+async def test_reads_follow_the_writes_to_the_region_that_takes_them_now():
+    server = CosmosServer()
+    fail_over(server.account)
+    async with opened(server) as (store, counted, _):
+        fail_over(server.account)
+        await store.commit("k", creations("a"))
+        counted.calls = 0
+        await store.read("first", "k")
+        assert 1 == counted.calls, "the SDK shows where it reads by now"
+
+
+async def test_an_answer_that_is_no_json_leaves_the_outcome_open():
+    server = CosmosServer()
+    async with opened(server) as (store, _, _faults):
+        server.gateway.answer = lambda *_: Reply(status=200, body=b"<html>busy</html>")  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.commit("k", creations("a"))
+        assert caught.value.applied is None
