@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         change.add_argument(
             "--completing", type=int, default=0, help="so many requests to the old range get 410/1007 first"
         )
-    fault = commands.add_parser("fault", help="add a fault rule, or clear them all")
+    fault = commands.add_parser("fault", help="add a fault rule to one emulator, or clear all of its rules")
     fault.add_argument("rule", nargs="?", help='JSON, e.g. {"operation": "batch", "status": 429, "count": 3}')
     fault.add_argument("--emulator", choices=("cosmos", "servicebus"), default="cosmos")
     fault.add_argument("--clear", action="store_true")

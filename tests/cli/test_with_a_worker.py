@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,22 @@ def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as ended:
         main()
     assert 130 == ended.value.code
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: there is no /dev/full here")
+def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
+    command = [sys.executable, "-m", "cosmos_outbox.cli", "parked", "list", "--json"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(  # noqa: S603 - our own command
+            command,
+            env={**os.environ, **outbox.environment, "OUTBOX_PARKED_CONTAINER": "parked"},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=HUNG_SECONDS,
+            check=False,
+        )
+    assert (2, "Standard output: No space left on device\n") == (ended.returncode, ended.stderr)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")
