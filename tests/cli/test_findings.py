@@ -183,6 +183,15 @@ def test_a_planted_misconfiguration_is_the_one_finding(changes, check, severity)
     assert finding.fix.endswith((".", ")."))
 
 
+def test_a_container_that_is_missing_gets_the_time_to_live_that_a_worker_asks_for():
+    nowhere = {"data": DATA, "lease_container": LEASES, "parked": PARKED}
+    missing = {name: replace(container, exists=False) for name, container in nowhere.items()}
+    fixes = {found.check: found.fix for found in findings_in(replace(HEALTHY, **missing))}
+    assert "no time to live" in fixes["parked-container"]
+    assert "default time to live of -1" in fixes["data-container"]
+    assert "default time to live of -1" in fixes["lease-container"]
+
+
 def test_the_worst_findings_come_first():
     found = findings_in(
         replace(HEALTHY, topics=Inspection(unknown="x"), leases=(), data=replace(DATA, exists=False))

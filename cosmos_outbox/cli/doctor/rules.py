@@ -165,7 +165,8 @@ def _containers(resources: Resources) -> Iterator[Finding]:
             )
             yield _error(check, f"{name} cannot be read: {container.error}", fix)
         elif not container.exists:
-            fix = f"Create it with partition key {wanted} and a default time to live of -1."
+            ttl = "no time to live" if container is resources.parked else "a default time to live of -1"
+            fix = f"Create it with partition key {wanted} and {ttl}."
             yield _error(check, f"{name} does not exist.", fix)
         elif paths is None:
             yield from _data_paths(container)
