@@ -165,11 +165,11 @@ def _listed(listing: Listing) -> list[tuple[Heartbeat, Document]]:
     """
     found = []
     for stored in listing.documents:
-        with suppress(ValidationError, KeyError):
+        with suppress(ValidationError, KeyError, OverflowError):
             age = listing.read_at - datetime.fromtimestamp(stored["_ts"], UTC)
-            found.append(
-                (replace(_STORED.validate_python(stored), silent_for=max(age, timedelta(0))), stored)
-            )
+            one = replace(_STORED.validate_python(stored), silent_for=max(age, timedelta(0)))
+            if one.kept:  # an interval of a million years has none
+                found.append((one, stored))
     return found
 
 

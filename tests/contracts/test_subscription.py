@@ -288,6 +288,18 @@ async def the_reason_of_a_dead_letter_is_cut_to_what_service_bus_takes(opened: O
 
 
 @wire_scenario
+async def the_reason_of_a_dead_letter_may_hold_what_has_no_utf8(opened: Opened) -> None:
+    async with opened() as entity:
+        await entity.send("a1")
+        session = await accepted(entity)
+        await session.settle(
+            await received(session), DeadLetter(reason="r", description="half \ud800 a pair")
+        )
+        await session.close()
+        assert [("a1", "r", "half ? a pair")] == entity.dead_letters()
+
+
+@wire_scenario
 async def a_detached_link_ends_the_session_and_the_next_one_goes_on(opened: Opened) -> None:
     async with opened() as entity:
         await entity.send("a1", "b1")

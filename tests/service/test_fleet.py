@@ -109,10 +109,11 @@ async def test_a_worker_that_ends_well_leaves_nothing_and_one_that_fails_leaves_
     "change",
     [
         lambda stored: stored.update(every="often"),
+        lambda stored: stored.update(every="P900000000D"),
         lambda stored: stored.pop("worker"),
         lambda stored: stored.update(errors="none"),
     ],
-    ids=["no time", "no name", "no list"],
+    ids=["no time", "too long a time", "no name", "no list"],
 )
 async def test_what_another_program_wrote_there_is_left_out(change: Callable[[Document], object]):
     leases = MemoryLeases()

@@ -100,7 +100,7 @@ class Link:
         self._attached: asyncio.Future[Attached] = self._loop.create_future()
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._settling: tuple[int, asyncio.Future[None]] | None = None
+        self._settling: tuple[int, bytes, asyncio.Future[None]] | None = None
         self.waiting_since: float | None = self._loop.time() + wait_seconds
         self._channel = connection.begin(self)
         self._attach(address, wait_seconds)
@@ -183,10 +183,12 @@ class Link:
         Raises:
             AmqpError: it did not.
         """
+        if self._drained is not None:  # by a call that was cancelled; each of the two has a time of its own
+            await asyncio.shield(self._drained)
         if self.error is not None:
             raise self.error
         answer = self._loop.create_future()
-        self._settling = number, answer
+        self._settling = number, outcome, answer
         self.waiting_since = self._loop.time()
         written = uint(number)
         self._write(Code.DISPOSITION, TRUE, written, written, FALSE, outcome)
@@ -253,7 +255,8 @@ class Link:
     def _on_transfer(self, fields: list[Any], payload: bytes) -> None:
         self._frames += 1
         if self._first is None:
-            self._first = int(fields[1]) & _SERIAL, bytes(fields[2] or b"")
+            # Not bytes(): of a number it makes as many bytes.
+            self._first = int(fields[1]) & _SERIAL, fields[2] if isinstance(fields[2], bytes) else b""
         self._size += len(payload)
         if self._size > _LARGEST or not self._credit:
             raise ProtocolError("The broker sent more than it was asked for.")
@@ -287,11 +290,17 @@ class Link:
     def _on_disposition(self, role: bool, first: int, last: int | None, settled: bool, state: Any) -> None:
         if self._settling is None or role:
             return
-        number, answer = self._settling
+        number, outcome, answer = self._settling
         if (number - first) & _SERIAL > ((first if last is None else last) - first) & _SERIAL:
             return
         said = fields_of(state)
         error = read_error(said[0]) if said and state.descriptor == Code.REJECTED else None
+        if (
+            error is None
+            and outcome == ACCEPTED
+            and getattr(state, "descriptor", Code.ACCEPTED) != Code.ACCEPTED
+        ):
+            error = AmqpError("", "The broker settled the message in another way.")
         if error is None:
             _done(answer)
         elif not answer.done():
@@ -305,7 +314,7 @@ class Link:
             if waiting is not None:
                 _done(waiting)
         self._drained = None
-        for asking in (self._attached, self._settling and self._settling[1]):
+        for asking in (self._attached, self._settling and self._settling[2]):
             if asking is not None and not asking.done():
                 asking.set_exception(error)
                 asking.exception()  # it may be that no call waits for it any more

@@ -89,7 +89,7 @@ def moment(milliseconds: Any) -> datetime | None:
     """
     try:
         return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
-    except (TypeError, OverflowError):  # no time that Python has
+    except (TypeError, ValueError, OverflowError):  # no time that Python has
         return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from cosmos_outbox.adapters.amqp.connection import Connection
@@ -36,6 +36,16 @@ _ACCEPTED = described(Code.ACCEPTED, listed([]))
 _LARGEST = 1 << 20  # answer
 
 
+class _Asked(NamedTuple):
+    """
+    A request that waits for its answer, also after the call that made it was cancelled.
+    """
+
+    since: float
+    delivery: int
+    answer: asyncio.Future[Sections]
+
+
 class Requests:
     """
     The pair of links to one address, on a channel of its own; opened with the first request.
@@ -45,7 +55,7 @@ class Requests:
         self._connection, self._address = connection, address
         self._loop = asyncio.get_running_loop()
         self._reply_to = f"{address}-{uuid4()}"
-        self._waiting: dict[UUID, asyncio.Future[Sections]] = {}
+        self._waiting: dict[UUID, _Asked] = {}  # the oldest first
         self._missing = {_SENDER, _RECEIVER, _CREDIT}  # until a request may go out
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._delivery_ids = itertools.count()
@@ -92,19 +102,14 @@ class Requests:
         )
         if len(message) + _OVERHEAD > self._connection.peer_frame_size:
             raise AmqpError("", "A request is larger than a frame of the broker.")
-        self._waiting[number] = answer
-        if self.waiting_since is None:
-            self.waiting_since = self._loop.time()
         delivery = next(self._delivery_ids) % 2**32
+        self._waiting[number] = _Asked(self._loop.time(), delivery, answer)
+        self._see_waiting()
         transfer = performative(
             Code.TRANSFER, uint(_SENDER), uint(delivery), binary(number.bytes), uint(0), FALSE, FALSE
         )
         self._connection.write(self._channel, transfer + message)
-        try:
-            return accepted(await answer)
-        finally:
-            self._waiting.pop(number, None)
-            self._see_waiting()
+        return accepted(await answer)
 
     def _see_ready(self) -> None:
         if not self._missing and not self._ready.done():
@@ -112,8 +117,7 @@ class Requests:
             self._see_waiting()
 
     def _see_waiting(self) -> None:
-        if not self._waiting:
-            self.waiting_since = None
+        self.waiting_since = next((asked.since for asked in self._waiting.values()), None)
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         match code:
@@ -131,7 +135,8 @@ class Requests:
                 self._on_transfer(fields, payload)
             case Code.DISPOSITION:
                 if (error := read_error((fields_of(fields[4]) or [None])[0])) is not None:
-                    self._fail(error)
+                    first, last = int(fields[1]), int(fields[1] if fields[2] is None else fields[2])
+                    self._fail(error, range(first, last + 1))
             case Code.DETACH:
                 error = read_error(fields[2]) or AmqpError("", f"The broker detached {self._address}.")
                 self._connection.end(self._channel)
@@ -153,22 +158,25 @@ class Requests:
             self._grant()
         answer = Sections(payload)
         number = answer.properties[5]
-        waiting = self._waiting.get(number) if isinstance(number, UUID) else None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        asked = self._waiting.pop(number, None) if isinstance(number, UUID) else None
+        if asked is not None and not asked.answer.done():
+            asked.answer.set_result(answer)
+        self._see_waiting()
 
     def on_lost(self, error: AmqpError) -> None:
         self.error = error
-        self.waiting_since = None
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()
-        self._fail(error)
+        self._fail(error, range(2**32))
 
-    def _fail(self, error: AmqpError) -> None:
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(error)
+    def _fail(self, error: AmqpError, deliveries: range) -> None:
+        for number, asked in [*self._waiting.items()]:
+            if asked.delivery in deliveries:
+                del self._waiting[number]
+                if not asked.answer.done():
+                    asked.answer.set_exception(error)
+        self._see_waiting()
 
 
 def accepted(answer: Sections) -> Sections:

@@ -86,6 +86,7 @@ class AmqpSession:
                 _logger.warning(
                     "servicebus.unreadable a message that is none is a dead letter now: %s", error
                 )
+                self._delivery = None  # settled twice it would get no answer
                 await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))
                 continue
             if self.id is None:
@@ -111,6 +112,8 @@ class AmqpSession:
                 until = expirations[0] if isinstance(expirations, list) and expirations else None
         except AmqpError as error:
             raise receive_error(error, entity=self._entity) from error
+        except ValueError as error:  # a tag that is no lock token
+            raise LockLost(f"{self._entity}: {error}") from error
         self._locked(asked_at, moment(until))
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
@@ -152,12 +155,17 @@ async def give_back(link: Link, unsettled: Delivery | None = None) -> None:
     link.detach()
 
 
+def _sendable(text: str) -> str:
+    # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
+    return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()
+
+
 def _outcome(settlement: Settlement) -> bytes:
     match settlement:
         case Retry():
             return ABANDONED
         case DeadLetter(reason=reason, description=description):
-            return dead_lettered(reason[:_REASON_LENGTH], description[:_REASON_LENGTH])
+            return dead_lettered(_sendable(reason), _sendable(description))
         case Defer():
             return DEFERRED
         case _:

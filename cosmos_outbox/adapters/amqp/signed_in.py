@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from typing import Any, Self
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError
 
-from cosmos_outbox.adapters.amqp.connection import Connection, connect
+from cosmos_outbox.adapters.amqp.connection import ANSWER_SECONDS, Connection, connect
 from cosmos_outbox.adapters.amqp.encoding import mapped, string, timestamp
 from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition
 from cosmos_outbox.adapters.amqp.requests import Requests, value_of
@@ -56,10 +56,12 @@ class SignedIn:
     async def _sign_in(self) -> float:
         audience = self._namespace.audience(self._path)
         try:
-            token = await self._namespace.token_for(audience)
-        except AzureError as error:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                token = await self._namespace.token_for(audience)
+        except Exception as error:  # broadly: credentials read files and ask other services
             refused = isinstance(error, ClientAuthenticationError)
-            raise AmqpError(Condition.UNAUTHORIZED_ACCESS if refused else "", str(error)) from error
+            condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
+            raise AmqpError(condition, f"No token: {error or 'no answer'}") from error
         properties = {
             "type": string(token.kind),
             "name": string(audience),

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,10 +77,15 @@ class AmqpSubscription:
             await _closed(opening)
 
     async def accept(self, wait_seconds: float) -> AmqpSession | None:
+        loop = asyncio.get_running_loop()
+        began = inf
         try:
-            return await self._accepted(await self._signed_in(), wait_seconds)
+            signed_in = await self._signed_in()
+            began = loop.time()
+            return await self._accepted(signed_in, wait_seconds)
         except AmqpError as error:
-            if error.condition == Condition.TIMEOUT:  # no session has a message
+            # No session has a message, if it was looked for; said at once or before, the broker has no time.
+            if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
             raise receive_error(error, entity=self.name) from error
 

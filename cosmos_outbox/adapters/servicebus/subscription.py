@@ -179,7 +179,7 @@ class ServiceBusSession:
             case Retry():
                 await self._answer(lambda: receiver.abandon_message(received))
             case DeadLetter(reason=reason, description=text):
-                reason, text = reason[:_REASON_LENGTH], text[:_REASON_LENGTH]
+                reason, text = _sendable(reason), _sendable(text)
                 await self._answer(
                     lambda: receiver.dead_letter_message(received, reason=reason, error_description=text)
                 )
@@ -212,6 +212,11 @@ class ServiceBusSession:
             raise receive_error(error, entity=self._subscription.name) from error
         except ValueError as error:  # the SDK's answer for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
+
+
+def _sendable(text: str) -> str:
+    # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
+    return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:

@@ -1,0 +1,224 @@
+"""
+The AMQP transport where a broker is slow, or a message, a credential or an answer is not as it should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cosmos_outbox.adapters.amqp import AmqpSubscription
+from cosmos_outbox.adapters.amqp import signed_in as signing
+from cosmos_outbox.adapters.amqp.connection import Connection
+from cosmos_outbox.adapters.amqp.encoding import (
+    FALSE,
+    NULL,
+    TRUE,
+    binary,
+    described,
+    listed,
+    mapped,
+    string,
+    symbol,
+    uint,
+    ushort,
+    uuid,
+)
+from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition
+from cosmos_outbox.adapters.amqp.frames import HEARTBEAT, Code, frame, performative
+from cosmos_outbox.adapters.amqp.link import ABANDONED, ACCEPTED, Attached, Link
+from cosmos_outbox.adapters.amqp.message import moment
+from cosmos_outbox.adapters.amqp.requests import Requests
+from cosmos_outbox.adapters.amqp.session import AmqpSession
+from cosmos_outbox.adapters.amqp.tokens import Namespace, Token
+from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
+from tests.unit.adapters.test_amqp_connection import Broker, Peer, attached, welcoming
+
+REJECTED = described(Code.REJECTED, listed([]))
+LOST = described(
+    Code.REJECTED,
+    listed([described(Code.ERROR, listed([symbol(Condition.SESSION_LOCK_LOST), string("gone")]))]),
+)
+
+
+class Slow(Broker):
+    """
+    Answers each request after some seconds; with None, never.
+    """
+
+    seconds: float | None = 2.0
+
+    def _reply(self, number: UUID) -> None:
+        if self.seconds is not None:
+            asyncio.get_running_loop().call_later(self.seconds, super()._reply, number)
+
+
+class TestRequests:
+    async def test_that_overlap_for_long_are_each_given_their_own_time(self) -> None:
+        broker = Slow(200)
+        requests, asked = Requests(broker.connection, "m"), []
+        for _ in range(60):
+            asked.append(asyncio.create_task(requests.ask("renew", {}, NULL)))
+            await asyncio.sleep(1)
+        await asyncio.gather(*asked)
+        assert requests.waiting_since is None
+
+    async def test_that_callers_gave_up_are_missed_all_the_same(self) -> None:
+        broker = Slow(200)
+        broker.seconds = None
+        requests = Requests(broker.connection, "m")
+        for _ in range(8):
+            with suppress(TimeoutError, AmqpError):
+                async with asyncio.timeout(5):
+                    await requests.ask("renew", {}, NULL)
+            broker.connection.data_received(HEARTBEAT)
+        assert "does not answer" in str(requests.error)
+
+    async def test_that_are_refused_fail_alone(self) -> None:
+        broker = Slow(200)
+        requests = Requests(broker.connection, "m")
+        asked = [asyncio.create_task(requests.ask("renew", {}, NULL)) for _ in range(3)]
+        await asyncio.sleep(1)
+        broker.says(Code.DISPOSITION, TRUE, uint(1), uint(1), TRUE, LOST)
+        first, second, third = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(second, AmqpError)
+        assert not isinstance(first, BaseException)
+        assert not isinstance(third, BaseException)
+
+
+async def unsessioned(peer: Peer) -> AmqpSession:
+    link = Link(peer.connection, "q", next_session=False, wait_seconds=0, ahead=0)
+    peer.attaches(None)
+    await link.attached()
+    await peer.heard()
+    nobody: Any = None
+    return AmqpSession(nobody, link, Attached(None, None), entity="q", lock_seconds=60)
+
+
+class TestMessages:
+    async def test_that_cannot_be_read_are_settled_once(self) -> None:
+        peer = welcoming()
+        session = await unsessioned(peer)
+        receiving = asyncio.create_task(session.receive(0))
+        await peer.heard()
+        peer.transfers(0, b"no message")
+        await peer.heard()
+        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, REJECTED)
+        await peer.heard()
+        peer.says(Code.FLOW, uint(1), uint(9), uint(0), uint(9), uint(0), uint(2), uint(0), NULL, TRUE)
+        assert await receiving is None
+        closing = asyncio.create_task(session.close())
+        assert [Code.DETACH, Code.END] == [code for code, _ in await peer.heard()]
+        await closing
+
+    async def test_whose_tag_is_no_lock_token_cannot_be_kept_locked(self) -> None:
+        peer = welcoming()
+        session = await unsessioned(peer)
+        receiving = asyncio.create_task(session.receive(1))
+        await peer.heard()
+        payload = described(Code.DATA, binary(b"x"))
+        peer.says(Code.TRANSFER, uint(0), uint(0), uint(2**31), uint(0), NULL, FALSE, payload=payload)
+        assert await receiving is not None
+        with pytest.raises(LockLost):
+            await session.renew()
+
+    def test_without_a_time_have_none(self) -> None:
+        assert moment(float("nan")) is None
+
+    @pytest.mark.parametrize("outcome", [ABANDONED, REJECTED], ids=["modified", "rejected"])
+    async def test_are_complete_only_if_the_broker_accepted_that(self, outcome: bytes) -> None:
+        peer = welcoming()
+        link = await attached(peer)
+        settling = asyncio.create_task(link.settle(0, ACCEPTED))
+        await peer.heard()
+        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, outcome)
+        with pytest.raises(AmqpError, match="another way"):
+            await settling
+
+    async def test_are_settled_after_what_a_cancelled_call_still_waits_for(self) -> None:
+        peer = welcoming()
+        link = await attached(peer, ahead=2)
+        receiving = asyncio.create_task(link.receive(0))
+        await peer.heard()
+        peer.transfers(0, b"one")
+        receiving.cancel()
+        settling = asyncio.create_task(link.settle(0, ACCEPTED))
+        await peer.heard()
+        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, ACCEPTED)
+        for _ in range(5):
+            await asyncio.sleep(8)
+            peer.connection.data_received(HEARTBEAT)
+        assert "does not answer" in str(peer.connection.lost)
+        with suppress(AmqpError):
+            await settling
+
+
+async def a_file_that_is_missing(audience: str) -> Token:
+    raise FileNotFoundError("token")
+
+
+async def no_answer(audience: str) -> Token:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def a_token(audience: str) -> Token:
+    return Token(kind="jwt", text="t", expires=time.time() + 3600)
+
+
+class OutOfTime(Broker):
+    def _reply(self, number: UUID) -> None:
+        said = {"status-code": uint(408), "error-condition": symbol(Condition.TIMEOUT)}
+        properties = performative(Code.PROPERTIES, *[NULL] * 5, uuid(number))
+        answer = mapped((string(name), value) for name, value in said.items())
+        payload = properties + described(Code.APPLICATION_PROPERTIES, answer)
+        self.says(Code.TRANSFER, uint(1), uint(0), binary(b"t"), uint(0), TRUE, FALSE, payload=payload)
+
+
+class OutOfTimeForLinks(Broker):
+    """
+    Refuses each link after the two that a token is sent over, at once.
+    """
+
+    begun = 0
+
+    def _answer(self, data: bytes) -> None:
+        if bytes([0, 0x53, Code.BEGIN]) in data:
+            self.begun += 1
+        if self.begun < 2:
+            super()._answer(data)
+            return
+        error = described(Code.ERROR, listed([symbol(Condition.TIMEOUT), string("now")]))
+        self.connection.data_received(
+            frame(6, performative(Code.BEGIN, ushort(1), uint(0), uint(9), uint(9)))
+        )
+        self.connection.data_received(frame(6, performative(Code.DETACH, uint(0), TRUE, error)))
+
+
+@pytest.mark.parametrize(
+    ("broker", "token_for"),
+    [
+        (Broker, a_file_that_is_missing),
+        (Broker, no_answer),
+        (OutOfTime, a_token),
+        (OutOfTimeForLinks, a_token),
+    ],
+    ids=["missing", "hanging", "out of time", "no time for links"],
+)
+async def test_who_cannot_be_served_is_told_so(
+    broker: type[Broker], token_for: Callable[[str], Awaitable[Token]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*_: Any) -> Connection:
+        return broker(200).connection
+
+    monkeypatch.setattr(signing, "connect", connect)
+    async with AmqpSubscription(Namespace(host="ns", tls=None, token_for=token_for), "q") as subscription:
+        with pytest.raises(SubscriptionUnavailable):
+            async with asyncio.timeout(300):
+                await subscription.accept(20)
