@@ -243,7 +243,9 @@ class ParkedEvent:
             original=None,
             note=None,
         )
-        return replace(left, referenced=False, decisions=()).decided(decision)
+        # A reason may name a person; who decided what, and when, is the record that an audit asks for.
+        decisions = tuple([replace(one, reason=None) for one in self.decisions])
+        return replace(left, referenced=False, decisions=decisions).decided(decision)
 
 
 def held_id(event_id: str) -> str:
