@@ -211,7 +211,8 @@ async def _in_turn(
     measured = [Measured(cpu_ms=[], per_second=[]) for _ in ways]
     for number in range(-1, rounds):  # the first warms up connections, caches, imports
         turn = list(zip(ways, measured, strict=True))
-        for way, found in turn if number % 2 == 0 else reversed(turn):
+        first = number % len(turn)  # so that each follows each other way as often
+        for way, found in (*turn[first:], *turn[:first]):
             cpu_ms, per_second = await way()
             if number >= 0:
                 found.cpu_ms.append(cpu_ms)
