@@ -20,8 +20,8 @@ class _Producer:
     """
     The messages of one key: of an entity of ours, with its place in its history, or of a foreign program.
 
-    named: whether messages name the entity's life, as those of programs before that was do not. Such an entity loses events or is
-        created again, never both: its second version 1 might be the one that a version 2 waits for.
+    named: whether messages name the entity's life, as those of programs before that was do not. Such an entity is not created again:
+        among held messages nothing tells its second version 1 from the first, or from one that a version 2 waits for.
     """
 
     key: str
@@ -29,7 +29,6 @@ class _Producer:
     named: bool
     count: int = 0
     life: int = 1
-    lost: bool = False
     version: int = 0
     sequence: int = 0
     sent: list[Message] = field(default_factory=list)
@@ -40,13 +39,12 @@ class _Producer:
         if self.ours:
             before = (self.version, self.sequence)
             match chance.randrange(10):
-                case 0 if self.named or self.life == 1:  # an event that never arrives
-                    self.lost = True
+                case 0:  # an event that never arrives
                     before = (self.version + 1, 0)
                     self.version, self.sequence = self.version + 2, 0
                 case 1:  # of the same commit
                     self.version, self.sequence = max(self.version, 1), self.sequence + bool(self.version)
-                case 2 if self.named or not self.lost:  # deleted, and created again
+                case 2 if self.named:  # deleted, and created again
                     before, self.version, self.sequence = (0, 0), 1, 0
                     self.life += 1
                 case _:
