@@ -27,11 +27,9 @@ from cosmos_outbox.adapters.amqp.signed_in import SignedIn
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
+from cosmos_outbox.ports.receiving import sendable, trusted_seconds
 
-_REASON_LENGTH = 4000  # Service Bus takes 4096 characters
 _SLICE_SECONDS = 1.0
-# The shortest lock that Service Bus grants: believed where this host's clock says that less is left.
-_SHORTEST_LOCK_SECONDS = 5.0
 _TICKS_AT_EPOCH, _TICKS_IN_MILLISECOND = 621_355_968_000_000_000, 10_000
 
 _logger = logging.getLogger("consumer")
@@ -135,12 +133,7 @@ class AmqpSession:
         self._link.detach()
 
     def _locked(self, asked_at: float, until: datetime | None) -> None:
-        # The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals;
-        # one that is behind makes it seem longer, so it is not trusted for longer than the subscription locks.
-        seconds = self._lock_seconds
-        if until is not None:
-            left = (until - datetime.now(UTC)).total_seconds()
-            seconds = min(seconds, max(left, _SHORTEST_LOCK_SECONDS))
+        seconds = trusted_seconds(until, now=datetime.now(UTC), lock_seconds=self._lock_seconds)
         self.trusted_until = asked_at + seconds
 
 
@@ -155,17 +148,12 @@ async def give_back(link: Link, unsettled: Delivery | None = None) -> None:
     link.detach()
 
 
-def _sendable(text: str) -> str:
-    # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
-    return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()
-
-
 def _outcome(settlement: Settlement) -> bytes:
     match settlement:
         case Retry():
             return ABANDONED
         case DeadLetter(reason=reason, description=description):
-            return dead_lettered(_sendable(reason), _sendable(description))
+            return dead_lettered(sendable(reason), sendable(description))
         case Defer():
             return DEFERRED
         case _:

@@ -17,9 +17,7 @@ from cosmos_outbox.adapters.amqp.link import Link
 from cosmos_outbox.adapters.amqp.session import AmqpSession, give_back
 from cosmos_outbox.adapters.amqp.signed_in import SignedIn
 from cosmos_outbox.adapters.amqp.tokens import Namespace
-from cosmos_outbox.errors import ConfigurationError
-
-_SHORTEST_LOCK_SECONDS = 5.0  # that Service Bus grants
+from cosmos_outbox.ports.receiving import check_options
 
 
 class AmqpSubscription:
@@ -50,10 +48,7 @@ class AmqpSubscription:
         prefetch: int = 0,
         lock_duration: timedelta = timedelta(seconds=60),
     ) -> None:
-        if lock_duration.total_seconds() < _SHORTEST_LOCK_SECONDS:
-            raise ConfigurationError(f"lock_duration must be at least 5 s, not {lock_duration}.")
-        if prefetch and not sessions:
-            raise ConfigurationError("prefetch needs sessions: the locks of messages end while they wait.")
+        check_options(sessions=sessions, prefetch=prefetch, lock_duration=lock_duration)
         self._namespace, self._sessions, self._prefetch = namespace, sessions, prefetch
         self._path = entity if subscription is None else f"{entity}/Subscriptions/{subscription}"
         self.name = entity if subscription is None else f"{entity}/{subscription}"

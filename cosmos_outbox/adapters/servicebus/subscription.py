@@ -24,16 +24,14 @@ from azure.servicebus.exceptions import (
 
 from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.errors import receive_error
-from cosmos_outbox.errors import ConfigurationError, LockLost
+from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
+from cosmos_outbox.ports.receiving import check_options, sendable, trusted_seconds
 
 _OPEN_SECONDS = 15.0  # that opening a link may take: the SDK waits for ever for a broker that says nothing
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
-_REASON_LENGTH = 4000  # Service Bus takes 4096 characters
 _SLICE_SECONDS = 1.0
-# The shortest lock that Service Bus grants: believed where this host's clock says that less is left.
-_SHORTEST_LOCK_SECONDS = 5.0
 
 
 class ServiceBusSubscription:
@@ -64,10 +62,7 @@ class ServiceBusSubscription:
         prefetch: int = 0,
         lock_duration: timedelta = timedelta(seconds=60),
     ) -> None:
-        if lock_duration.total_seconds() < _SHORTEST_LOCK_SECONDS:
-            raise ConfigurationError(f"lock_duration must be at least 5 s, not {lock_duration}.")
-        if prefetch and not sessions:
-            raise ConfigurationError("prefetch needs sessions: the locks of messages end while they wait.")
+        check_options(sessions=sessions, prefetch=prefetch, lock_duration=lock_duration)
         self._client, self._entity, self._subscription = client, entity, subscription
         self._sessions, self._prefetch = sessions, prefetch
         self.lock_seconds = lock_duration.total_seconds()
@@ -179,7 +174,7 @@ class ServiceBusSession:
             case Retry():
                 await self._answer(lambda: receiver.abandon_message(received))
             case DeadLetter(reason=reason, description=text):
-                reason, text = _sendable(reason), _sendable(text)
+                reason, text = sendable(reason), sendable(text)
                 await self._answer(
                     lambda: receiver.dead_letter_message(received, reason=reason, error_description=text)
                 )
@@ -194,13 +189,10 @@ class ServiceBusSession:
         self._subscription.closing.add(_close(self._receiver, abandon=None if self._session else message))
 
     def _locked(self, asked_at: float, until: datetime | None) -> None:
-        # The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals;
-        # one that is behind makes it seem longer, so it is not trusted for longer than the subscription locks.
-        seconds = self._subscription.lock_seconds
-        if until is not None:
-            left = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-            seconds = min(seconds, max(left, _SHORTEST_LOCK_SECONDS))
-        self.trusted_until = asked_at + seconds
+        lock_seconds = self._subscription.lock_seconds
+        self.trusted_until = asked_at + trusted_seconds(
+            until, now=datetime.now(UTC), lock_seconds=lock_seconds
+        )
 
     async def _answer(self, call: Callable[[], Coroutine[Any, Any, Any]], wait_seconds: float = 0.0) -> Any:
         try:
@@ -212,11 +204,6 @@ class ServiceBusSession:
             raise receive_error(error, entity=self._subscription.name) from error
         except ValueError as error:  # the SDK's answer for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
-
-
-def _sendable(text: str) -> str:
-    # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
-    return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:

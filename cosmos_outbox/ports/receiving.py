@@ -1,0 +1,52 @@
+"""
+What every receiver of Service Bus keeps, whichever client it stands on: its options, how long it trusts a lock, what it may say.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cosmos_outbox.errors import ConfigurationError
+
+_REASON_LENGTH = 4000  # Service Bus takes 4096 characters
+# The shortest lock that Service Bus grants: believed where this host's clock says that less is left.
+_SHORTEST_LOCK_SECONDS = 5.0
+
+
+def check_options(*, sessions: bool, prefetch: int, lock_duration: timedelta) -> None:
+    """
+    Check how a receiver is to receive.
+
+    Raises:
+        ConfigurationError: no broker locks for so short, or messages would wait longer than their locks.
+    """
+    if lock_duration.total_seconds() < _SHORTEST_LOCK_SECONDS:
+        raise ConfigurationError(f"lock_duration must be at least 5 s, not {lock_duration}.")
+    if prefetch and not sessions:
+        raise ConfigurationError("prefetch needs sessions: the locks of messages end while they wait.")
+
+
+def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: float) -> float:
+    """
+    Return for how long a lock is trusted, from when it was asked for.
+
+    The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals; one that is
+    behind makes it seem longer, so it is not trusted for longer than the subscription locks.
+
+    Args:
+        until: when the lock ends, as the broker says, in UTC where it names no zone. None if it says nothing.
+        now: on this host's clock.
+        lock_seconds: for how long the subscription locks.
+    """
+    if until is None:
+        return lock_seconds
+    left = (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds()
+    return min(lock_seconds, max(left, _SHORTEST_LOCK_SECONDS))
+
+
+def sendable(text: str) -> str:
+    """
+    Return what the broker takes as the reason of a dead letter.
+    """
+    # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
+    return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()
