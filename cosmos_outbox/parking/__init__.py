@@ -27,7 +27,10 @@ many costs a read; a missing name would break order. An owner that lost its leas
 was not checkpointed, so the next owner handles the event itself. Children of a split inherit the notes.
 
 Leases do not name two kinds of parked keys: those that an operator parked by hand, and those parked before 0.1.0. These
-are *announced*: the relay polls for them with a query; until the next poll, it simply sends the key's events.
+are *announced*: the relay polls for them with a query; until the next poll, it simply sends the key's events. A third kind
+needs neither: an owner that lost its lease parked a key and could not name it. The next owner sends the event itself, meets
+the same refusal, and appends to the queue that it finds. Where it does not believe the refusal, since the topic takes nothing
+else, it looks the key up first, so such a key halts no lease.
 
 Why order holds
 ---------------

@@ -100,12 +100,22 @@ class Parking:
         Raises:
             StoreError: the store refused or failed.
         """
+        return frozenset(key.partition_key for key in await self._keys(scope) if _is_announced(key))
 
-        async def step(deadline: Deadline) -> frozenset[str]:
-            documents = await deadline.attempt(
-                self._store.keys, processor=scope.processor, container=scope.container
+    async def parked(self, scope: Scope) -> frozenset[str]:
+        """
+        Return all parked keys, as a query finds them: it may be behind.
+
+        Raises:
+            StoreError: the store refused or failed.
+        """
+        return frozenset(key.partition_key for key in await self._keys(scope))
+
+    async def _keys(self, scope: Scope) -> Sequence[ParkedKey | Unreadable]:
+        async def step(deadline: Deadline) -> Sequence[ParkedKey | Unreadable]:
+            return readable_keys(
+                await deadline.attempt(self._store.keys, processor=scope.processor, container=scope.container)
             )
-            return frozenset(key.partition_key for key in readable_keys(documents) if _is_announced(key))
 
         return await retry_on_conflict(step, self._retry)
 

@@ -67,6 +67,7 @@ class _Progress:
     failures: why the first event of a stream is to be parked.
     unsendable: rejected events that cannot be parked, because there is no parked store.
     full: the limit of parked keys is reached; checking them takes some requests for each.
+    looked_up: keys that no lease names, and of which the parked store was asked all the same.
     """
 
     lease_name: str
@@ -77,6 +78,7 @@ class _Progress:
     unsendable: list[Rejection] = field(default_factory=list)
     errors: list[OutboxError] = field(default_factory=list)
     full: bool = False
+    looked_up: set[str] = field(default_factory=set)
     making_room: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -220,10 +222,12 @@ class Relay:
                 for key, stream in to_hold.items()
                 if self._parking is not None
             }
-        again = self._left_by(sent, progress, to_send)
+        again = await self._left_by(sent, progress, to_send)
         return again | {key: left for key, task in holding.items() if (left := task.result())}
 
-    def _left_by(self, result: LaneResult, progress: _Progress, sent: Streams) -> dict[str, list[Delivery]]:
+    async def _left_by(
+        self, result: LaneResult, progress: _Progress, sent: Streams
+    ) -> dict[str, list[Delivery]]:
         """
         Note what became of the lanes; return what is to be sent again, or to be held.
         """
@@ -241,10 +245,31 @@ class Relay:
         if result.accepted:
             # The topic takes messages: send these again, and judge them by what it took meanwhile.
             again += [delivery for delivery, _ in doubted]
-        else:
-            progress.errors += [error for _, error in doubted]
+        elif doubted:
+            parked = await self._parked_before(progress, {first.event.partition_key for first, _ in doubted})
+            again += [first for first, _ in doubted if first.event.partition_key in parked]
+            progress.errors += [error for first, error in doubted if first.event.partition_key not in parked]
         streams = ((first, sent[first.event.partition_key]) for first in again)
         return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
+
+    async def _parked_before(self, progress: _Progress, doubted: set[str]) -> frozenset[str]:
+        """
+        Return which keys are parked although no lease names them: by an owner that lost its lease then, or by hand a moment ago.
+
+        The topic need not take anything for their events to be held.
+        """
+        unknown = doubted - progress.looked_up
+        progress.looked_up |= unknown
+        if self._parking is None or not unknown:
+            return frozenset()
+        try:
+            async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
+                parked = unknown & await self._parking.parked(progress.scope)
+        except (OutboxError, TimeoutError) as error:
+            self._notify(WatchFailed(subject="which refused keys are parked", error=error))
+            return frozenset()
+        progress.lease.parked.add(*parked)
+        return frozenset(parked)
 
     def _doubt(self, progress: _Progress, rejection: Rejection) -> TopicRefusesAll | None:
         """

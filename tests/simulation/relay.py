@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
@@ -29,6 +30,7 @@ from cosmos_outbox.errors import (
     PublishError,
     StoreError,
     StoreUnavailable,
+    TopicRefusesAll,
     UsageError,
 )
 from cosmos_outbox.messages import OutboundMessage
@@ -302,7 +304,8 @@ class Simulation:
             await asyncio.sleep(60)  # what is late arrives
             for processor in self.processors:
                 processor.broker.faults.clear()
-                await self._work(processor, self._relay(processor, Link(), lanes=8, batch_size=100))
+                last = self._relay(processor, Link(), lanes=8, batch_size=100)
+                await self._work(processor, last, halted=partial(self._park_refused, processor))
                 await self._clear(processor)
         self._audit()
 
@@ -330,7 +333,13 @@ class Simulation:
             notify=hear,
         )
 
-    async def _work(self, processor: Processor, relay: Relay) -> None:
+    async def _work(
+        self,
+        processor: Processor,
+        relay: Relay,
+        *,
+        halted: Callable[[ChangeBatch], Awaitable[None]] | None = None,
+    ) -> None:
         tenure = processor.newest = next(self._tenures)
         notes = Notes(processor.notes)
         scope = self.scope(processor)
@@ -345,7 +354,7 @@ class Simulation:
                 container_rid=scope.container,
                 notes=notes,
             )
-            await _until_handled(relay, page)
+            await _until_handled(relay, page, halted=halted)
             self.save(processor, tenure, checkpoint=number + 1, notes=notes)
             self._check_that_nothing_is_missing(processor)
 
@@ -375,6 +384,15 @@ class Simulation:
         if first is None:
             return await keys.release(partition_key)
         return await keys.release(partition_key, edited=MENDED, event_id=first.event_id)
+
+    async def _park_refused(self, processor: Processor, page: ChangeBatch) -> None:
+        """
+        Do what `TopicRefusesAll` asks for: where its good keys were parked too, a page has nothing that the topic takes.
+        """
+        keys = self.operator(processor, self.session(Link()))
+        refused = self.script.rejected | self.script.rejected_too
+        for key in {document["partitionKey"] for document in page.documents if document["id"] in refused}:
+            await keys.park(key, reason="refused")
 
     async def _clear(self, processor: Processor) -> None:
         keys = self.operator(processor, self.session(Link()))
@@ -460,9 +478,19 @@ def _forget_outcome(task: asyncio.Future[CommitResult]) -> None:
         task.exception()
 
 
-async def _until_handled(relay: Relay, page: ChangeBatch) -> None:
+async def _until_handled(
+    relay: Relay, page: ChangeBatch, *, halted: Callable[[ChangeBatch], Awaitable[None]] | None
+) -> None:
+    """
+    Hand the page over until it is handled, as the processor does.
+
+    Args:
+        halted: what the operator does about a lease that waits for one. None if there is no operator.
+    """
     while True:
         try:
             return await relay(page)
-        except OutboxError:  # as the processor does
+        except OutboxError as error:
+            if isinstance(error, TopicRefusesAll) and halted is not None:
+                await halted(page)
             await asyncio.sleep(0.3)

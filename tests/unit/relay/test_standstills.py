@@ -21,6 +21,7 @@ from cosmos_outbox.errors import (
     OutboxError,
     ParkingError,
     ParkingFull,
+    TopicRefusesAll,
 )
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
@@ -116,6 +117,33 @@ async def test_workers_that_start_while_the_topic_refuses_everything_park_a_hand
         with suppress(OutboxError):
             await world.worker()(world.page(*documents, tenure=tenure))
     assert BELIEVED_IN_A_ROW >= len(await world.operator.list())
+
+
+async def test_a_key_that_an_owner_parked_and_could_not_name_any_more_halts_no_later_worker() -> None:
+    """
+    The lease names as many keys as a worker believes in, and the rest of the page is nothing that the topic takes.
+    """
+    world, notes = World(), Notes()
+    names = [f"x{number}" for number in range(BELIEVED_IN_A_ROW)]
+    world.broker.rejects = lambda message: message.session_id != "calm"
+    await world.relay(batch(event("calm", 1), *(event(key, 1) for key in names), notes=notes))
+    await world.relay(batch(event("calm", 2), event("lost", 1), tenure=1, notes=Notes(notes.text)))
+    await world.worker()(batch(event("lost", 1), event("lost", 2), tenure=2, notes=notes))
+    assert ["lost/1", "lost/2"] == await world.held("lost")
+    assert notes.text is not None
+    assert "lost" in notes.text
+
+
+async def test_a_halted_lease_goes_on_as_soon_as_an_operator_parks_the_refused_keys_by_hand() -> None:
+    world = World()
+    world.broker.rejects = lambda message: True
+    page = batch(*(event(f"k{number}", 1, lsn=number) for number in range(10)))
+    with pytest.raises(TopicRefusesAll, match="parked park"):
+        await world.relay(page)
+    for number in range(10):
+        await world.operator.park(f"k{number}", reason="of a program that is gone")
+    await world.relay(page)
+    assert 10 == len([key for key in await world.operator.list() if key.held])
 
 
 class CutBy(MemoryBroker):
