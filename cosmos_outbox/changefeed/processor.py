@@ -50,6 +50,9 @@ from cosmos_outbox.records import (
     log_hook,
 )
 
+# Requests on the lease container: a worker that starts on a thousand leases must not throttle it for the others.
+_TAKES_AT_ONCE = 8
+
 _Error = TypeVar("_Error", bound=BaseException)
 
 
@@ -257,14 +260,17 @@ class ChangeFeedProcessor:
             soon = decided.waiting
             for lease in decided.ask:
                 soon |= await self._attempt_step(lease, self._ask(lease))
-            for lease in decided.take:
-                taking = self._owned.take(
-                    with_start(lease, self._start, since=since),
-                    others=by_range,
-                    container=self._container,
-                    group=group,
-                )
-                soon |= await self._attempt_step(lease, taking)
+            room = asyncio.Semaphore(_TAKES_AT_ONCE)
+
+            async def take(lease: Lease) -> bool:
+                async with room:
+                    begun = with_start(lease, self._start, since=since)
+                    taking = self._owned.take(begun, others=by_range, container=self._container, group=group)
+                    return await self._attempt_step(lease, taking)
+
+            async with asyncio.TaskGroup() as takes:
+                taken = [takes.create_task(take(lease)) for lease in decided.take]
+            soon |= any(task.result() for task in taken)
             if not damaged:  # a damaged lease may cover anything
                 self._fill_gaps(gaps, group)
                 soon |= bool(self._left)

@@ -15,7 +15,7 @@ from cosmos_outbox import changefeed
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
-from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.ports import ChangeBatch, Document, StartFrom
 from cosmos_outbox.records import LeaseClosed, PageHandled, Record
 from tests.unit.changefeed.world import Faulty, World
 
@@ -114,6 +114,29 @@ async def test_a_hundred_leases_spread_over_five_workers_within_three_acquire_in
     await asyncio.sleep(3 * 13 * 1.1)
 
     assert {f"w{i}": 20 for i in range(5)} == await world.owners()
+    await world.stop_all()
+
+
+async def test_eighty_leases_are_taken_eight_at_a_time_where_each_write_lasts():
+    class Slow(Faulty):
+        async def replace(self, document: Document, *, etag: str) -> Document:
+            self.calls["at once"] += 1
+            self.most = max(self.most, self.calls["at once"])
+            await asyncio.sleep(0.5)
+            self.calls["at once"] -= 1
+            return await world.leases.replace(document, etag=etag)
+
+        most = 0
+
+    world = World(ranges=80)
+    world.start("a")
+    await asyncio.sleep(30)
+    await world.stop("a")
+
+    leases = Slow(world.leases)
+    b = world.start("b", leases=leases)
+    assert await world.until(lambda: len(b.status()) == 80) < 80 / 8 * 0.5 + 0.5
+    assert 8 == leases.most
     await world.stop_all()
 
 
