@@ -24,8 +24,9 @@ from azure.cosmos.aio import ContainerProxy
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.learned import OF_A_POLL, RANGE_ID, SESSION_TOKEN, Learned, SentRequest
+from cosmos_outbox.adapters.cosmos.learned import OF_A_POLL, RANGE_ID, Learned
 from cosmos_outbox.adapters.cosmos.rest import RestClient
+from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN, SentRequest
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -246,7 +247,7 @@ class _Read:
         self._headers = headers
         self.etag = headers.get("etag")
         self.container_rid = headers.get("x-ms-content-path")
-        self.session_token = headers.get("x-ms-session-token") or ""
+        self.session_token = headers.get(SESSION_TOKEN) or ""
         self.charge += float(headers.get("x-ms-request-charge") or 0)
 
     def note_status(self, response: PipelineResponse[Any, Any]) -> None:

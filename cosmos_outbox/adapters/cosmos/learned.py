@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 from aiohttp import ClientError
 from azure.core.exceptions import AzureError
 
 from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient
+from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN, Sent, SentRequest, kept_of
 
-SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 _CONTAINER = "x-ms-cosmos-intended-collection-rid"
 _CONSISTENCY = "x-ms-consistency-level"
@@ -32,24 +29,7 @@ OF_A_POLL = ("A-IM", RANGE_ID, "x-ms-read-key-type", "x-ms-start-epk", "x-ms-end
 OF_A_WRITE = ("x-ms-cosmos-allow-tentative-writes", "Content-Type")
 _NOT_MODIFIED, _BAD_REQUEST = 304, 400
 _LOST_RACES = (409, 412)  # another worker was first, as happens while leases are shared out
-_KNOWN_SECONDS = 300.0
 _PAUSE_SECONDS = 60.0
-
-
-class SentRequest(Protocol):
-    """
-    A request as the SDK sent it.
-    """
-
-    url: str
-    headers: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    endpoint: str
-    path: str
-    headers: Mapping[str, str]
 
 
 class Learned:
@@ -64,7 +44,7 @@ class Learned:
     def __init__(self, rest: RestClient, kept: tuple[str, ...], *, needed: int) -> None:
         self._rest = rest
         self._kept, self._needed = (*kept, *_ALWAYS_KEPT), (*kept[:needed], _CONTAINER)
-        self._known: dict[Hashable, _Known] = {}
+        self._known: dict[Hashable, Sent] = {}
         self._endpoint = ""  # that the SDK used last, for any of them
         self._until = self._paused_until = 0.0
 
@@ -72,18 +52,12 @@ class Learned:
         """
         Note a request of the SDK that was answered as usual.
         """
-        sent = {name.lower(): value for name, value in request.headers.items()}
-        if "if-modified-since" in sent or not all(name.lower() in sent for name in self._needed):
+        sent = kept_of(request, self._kept, now=asyncio.get_running_loop().time())
+        starts_at_a_time = any(name.lower() == "if-modified-since" for name in request.headers)
+        if starts_at_a_time or not all(name in sent.headers for name in self._needed):
             self.forget(about)
             return
-        url = urlsplit(request.url)
-        self._endpoint = f"{url.scheme}://{url.netloc}"
-        self._until = asyncio.get_running_loop().time() + _KNOWN_SECONDS
-        self._known[about] = _Known(
-            endpoint=self._endpoint,
-            path=unquote(url.path.strip("/")),
-            headers={name: sent[name.lower()] for name in self._kept if name.lower() in sent},
-        )
+        self._known[about], self._endpoint, self._until = sent, sent.endpoint, sent.until
 
     def forget(self, about: Hashable) -> None:
         """
@@ -137,8 +111,7 @@ class Learned:
         known = self._usable(about)
         if known is None:
             return None
-        documents = "/".join(known.path.split("/")[:5])  # dbs/NAME/colls/NAME/docs
-        path = f"{documents}/{document_id}" if document_id else documents
+        path = f"{known.documents}/{document_id}" if document_id else known.documents
         try:
             answer = await self._rest.request(
                 method, path, headers={**known.headers, **headers}, body=body, endpoint=known.endpoint
@@ -150,7 +123,7 @@ class Learned:
             self._pause()
         return answer
 
-    def _usable(self, about: Hashable) -> _Known | None:
+    def _usable(self, about: Hashable) -> Sent | None:
         known, now = self._known.get(about), asyncio.get_running_loop().time()
         usable = known is not None and known.endpoint == self._endpoint
         return known if usable and self._paused_until <= now < self._until else None

@@ -21,6 +21,7 @@ from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos.errors import error_of, translated
 from cosmos_outbox.adapters.cosmos.learned import OF_A_WRITE, Learned
 from cosmos_outbox.adapters.cosmos.rest import NOT_EXECUTED, RestClient
+from cosmos_outbox.adapters.cosmos.sent import PARTITION_KEY
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document, Listing
 
@@ -107,7 +108,7 @@ class CosmosLeases:
         key = document.get("id" if await self.partitioned_by_id() else "partitionKey")
         if not isinstance(key, str):
             return None
-        headers = {**condition, "x-ms-documentdb-partitionkey": json.dumps([key])}
+        headers = {**condition, PARTITION_KEY: json.dumps([key])}
         replaced = document["id"] if method == "PUT" else ""
         async with _called():
             answer = await self._writes.written(

@@ -13,11 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from azure.core.pipeline import PipelineResponse
 from azure.cosmos.aio import ContainerProxy, CosmosClient
@@ -26,12 +24,11 @@ from azure.cosmos.exceptions import CosmosBatchOperationError
 from cosmos_outbox.adapters.cosmos.client import rest_client
 from cosmos_outbox.adapters.cosmos.errors import error_of
 from cosmos_outbox.adapters.cosmos.rest import NOT_EXECUTED, Answer, RestClient
+from cosmos_outbox.adapters.cosmos.sent import PARTITION_KEY, SESSION_TOKEN, Sent, kept_of
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, condition, open_store
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.ports import Document, Write, WriteKind
 
-_PARTITION_KEY = "x-ms-documentdb-partitionkey"
-_SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 # Of a request of the SDK, what holds for the next one too; RestClient adds who sends it and when.
 _KEPT = (
     "x-ms-version",
@@ -44,7 +41,6 @@ _KEPT = (
     "x-ms-cosmos-throughput-bucket",
     "x-ms-cosmos-allow-tentative-writes",
 )
-_KNOWN_SECONDS = 300.0
 _ANSWERED = (HTTPStatus.OK, HTTPStatus.MULTI_STATUS)
 # What the SDK too could only have answered with, so it is not asked next.
 _UNDERSTOOD = (
@@ -56,18 +52,6 @@ _UNDERSTOOD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """
-    How the SDK sent a request of one kind.
-    """
-
-    endpoint: str
-    folder: str  # dbs/NAME/colls/NAME/docs
-    headers: Mapping[str, str]
-    until: float  # on the loop's clock
-
-
 class RestStore(CosmosStore):
     """
     A container with time to live switched on; `open_rest_store` opens it.
@@ -76,7 +60,7 @@ class RestStore(CosmosStore):
     def __init__(self, container: ContainerProxy, key_paths: KeyPaths, rest: RestClient) -> None:
         super().__init__(container, key_paths)
         self._rest = rest
-        self._sent: dict[str, _Sent] = {}  # by method
+        self._sent: dict[str, Sent] = {}  # by method
 
     async def _send(
         self, partition_key: PartitionKey, writes: Sequence[Write], **options: Any
@@ -85,8 +69,8 @@ class RestStore(CosmosStore):
             note = partial(self._learn, "POST")
             return await super()._send(partition_key, writes, raw_response_hook=note, **options)
         body = json.dumps([_operation(write) for write in writes], separators=(",", ":")).encode()
-        headers = {"Content-Type": "application/json", _PARTITION_KEY: _header(partition_key)}
-        answer = await self._asked("POST", sent, sent.folder, headers, body)
+        headers = {"Content-Type": "application/json", PARTITION_KEY: _header(partition_key)}
+        answer = await self._asked("POST", sent, sent.documents, headers, body)
         if answer.status in NOT_EXECUTED:
             return await super()._send(partition_key, writes, **options)
         if answer.status not in _ANSWERED:
@@ -102,12 +86,12 @@ class RestStore(CosmosStore):
         if (sent := self._known("GET")) is None or "/" in document_id:
             note = partial(self._learn, "GET")
             return await super()._fetch(document_id, partition_key, raw_response_hook=note, **options)
-        headers = {_PARTITION_KEY: _header(partition_key)}
+        headers = {PARTITION_KEY: _header(partition_key)}
         if "session_token" in options:
-            headers[_SESSION_TOKEN] = options["session_token"]
+            headers[SESSION_TOKEN] = options["session_token"]
         if "etag" in options:
             headers["If-None-Match"] = options["etag"]
-        answer = await self._asked("GET", sent, f"{sent.folder}/{document_id}", headers)
+        answer = await self._asked("GET", sent, f"{sent.documents}/{document_id}", headers)
         match answer.status:
             case HTTPStatus.OK:
                 document: Document = answer.json()
@@ -121,7 +105,7 @@ class RestStore(CosmosStore):
         return await super()._fetch(document_id, partition_key, **options)
 
     async def _asked(
-        self, method: str, sent: _Sent, path: str, headers: Mapping[str, str], body: bytes | None = None
+        self, method: str, sent: Sent, path: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> Answer:
         """
         Send a request; the SDK sends the next one after an answer that is not understood here, or none.
@@ -139,22 +123,16 @@ class RestStore(CosmosStore):
                 # Of all kinds: a region that takes no writes any more goes on answering reads, with what it has.
                 self._sent.clear()
 
-    def _known(self, method: str) -> _Sent | None:
+    def _known(self, method: str) -> Sent | None:
         sent = self._sent.get(method)
         return sent if sent is not None and asyncio.get_running_loop().time() < sent.until else None
 
     def _learn(self, method: str, response: PipelineResponse[Any, Any]) -> None:
         request, answer = response.http_request, response.http_response
-        url = urlsplit(request.url)
-        parts = unquote(url.path).strip("/").split("/")
-        given = {name.lower(): value for name, value in request.headers.items()}
-        if request.method == method and parts[4:5] == ["docs"] and answer.status_code in _ANSWERED:
-            self._sent[method] = _Sent(
-                f"{url.scheme}://{url.netloc}",
-                "/".join(parts[:5]),
-                {name: given[name] for name in _KEPT if name in given},
-                asyncio.get_running_loop().time() + _KNOWN_SECONDS,
-            )
+        sent = kept_of(request, _KEPT, now=asyncio.get_running_loop().time())
+        of_documents = sent.path.split("/")[4:5] == ["docs"]
+        if request.method == method and of_documents and answer.status_code in _ANSWERED:
+            self._sent[method] = sent
 
 
 async def open_rest_store(client: CosmosClient, database: str, container: str) -> RestStore:

@@ -17,6 +17,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import open_container, refuse_blocking, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN
 from cosmos_outbox.adapters.cosmos.sql import Condition, of_query, of_types
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -29,7 +30,6 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPart, KeyPaths, PartitionKey, identity, rank
 from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write, WriteKind
 
-_SESSION_TOKEN = "x-ms-session-token"  # noqa: S105 - a header's name
 _REMEMBERED_SESSIONS = 10_000
 _SESSION_NOT_AVAILABLE = 1002
 _ETAG = re.compile(r'"[!#-~]*"')
@@ -75,7 +75,7 @@ class CosmosStore:
                 return await self._write(partition_key, writes)
         except StoreError as error:
             headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
-            self._remember(partition_key, headers.get(_SESSION_TOKEN))
+            self._remember(partition_key, headers.get(SESSION_TOKEN))
             if isinstance(error, PreconditionFailed):
                 expected = next((write.etag for write in writes if write.id == error.document_id), None)
                 raise PreconditionFailed(
@@ -164,7 +164,7 @@ class CosmosStore:
 
         outcomes = await self._send(partition_key, writes, response_hook=note)
         etags = tuple([outcome.get("eTag") for outcome in outcomes])
-        self._remember(partition_key, headers.get(_SESSION_TOKEN))
+        self._remember(partition_key, headers.get(SESSION_TOKEN))
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
 
     async def _fetch(self, document_id: str, partition_key: PartitionKey, **options: Any) -> Document:
