@@ -24,32 +24,20 @@ The Service Bus configuration is JSON: {"topics": [{"name": "events", "dedup_win
 """
 
 
+_USAGE = "%(prog)s [serve] [options]\n       %(prog)s {split,merge,fault} [options]"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog=_PROGRAM, description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG)
-    for name in ("cosmos", "servicebus"):
-        start.add_argument(f"--{name}-port", type=_port, default=0, help="default: a free one")
-    start.add_argument("--host", default=HOST, help=f"the address to listen on (default {HOST})")
-    start.add_argument("--control-port", type=_port, help=f"default: {CONTROL_PORT}, or a free one")
-    start.add_argument(
-        "--partitions", type=_count, default=1, help="of each new container, at least (default 1)"
+    serving = _serve_options()
+    parser = OneLineParser(
+        prog=_PROGRAM,
+        usage=_USAGE,
+        description="Start both emulators, or steer running ones.",
+        epilog=_EPILOG,
+        parents=[serving],  # read by `serve` alone, and shown here too
     )
-    start.add_argument(
-        "--config", type=Path, help="Service Bus entities: a JSON file, also Microsoft's Config.json"
-    )
-    start.add_argument("--seed", type=Path, help="Cosmos DB databases, containers and items: a JSON file")
-    start.add_argument(
-        "--data", type=Path, metavar="DIR", help="keep everything in this folder (default: nothing on disk)"
-    )
-    start.add_argument("--cosmos-latency-ms", type=_milliseconds, default=0.0, help="added to every reply")
-    start.add_argument(
-        "--servicebus-latency-ms", type=_milliseconds, default=0.0, help="added to every ack of a send"
-    )
-    start.add_argument(
-        "--tls", action="store_true", help="https and amqps, with a certificate whose path is printed"
-    )
-    start.add_argument("--json", action="store_true", help="print one line of JSON")
+    commands = parser.add_subparsers(dest="command", required=True, title="commands", prog=_PROGRAM)
+    commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG, parents=[serving])
     split = commands.add_parser("split", help="split a partition key range")
     split.add_argument("--range", required=True, nargs=1, metavar="ID")
     merge = commands.add_parser("merge", help="merge two neighbouring partition key ranges")
@@ -71,6 +59,50 @@ def _parser() -> argparse.ArgumentParser:
             metavar="URL",
             help=f"the control address that serve printed (default: ${_CONTROL_VARIABLE}, or port {CONTROL_PORT})",
         )
+    return parser
+
+
+def _serve_options() -> OneLineParser:
+    parser = OneLineParser(add_help=False)
+    start = parser.add_argument_group("options of serve")
+    for name in ("cosmos", "servicebus"):
+        start.add_argument(
+            f"--{name}-port", type=_port, default=0, metavar="PORT", help="default: a free one"
+        )
+    start.add_argument("--host", default=HOST, help=f"the address to listen on (default {HOST})")
+    start.add_argument(
+        "--control-port", type=_port, metavar="PORT", help=f"default: {CONTROL_PORT}, or a free one"
+    )
+    start.add_argument(
+        "--partitions",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="of each new container, at least (default 1)",
+    )
+    start.add_argument(
+        "--config", type=Path, metavar="FILE", help="Service Bus entities: JSON, also Microsoft's Config.json"
+    )
+    start.add_argument(
+        "--seed", type=Path, metavar="FILE", help="Cosmos DB databases, containers and items: JSON"
+    )
+    start.add_argument(
+        "--data", type=Path, metavar="DIR", help="keep everything in this folder (default: nothing on disk)"
+    )
+    start.add_argument(
+        "--cosmos-latency-ms", type=_milliseconds, default=0.0, metavar="MS", help="added to every reply"
+    )
+    start.add_argument(
+        "--servicebus-latency-ms",
+        type=_milliseconds,
+        default=0.0,
+        metavar="MS",
+        help="added to every ack of a send",
+    )
+    start.add_argument(
+        "--tls", action="store_true", help="https and amqps, with a certificate whose path is printed"
+    )
+    start.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
 
 

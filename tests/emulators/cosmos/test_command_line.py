@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -105,6 +106,15 @@ async def test_a_mistake_is_one_line_and_status_2(arguments, named):
     status, out, error = await run(*arguments)
     assert (2, "", 1) == (status, out, len(error.splitlines()))
     assert named in error
+
+
+async def test_the_help_shows_the_options_of_the_default_command_too():
+    status, out, _ = await run("--help")
+    _, of_serve, _ = await run("serve", "--help")
+    assert 0 == status
+    assert "--config" in of_serve
+    assert set() == set(re.findall(r"--[a-z-]+", of_serve)) - set(re.findall(r"--[a-z-]+", out))
+    assert all(f"\n    {command} " in out for command in ("serve", "split", "merge", "fault"))
 
 
 async def test_a_split_needs_no_more_than_a_range_where_one_change_feed_is_read(monkeypatch):
