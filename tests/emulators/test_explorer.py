@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -19,6 +20,7 @@ from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.queue import Outcome
 from tests.emulators.servicebus.engine import Recorder, broker, message
+from tests.support.browser import Browser, started_chromium
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -32,7 +34,7 @@ ENTITIES = {
 @asynccontextmanager
 async def explored(seed=None) -> AsyncIterator[tuple[CosmosServer, object, object]]:
     """
-    Both engines, and what fetches a page of theirs: its status and its text.
+    Both engines, and what fetches a page of theirs: its status and its text; `page.url` is where the pages are.
     """
     clock = AdjustableClock()
     engine, _ = broker(ENTITIES)
@@ -47,6 +49,7 @@ async def explored(seed=None) -> AsyncIterator[tuple[CosmosServer, object, objec
             async with session.get(control.url + address, params=query) as reply:
                 return reply.status, reply.headers, await reply.text()
 
+        page.url = control.url
         yield cosmos, engine, page
 
 
@@ -134,7 +137,7 @@ async def test_messages_sessions_locks_and_dead_letters_are_shown_and_nothing_is
         assert ("until", "half way") == (session[2][:5], session[3][-8:])
 
 
-async def test_what_clients_store_is_text_and_the_pages_have_no_scripts():
+async def test_what_clients_store_is_text_and_only_the_first_page_has_a_script_its_own():
     item = {"id": EVIL.replace("/", "|"), "pk": EVIL, "value": EVIL}
     async with explored(seed_of(item)) as (cosmos, engine, page):
         cosmos.faults.add({"container": EVIL, "status": 500})
@@ -145,15 +148,38 @@ async def test_what_clients_store_is_text_and_the_pages_have_no_scripts():
             application={EVIL: EVIL, "\ud800": "x"} if False else {EVIL: EVIL},
         )
         engine.topic("events").publish([sent])
-        for path, query in (
-            ("/", {}),
-            ("/explorer/container", {"database": "shop", "container": "orders"}),
-            ("/explorer/container", {"database": "shop", "container": "orders", "key": EVIL}),
-            ("/explorer/queue", {"path": "events/Subscriptions/all"}),
+        own = ['<script src="/explorer/live.js" defer>']
+        for path, query, scripts in (
+            ("/", {}, own),
+            ("/explorer/container", {"database": "shop", "container": "orders"}, []),
+            ("/explorer/container", {"database": "shop", "container": "orders", "key": EVIL}, []),
+            ("/explorer/queue", {"path": "events/Subscriptions/all"}, []),
         ):
             status, headers, text = await page(path, **query)
-            assert (200, False) == (status, "<script" in text)
+            assert (200, scripts) == (status, re.findall("<script[^>]*>?", text))
+            assert "http-equiv" not in text, "it would be loaded anew under its reader"
             assert "default-src 'none'" in headers["content-security-policy"]
+
+
+async def test_a_browser_renews_what_changed_and_says_when_the_emulators_are_gone(tmp_path: Path):
+    with started_chromium(tmp_path) as session:
+        async with aiohttp.ClientSession() as http, explored(seed_of()) as (cosmos, engine, page):
+            browser = Browser(http, session)
+            await browser.open(page.url)
+            await browser.run("window.kept = document.querySelector('h1')")
+            engine.faults.add({"action": "server-busy"})
+            cosmos.account.create_database({"id": "later"})
+            await browser.run("document.querySelector('a').focus(); return renew()")
+            text = await browser.run("return document.body.innerText")
+            assert ("server-busy" in text, "later" in text) == (True, False), (
+                "the reader was in the databases"
+            )
+            await browser.run("document.activeElement.blur(); return renew()")
+            text = await browser.run("return document.body.innerText")
+            assert ("later" in text, "do not answer" in text) == (True, False)
+            assert await browser.run("return window.kept === document.querySelector('h1')")
+            await browser.run("fetch = () => Promise.reject(new Error('gone')); return renew()")
+            assert "do not answer" in await browser.run("return document.body.innerText")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from cosmos_outbox_emulators.explorer import live
+
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { margin: 0 auto; max-width: 75rem; padding: 1rem 1.25rem 3rem; }
@@ -26,6 +28,7 @@ summary { cursor: pointer; overflow-wrap: anywhere; }
 form { margin: .75rem 0; } input { font: inherit; max-width: 60vw; } button { font: inherit; }
 :focus-visible { outline: 2px solid #2f81f7; outline-offset: 2px; }
 """
+_AWAY = '<p id="away" role="status" hidden>The emulators do not answer; below is what they said last.</p>'
 
 
 class Markup(str):
@@ -36,20 +39,20 @@ class Markup(str):
     __slots__ = ()
 
 
-def page(title: str, *parts: Markup, refresh_s: int | None = None, home: bool = False) -> str:
+def page(title: str, *parts: Markup, home: bool = False) -> str:
     """
-    Return a whole page.
+    Return a whole page; the first one renews itself.
     """
-    refresh = f'<meta http-equiv="refresh" content="{refresh_s}">' if refresh_s else ""
-    way = "" if home else '<nav><a href="/">All entities</a></nav>'
-    often = f"; refreshes itself every {refresh_s} seconds" if refresh_s else ""
+    script = f'<script src="{live.ADDRESS}" defer></script>' if home else ""
+    way = _AWAY if home else '<nav><a href="/">All entities</a></nav>'
+    often = f"; with scripts, it renews itself every {live.REFRESH_S} seconds" if home else ""
     body = "\n".join(parts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-{refresh}
+{script}
 <title>{html.escape(title)} · cosmos-outbox-emulators</title>
 <style>{_STYLE}</style>
 </head>
@@ -65,7 +68,8 @@ def page(title: str, *parts: Markup, refresh_s: int | None = None, home: bool = 
 
 
 def section(title: str, *parts: Markup) -> Markup:
-    return Markup(f"<h2>{html.escape(title)}</h2>\n" + "\n".join(parts))
+    content = "\n".join(parts)
+    return Markup(f"<section><h2>{html.escape(title)}</h2>\n{content}</section>")
 
 
 def note(text: str) -> Markup:

@@ -10,15 +10,19 @@ from aiohttp import web
 
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.explorer import live
 from cosmos_outbox_emulators.explorer.cosmos import CONTAINER, container_page, databases_section
 from cosmos_outbox_emulators.explorer.html import faults_table, page, section
 from cosmos_outbox_emulators.explorer.servicebus import QUEUE, entities_section, queue_page
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 
-_REFRESH_S = 5
-# Whatever a client stored, the page runs nothing and loads nothing.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+# Whatever a client stored, a page runs and loads its own script alone.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
 
 Render = Callable[[web.Request], str]
 
@@ -29,6 +33,7 @@ def explorer_routes(cosmos: CosmosServer, broker: Broker) -> list[web.RouteDef]:
     """
     return [
         web.get("/", _answer(lambda _: _overview(cosmos, broker))),
+        web.get(live.ADDRESS, _script),
         web.get(
             CONTAINER,
             _answer(
@@ -52,9 +57,12 @@ def _overview(cosmos: CosmosServer, broker: Broker) -> str:
         entities_section(broker),
         section("Faults of Cosmos DB", faults_table(cosmos.faults.as_list())),
         section("Faults of Service Bus", faults_table(broker.faults.as_list())),
-        refresh_s=_REFRESH_S,
         home=True,
     )
+
+
+async def _script(_: web.Request) -> web.Response:
+    return web.Response(text=live.SCRIPT, content_type="text/javascript", headers=_HEADERS)
 
 
 def _page_of(request: web.Request) -> int:
@@ -70,8 +78,7 @@ def _answer(render: Render) -> Callable[[web.Request], Awaitable[web.Response]]:
             raise web.HTTPBadRequest(reason=f"The address lacks {error}.") from error
         except (CosmosError, AmqpError) as error:
             raise web.HTTPNotFound(reason="There is no such container, queue or subscription.") from error
-        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
         body = text.encode(errors="replace")
-        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
+        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=_HEADERS)
 
     return handle
