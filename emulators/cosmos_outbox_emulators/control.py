@@ -1,5 +1,5 @@
 """
-The control API: splits, merges, snapshots, failovers, faults, clock, replica lag and statistics of running emulators, as JSON over HTTP.
+The control API: splits, merges, snapshots, failovers, keys, faults, clock, replica lag and statistics of running emulators, as JSON over HTTP.
 
 A mistake in a request is answered with a problem document (RFC 9457) whose `detail` names it.
 """
@@ -21,6 +21,7 @@ from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.explorer import explorer_routes
 from cosmos_outbox_emulators.http_log import log
+from cosmos_outbox_emulators.keys import KeyPair
 from cosmos_outbox_emulators.servicebus.broker import Broker
 
 _FURTHEST_ADVANCE_S = 10 * 365 * 86400.0
@@ -74,11 +75,13 @@ class ControlServer:
                     "/cosmos/restore", _answer(lambda fields: self._container(fields).restore_snapshot())
                 ),
                 web.post("/cosmos/failover", _answer(lambda _: self._fail_over())),
+                web.post("/cosmos/keys", _answer(lambda fields: _keys(self._cosmos.account.keys, fields))),
                 web.post("/cosmos/clock", _answer(self._advance)),
                 web.post("/cosmos/lag", _answer(self._lag)),
                 web.post("/cosmos/faults", _answer(self._add_cosmos_fault)),
                 web.delete("/cosmos/faults", _answer(lambda _: self._cosmos.faults.clear())),
                 web.get("/servicebus/stats", _answer(lambda _: self._broker.stats())),
+                web.post("/servicebus/keys", _answer(lambda fields: _keys(self._broker.first_keys, fields))),
                 web.post("/servicebus/faults", _answer(self._add_servicebus_fault)),
                 web.delete("/servicebus/faults", _answer(lambda _: self._clear_servicebus_faults())),
             ]
@@ -187,6 +190,12 @@ class ControlServer:
         """
         if self._servicebus_latency_s:
             self._broker.faults.add({"action": "latency", "seconds": self._servicebus_latency_s})
+
+
+def _keys(keys: KeyPair, fields: Fields) -> Any:
+    if "regenerate" in fields:
+        keys.regenerate(_text(fields, "regenerate"))
+    return keys.named()
 
 
 def _answer(act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:

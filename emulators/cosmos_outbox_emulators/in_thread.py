@@ -37,7 +37,20 @@ class CosmosEmulator:
         self._server = server
         self._clock = clock
         self._loop = loop
-        self.connection_string = server.connection_string
+
+    @property
+    def connection_string(self) -> str:
+        return self._server.connection_string
+
+    @property
+    def secondary_connection_string(self) -> str:
+        return self._server.connection_string_of("secondary")
+
+    def regenerate_key(self, which: str) -> None:
+        """
+        Replace the "primary" or the "secondary" key: requests that are signed with the old one get 401.
+        """
+        _call(self._loop, lambda: self._server.account.keys.regenerate(which))
 
     def create_container(
         self,
@@ -167,7 +180,20 @@ class ServiceBusEmulator:
     def __init__(self, server: ServiceBusServer, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
-        self.connection_string = server.connection_string
+
+    @property
+    def connection_string(self) -> str:
+        return self._server.connection_string
+
+    @property
+    def secondary_connection_string(self) -> str:
+        return self._server.connection_string_of("secondary")
+
+    def regenerate_key(self, which: str) -> None:
+        """
+        Replace the "primary" or the "secondary" key: tokens of the old one are refused, open links live on until theirs expires.
+        """
+        _call(self._loop, lambda: self._server.broker.first_keys.regenerate(which))
 
     def add_topic(self, config: dict[str, Any]) -> None:
         """

@@ -15,12 +15,14 @@ from cosmos_outbox_emulators.cosmos import indexing, offers, partition_key
 from cosmos_outbox_emulators.cosmos.container import Container, Replication
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, conflict
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
+from cosmos_outbox_emulators.keys import KeyPair
 
 WELL_KNOWN_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
 
 _OWNER_MISSING = 1003
 _LONGEST_ID = 255
 _MOST_PARTITIONS = 1000
+_KEY_BYTES = 64
 _UNSUPPORTED = ("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties", "clientEncryptionPolicy")
 
 
@@ -56,7 +58,7 @@ class Account:
         if not 1 <= partitions <= _MOST_PARTITIONS:
             raise ValueError(f"partitions must be from 1 to {_MOST_PARTITIONS}, not {partitions}")
         base64.b64decode(key, validate=True)
-        self.key = key
+        self.keys = KeyPair(key, size=_KEY_BYTES)
         self.partitions = partitions
         self.several_write_regions = several_write_regions
         self.clock = clock
@@ -67,6 +69,10 @@ class Account:
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count((boot << 6) + 1)
+
+    @property
+    def key(self) -> str:
+        return self.keys["primary"]
 
     # Databases
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
@@ -27,9 +27,11 @@ def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by
     return base64.b64encode(hmac.digest(key, text.encode(errors="surrogateescape"), "sha256")).decode()
 
 
-def check_signature(key: bytes, method: str, segments: Sequence[str], headers: Mapping[str, str]) -> None:
+def check_signature(
+    keys: Iterable[str], method: str, segments: Sequence[str], headers: Mapping[str, str]
+) -> None:
     """
-    Raise 401 unless the request was signed with the account's key.
+    Raise 401 unless the request was signed with one of the account's keys.
     """
     token = headers.get("authorization")
     date = headers.get("x-ms-date") or headers.get("date")
@@ -41,7 +43,11 @@ def check_signature(key: bytes, method: str, segments: Sequence[str], headers: M
     if fields.get("type") != "master" or fields.get("ver") != "1.0":
         raise CosmosError(401, "The authorization token is not of type master, version 1.0.")
     given = fields.get("sig", "").encode(errors="surrogateescape")
-    valid = (signature(key, method, segments, date, by_rid=by_rid).encode() for by_rid in (False, True))
+    valid = (
+        signature(base64.b64decode(key), method, segments, date, by_rid=by_rid).encode()
+        for by_rid in (False, True)
+        for key in keys
+    )
     if not any(hmac.compare_digest(expected, given) for expected in valid):
         raise CosmosError(
             401,

@@ -4,7 +4,6 @@ One request in, one reply out: finding the way, checking the key, and turning ev
 
 from __future__ import annotations
 
-import base64
 import itertools
 import logging
 import re
@@ -51,7 +50,6 @@ class Gateway:
     def __init__(self, account: Account) -> None:
         self.account = account
         self.counts: Counter[str] = Counter()
-        self._key = base64.b64decode(account.key)
         self._activities = itertools.count(1)
 
     def admit(self, request: Request) -> Route:
@@ -59,7 +57,7 @@ class Gateway:
         Route a request and check its signature; count it.
         """
         route = route_of(request)
-        check_signature(self._key, request.method, route.segments, request.headers)
+        check_signature(self.account.keys, request.method, route.segments, request.headers)
         self.counts[route.kind] += 1
         return replace(route, segments=self.account.by_name(route.segments))
 

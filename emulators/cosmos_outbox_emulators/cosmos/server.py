@@ -59,7 +59,10 @@ class CosmosServer:
 
     @property
     def connection_string(self) -> str:
-        return f"AccountEndpoint={self.url}/;AccountKey={self.key};"
+        return self.connection_string_of("primary")
+
+    def connection_string_of(self, key: str) -> str:
+        return f"AccountEndpoint={self.url}/;AccountKey={self.account.keys[key]};"
 
     async def __aenter__(self) -> Self:
         server = web.Server(self._handle, access_log=None, logger=log, keepalive_timeout=_IDLE_SECONDS)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from cosmos_outbox_emulators.keys import KeyPair
 from cosmos_outbox_emulators.servicebus import config as configuration
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition, entity_not_found
 from cosmos_outbox_emulators.servicebus.config import (
@@ -23,6 +24,7 @@ from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.timers import Timers
 from cosmos_outbox_emulators.servicebus.topic import Subscription, Topic
 
+_KEY_BYTES = 32
 _DEFAULT = {
     "topics": [
         {
@@ -51,6 +53,7 @@ class Broker:
         self, config: BrokerConfig, *, clock: Callable[[], float] = time.time, random: Random | None = None
     ) -> None:
         self.config = config
+        self.keys = {name: KeyPair(key, size=_KEY_BYTES) for name, key in config.sas_keys.items()}
         self.timers = Timers(clock)
         self.faults = Faults(self._go_down)
         self.topics: dict[str, Topic] = {}
@@ -80,6 +83,13 @@ class Broker:
         Topic "events" that drops duplicates for 600 s, with the session subscription "all".
         """
         return cls.from_config(_DEFAULT)
+
+    @property
+    def first_keys(self) -> KeyPair:
+        """
+        Return the keys of the first rule, which connection strings name.
+        """
+        return next(iter(self.keys.values()))
 
     # Entities
 

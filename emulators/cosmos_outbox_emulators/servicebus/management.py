@@ -47,7 +47,7 @@ def put_token(wire: Wire, request: Request) -> Reply:
             status=400, description="The request is no put-token with a name and a token.", body=None
         )
     try:
-        expires = verify(request.body, audience, broker.config.sas_keys, broker.timers.now())
+        expires = verify(request.body, audience, broker.keys, broker.timers.now())
     except InvalidToken as error:
         return Reply(status=401, description=str(error), body=None, condition=Condition.UNAUTHORIZED_ACCESS)
     path = base_path(audience)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote_plus
 
 _PREFIX = "SharedAccessSignature "
@@ -44,7 +44,7 @@ def key_name(token: str) -> str:
     return unquote_plus(fields.get("skn", ""))
 
 
-def verify(token: str, audience: str, keys: Mapping[str, str], now: float) -> float:
+def verify(token: str, audience: str, keys: Mapping[str, Iterable[str]], now: float) -> float:
     """
     Return the time at which the token expires.
 
@@ -56,12 +56,12 @@ def verify(token: str, audience: str, keys: Mapping[str, str], now: float) -> fl
     fields = dict(part.partition("=")[::2] for part in token[len(_PREFIX) :].split("&"))
     if not {"sr", "sig", "se", "skn"} <= fields.keys():
         raise InvalidToken("MalformedToken: The token lacks one of sr, sig, se and skn.")
-    key = keys.get(unquote_plus(fields["skn"]))
-    signed = hmac.new(
-        (key or "").encode(), f"{fields['sr']}\n{fields['se']}".encode(), hashlib.sha256
-    ).digest()
-    given = unquote_plus(fields["sig"]).encode()
-    if key is None or not hmac.compare_digest(base64.b64encode(signed), given):
+    signed, given = f"{fields['sr']}\n{fields['se']}".encode(), unquote_plus(fields["sig"]).encode()
+    valid = (
+        base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256))
+        for key in keys.get(unquote_plus(fields["skn"]), ())
+    )
+    if not any(hmac.compare_digest(expected, given) for expected in valid):
         raise InvalidToken("InvalidSignature: The token has an invalid signature.")
     try:
         expires = float(int(fields["se"]))

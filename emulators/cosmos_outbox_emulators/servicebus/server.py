@@ -42,12 +42,13 @@ class ServiceBusServer:
 
     @property
     def connection_string(self) -> str:
-        name, key = next(iter(self.broker.config.sas_keys.items()))
+        return self.connection_string_of("primary")
+
+    def connection_string_of(self, key: str) -> str:
+        name, keys = next(iter(self.broker.keys.items()))
         # With the last field, an SDK does without TLS.
         plain = "" if self._tls else "UseDevelopmentEmulator=true;"
-        return (
-            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={key};{plain}"
-        )
+        return f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={keys[key]};{plain}"
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()

@@ -194,6 +194,18 @@ async def test_the_control_api_reports_and_steers():
             assert "events" in (await reply.json())["topics"]
 
 
+async def test_the_control_api_regenerates_either_key_of_each_service():
+    async with controlled() as (_, url, session):
+        for service in ("cosmos", "servicebus"):
+            async with session.post(f"{url}/{service}/keys") as reply:
+                before = await reply.json()
+            for key, other in (("primary", "secondary"), ("secondary", "primary")):
+                async with session.post(f"{url}/{service}/keys", json={"regenerate": key}) as reply:
+                    now = await reply.json()
+                assert (now[other], True) == (before[other], now[key] != before[key])
+                before = now
+
+
 async def test_clearing_service_bus_faults_keeps_the_latency_of_the_command_line():
     async with controlled() as (_, url, session):
         async with session.post(url + "/servicebus/faults", json={"action": "reject"}) as reply:
@@ -222,6 +234,7 @@ async def test_clearing_service_bus_faults_keeps_the_latency_of_the_command_line
         ("/cosmos/clock", b'{"advance_s": -1}'),
         ("/cosmos/clock", b'{"advance_s": NaN}'),
         ("/cosmos/faults", b'{"status": 1}'),
+        ("/cosmos/keys", b'{"regenerate": "third"}'),
         ("/servicebus/faults", b'{"action": "explode"}'),
     ],
 )

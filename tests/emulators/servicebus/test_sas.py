@@ -13,7 +13,7 @@ import pytest
 
 from cosmos_outbox_emulators.servicebus.sas import InvalidToken, covers, entity_path, verify
 
-KEYS = {"Root": "secret=="}
+KEYS = {"Root": ("other", "secret==")}
 
 
 def token(resource="sb://host/events", *, name="Root", key="secret==", expires=2000):

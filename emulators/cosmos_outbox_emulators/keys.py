@@ -1,0 +1,42 @@
+"""
+Account keys in pairs, as both services have them: clients use the one while the other is regenerated.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Iterator
+
+
+class KeyPair:
+    """
+    Both keys are valid, each until it is regenerated.
+    """
+
+    def __init__(self, primary: str, *, size: int) -> None:
+        self._size = size
+        self._keys = {"primary": primary, "secondary": self._new()}
+
+    def __getitem__(self, which: str) -> str:
+        return self._keys[which]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys.values())
+
+    def named(self) -> dict[str, str]:
+        return dict(self._keys)
+
+    def regenerate(self, which: str) -> None:
+        """
+        Put a new key in the place of one of the two, which is refused from now on.
+
+        Raises:
+            ValueError: it is neither "primary" nor "secondary".
+        """
+        if which not in self._keys:
+            raise ValueError(f"'regenerate' must be primary or secondary, not {which!r}")
+        self._keys[which] = self._new()
+
+    def _new(self) -> str:
+        return base64.b64encode(secrets.token_bytes(self._size)).decode()
