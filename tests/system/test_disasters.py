@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,6 +22,10 @@ from cosmos_outbox.cli.app import app
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.service import Worker, load, running_worker
 from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
+from examples.contacts.api import create_app
+from examples.contacts.settings import Settings
+from tests.examples.serving import Client, served
+from tests.examples.test_contacts_api import JANE
 from tests.support.patience import HUNG_SECONDS
 from tests.unit.relay.factories import event
 
@@ -35,7 +40,7 @@ FAST = {
     "OUTBOX_LEASE_RENEW_SECONDS": "1",
     "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
     "OUTBOX_LAG_SECONDS": "0.3",
-    "NO_PROXY": "127.0.0.1,localhost",
+    "OUTBOX_GRACE_SECONDS": "2",
 }
 
 
@@ -110,14 +115,44 @@ class Place:
         """
 
         async def run() -> None:
-            async with running_worker(load()) as worker, asyncio.timeout(HUNG_SECONDS):
-                while not until(worker):  # noqa: ASYNC110 - the emulators give no sign
-                    await asyncio.sleep(0.05)
+            async with self.worker() as worker:
+                await until_so(lambda: until(worker))
 
+        asyncio.run(run())
+
+    @asynccontextmanager
+    async def worker(self, name: str = "worker") -> AsyncIterator[Worker]:
+        """
+        Run a worker with the settings as they are now.
+        """
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.environment.items():
-                patch.setenv(name, value)
-            asyncio.run(run())
+            for variable, value in {**self.environment, "OUTBOX_INSTANCE": name}.items():
+                patch.setenv(variable, value)
+            settings = load()
+        async with running_worker(settings) as worker:
+            yield worker
+
+    @asynccontextmanager
+    async def api(self) -> AsyncIterator[Client]:
+        """
+        Serve the contacts with the account's key as it is in the settings now.
+        """
+        account = self.environment["OUTBOX_COSMOS_CONNECTION_STRING"]
+        settings = Settings(cosmos_connection_string=account, cosmos_database=self.emulators.database)
+        async with served(create_app(settings)) as client:
+            yield client
+
+    def break_link(self) -> None:
+        """
+        Detach the sender at its next message, before that is stored: only a link that opens shows its token again.
+        """
+        self.bus.add_fault({"action": "detach-before-store", "entity": self.name, "count": 1})
+
+    def use_secondary_keys(self) -> None:
+        self.environment |= {
+            "OUTBOX_COSMOS_CONNECTION_STRING": self.cosmos.secondary_connection_string,
+            "OUTBOX_SERVICEBUS_CONNECTION_STRING": self.bus.secondary_connection_string,
+        }
 
     def relay(self, sent: int) -> None:
         """
@@ -133,6 +168,12 @@ class Place:
         }
 
 
+async def until_so(so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not so():  # noqa: ASYNC110 - the emulators give no sign
+            await asyncio.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def emulators() -> Iterator[Any]:
     with running_emulators() as fresh:
@@ -140,7 +181,8 @@ def emulators() -> Iterator[Any]:
 
 
 @pytest.fixture
-def place(emulators: Any) -> Iterator[Place]:
+def place(emulators: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
     with emulators() as found:
         yield Place(found)
 
@@ -246,3 +288,53 @@ def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(
     assert 1 == place.sent()
     place.cosmos.clear_faults()
     place.relay(2)
+
+
+def test_keys_are_rotated_while_api_and_workers_go_on(place: Place):
+    """
+    A window with both keys is what each service has two of them for.
+    """
+
+    async def rotate() -> None:
+        async with AsyncExitStack() as with_new:
+            async with place.api() as api, place.worker("old"):
+                assert 201 == (await api.post("/api/contacts", json=JANE)).status
+                await until_so(lambda: place.sent() == 1)
+                place.use_secondary_keys()
+                new = await with_new.enter_async_context(place.worker("new"))
+                other = await with_new.enter_async_context(place.api())
+            place.cosmos.regenerate_key("primary")
+            place.bus.regenerate_key("primary")
+            place.break_link()
+            assert 201 == (await other.post("/api/contacts", json=JANE)).status
+            await until_so(lambda: place.sent() == 2 and not new.snapshot().unready)
+
+    asyncio.run(rotate())
+    assert 0 == place.topic["duplicates"]
+
+
+@pytest.mark.parametrize(
+    ("service", "said"),
+    [("cosmos", "Cosmos DB refuses the key or token"), ("bus", "The token has an invalid signature")],
+)
+def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_other(
+    place: Place, service: str, said: str
+):
+    place.environment["OUTBOX_STALLED_SECONDS"] = "1"
+    place.commit("1")
+
+    async def revoke() -> None:
+        async with place.worker() as worker:
+            await until_so(lambda: place.sent() == 1)
+            getattr(place, service).regenerate_key("primary")
+            place.break_link()
+            await asyncio.to_thread(place.commit, "2")
+            await until_so(lambda: any(said in reason for reason in worker.snapshot().unready))
+
+    asyncio.run(revoke())
+    found = json.loads(place.command("doctor", "--json", code=2))["findings"]
+    assert any(said in each["message"] and "Correct the key of " in each["fix"] for each in found)
+    assert 1 == place.sent()
+    place.use_secondary_keys()
+    place.relay(2)
+    assert 0 == place.topic["duplicates"]

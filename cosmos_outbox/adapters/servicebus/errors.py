@@ -70,8 +70,8 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
         )
     if meaning is TopicUnavailable:
         return TopicUnavailable(
-            f"Topic {topic!r} cannot be sent to: create it if it is missing, enable it, or grant Azure Service Bus Data Sender on "
-            f"it. Service Bus said: {said}"
+            f"Topic {topic!r} cannot be sent to: create it if it is missing, enable it, correct the key, or grant Azure Service Bus "
+            f"Data Sender on it. Service Bus said: {said}"
         )
     return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
 
@@ -83,8 +83,8 @@ def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
     said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
     denied = isinstance(error, sdk.ServiceBusError) and _meaning(error) is not BrokerUnavailable
     advice = (
-        "create it if it is missing, enable it, see that sessions are on or off as configured, or grant Azure Service Bus Data "
-        "Receiver on it"
+        "create it if it is missing, enable it, see that sessions are on or off as configured, correct the key, or grant Azure "
+        "Service Bus Data Receiver on it"
         if denied
         else "it is tried again"
     )
