@@ -54,12 +54,12 @@ class Results:
 
     amounts: by key, what the action returned.
     gone: keys that were not parked any more; an earlier run did them, or a worker.
-    left: by key, why it is still parked.
+    left: each key that is still parked, with the class of the error that says why.
     """
 
     amounts: dict[str, int] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
+    left: list[dict[str, str]] = field(default_factory=list)
 
 
 class StillParked(Exception):
@@ -94,7 +94,7 @@ async def for_each(
             except KeyNotParked:
                 results.gone.append(key)
             except (StillParked, ParkingError) as error:
-                results.left[key] = str(error)
+                results.left.append({"key": key, "code": type(error).__name__, "error": str(error)})
             if per_second is not None:
                 await asyncio.sleep(max(0.0, began + 1 / per_second - loop.time()))
     return results

@@ -211,14 +211,13 @@ def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
 
 
 def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -> None:
-    left = [{"key": key, "error": error} for key, error in results.left.items()]
     numbers = {done: len(results.amounts), amount: sum(results.amounts.values()), "gone": len(results.gone)}
     if as_json:
-        print_json({**numbers, "left": left})
+        print_json({**numbers, "left": results.left})
     else:
-        print_rows([{**numbers, "left": len(left)}], empty="")
-        print_errors(f"{row['key']!r} stays parked: {row['error']}" for row in left)
-    if left:
+        print_rows([{**numbers, "left": len(results.left)}], empty="")
+        print_errors(f"{row['key']!r} stays parked: {row['error']}" for row in results.left)
+    if results.left:
         raise typer.Exit(FAILED)
 
 

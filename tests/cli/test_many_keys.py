@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_outbox.cli.many_keys import Choice
-from cosmos_outbox.errors import UsageError
+from cosmos_outbox.cli.many_keys import Choice, StillParked, for_each
+from cosmos_outbox.errors import KeyNotParked, ReleaseTakenOver, UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
 from cosmos_outbox.parking.causes import by_cause
 from tests.cli.local import Local
@@ -46,6 +46,24 @@ def test_keys_are_chosen_in_one_way(one: str | None, every: bool, error: str | N
         Choice(key=one, all=every, error=error, file=None)
 
 
+async def test_a_key_that_is_left_says_by_a_code_whether_another_release_has_it():
+    failures = {
+        "gone": KeyNotParked("gone"),
+        "taken": ReleaseTakenOver("another runs"),
+        "refused": StillParked("too large"),
+    }
+
+    async def act(one: str) -> int:
+        raise failures[one]
+
+    results = await for_each(list(failures), act, per_second=None)
+    assert ["gone"] == results.gone
+    assert [
+        {"key": "taken", "code": "ReleaseTakenOver", "error": "another runs"},
+        {"key": "refused", "code": "StillParked", "error": "too large"},
+    ] == results.left
+
+
 def test_all_keys_of_a_cause_are_released_by_one_command_that_can_be_run_again(alone: Local, tmp_path: Path):
     park(alone, "ada", "grace")
     (group,) = alone.json("parked", "list", "--by-error", **PARKED)["errors"]
@@ -67,6 +85,7 @@ def test_a_key_that_stays_parked_does_not_stop_the_release_of_others(alone: Loca
     alone.steer("/servicebus/faults", action="reject", condition="amqp:not-allowed", count=2)
     done = alone.json("parked", "release", "--all", "--yes", code=2, **PARKED)
     assert (1, 1) == (done["released"], len(done["left"]))
+    assert "StillParked" == done["left"][0]["code"]
     assert done["left"][0]["error"]
 
 
