@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
-from aiohttp import ClientSession, DummyCookieJar
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import ClientAuthenticationError, DecodeError
 from yarl import URL
@@ -148,6 +148,7 @@ async def open_rest_client(
     )
     async with ClientSession(
         cookie_jar=DummyCookieJar(),
+        timeout=ClientTimeout(),  # none beside that of the whole request, which each would cost again
         skip_auto_headers=("Content-Type", "Accept-Encoding"),
         # Not without need: it looks for a .netrc at each request, in a thread.
         trust_env=bool(getproxies()),
