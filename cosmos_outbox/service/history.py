@@ -32,7 +32,7 @@ class Sample:
 
 class History:
     """
-    The samples of the last hour, oldest first.
+    The samples of the last hour, oldest first; the newest is always among them.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class History:
 
     def note(self, sample: Sample) -> None:
         """
-        Keep a sample, unless one is nearly as new.
+        Keep a sample, in the place of the one before where that is nearly as old as its own predecessor.
         """
-        if self._samples and sample.at - self._samples[-1].at < _APART_SECONDS:
-            return
+        if len(self._samples) > 1 and self._samples[-1].at - self._samples[-2].at < _APART_SECONDS:
+            self._samples.pop()
         self._samples.append(sample)
         while self._samples[0].at < sample.at - _KEPT_SECONDS:
             self._samples.popleft()

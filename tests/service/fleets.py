@@ -37,23 +37,33 @@ def beat(worker: str, *, ago: float = 4, unready: str | None = None, error: str 
     )
 
 
-def hour(*, late_from: int = 240) -> tuple[Sample, ...]:
+def with_hour(now: Snapshot, *, late_from: int = 240) -> Snapshot:
     """
-    Return an hour of samples; from one of them on, what waits grows.
+    Return a snapshot with the hour that led to it; from one sample on, what waits grows.
     """
     samples = []
+    keys = now.parked.count if now.parked else 0
     for step in range(240):
         wave, late = 1 + math.sin(step / 9) / 3 + math.sin(step / 2.3) / 9, max(0, step - late_from)
         samples.append(
             Sample(
                 at=15.0 * step,
-                waiting=int(6 * wave) + 14 * late,
+                waiting=int(6 * wave + 15.3 * late),
                 oldest_seconds=wave + 15.0 * late,
                 per_second=38 * wave * (0.6 if late else 1),
-                parked=min(late // 9, 4),
+                parked=keys if step > 240 - 38 * 4 else 0,
             )
         )
-    return tuple(samples)
+    assert now.lag is not None
+    assert now.lag.oldest_age is not None
+    present = Sample(
+        at=15.0 * 240,
+        waiting=now.lag.transactions,
+        oldest_seconds=now.lag.oldest_age.total_seconds(),
+        per_second=now.sent_per_second,
+        parked=keys,
+    )
+    return replace(now, history=(*samples, present))
 
 
 def parked(key: str, error: str, *, held: int = 3) -> ParkedKey:
@@ -63,7 +73,7 @@ def parked(key: str, error: str, *, held: int = 3) -> ParkedKey:
         partition=key,
         scope=None,
         epoch="1",
-        parked_at="2026-11-21T11:22:07Z",
+        parked_at="2026-11-21T11:22:00Z",
         failure=failure,
         held=held,
     )
@@ -103,15 +113,13 @@ HEALTHY = Snapshot(
     sent_per_second=38.4,
     errors=(),
     unready=(),
-    history=hour(),
     dashboard="https://grafana.example/d/outbox",
     others=(beat(PODS[1]), beat(PODS[2], ago=11)),
 )
+HEALTHY = with_hour(HEALTHY)
 
 _NO_TOPIC = "BrokerUnavailable('The messaging entity sb://shop.servicebus.windows.net/order-events could not be found.')"
-_FULL = (
-    "No progress for 95 s, 12 attempts failed: 1000 partition keys are parked, as many as one lease may have."
-)
+_BUSY = "the parked container takes no more requests for now (429)"
 _KEYS = (
     *(parked(f"order-{number:05}", f"{200_000 + number} bytes are too much") for number in range(374, 377)),
     parked("customer-ada@example.org", "the session id is not valid", held=41),
@@ -126,12 +134,12 @@ TROUBLED = replace(
     lag=Lag(
         leases=(
             *(lag("0", PODS[0], 12, 4), lag("1", PODS[0], 1204, 1290), lag("2", PODS[0], 1, 1.1)),
-            *(lag("3", PODS[1]), replace(lag("4", PODS[1], 77, 360), standstill=_FULL), lag("5", None, 31, 95)),
+            *(lag("3", PODS[1]), replace(lag("4", PODS[1], 77, 360), standstill=f"No progress for 355 s, 12 attempts failed: {_BUSY}."), lag("5", None, 31, 95)),
         )
     ),
     parked=seen(*_KEYS),
     errors=(
-        RecentError(at=AT, event="PublishHalted", text=f"lease=1 attempt=14 error={_NO_TOPIC}", times=1204),
+        RecentError(at=AT, event="PublishHalted", text=f"lease=1 attempt=14 error={_NO_TOPIC}", times=14),
         RecentError(
             at=AT - timedelta(minutes=38),
             event="KeyParked",
@@ -141,13 +149,13 @@ TROUBLED = replace(
     ),
     unready=(f"Lease 1 did not move for 312 s: {_NO_TOPIC}.",),
     sent_per_second=22.9,
-    history=hour(late_from=150),
     others=(
-        beat(PODS[1], error="LeaseHalted lease=4 error=ParkingFull('1000 partition keys are parked')"),
+        beat(PODS[1], error=f"LeaseHalted lease=4 error=ParkingFailed('{_BUSY}')"),
         beat(PODS[2], unready="The leases could not be listed for 90 s.", error="BalancingFailed error=AccessDenied('Forbidden (403): blocked by your firewall')"),
         beat(PODS[3], ago=190),
     ),
 )  # fmt: skip
+TROUBLED = with_hour(TROUBLED, late_from=153)
 
 LARGE = replace(
     HEALTHY,

@@ -19,8 +19,8 @@ def test_an_hour_is_kept_and_what_is_older_is_forgotten():
     assert (3585, 7185, 241) == (kept[0].at, kept[-1].at, len(kept))
 
 
-def test_polls_that_follow_each_other_fast_are_one_sample():
+def test_polls_that_follow_each_other_fast_are_one_sample_and_the_line_ends_with_the_present():
     history = History()
     for at in range(60):
         history.note(sample(at))
-    assert 5 == len(history.samples())
+    assert [0, 14, 28, 42, 56, 59] == [one.at for one in history.samples()]
