@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ _CHANNEL_MAX = 4999
 _WINDOW = 2**31 - 1
 _MECHANISMS = ("ANONYMOUS", "MSSBCBS")  # who signs in is said afterwards, over $cbs
 _HEADER_SIZE = 8
+_HEAD = struct.Struct(">IBxH").unpack_from  # of a frame
 
 
 class Endpoint(Protocol):
@@ -156,14 +158,13 @@ class Connection(asyncio.Protocol):
                 self._on_header(data[position : position + _HEADER_SIZE])
                 position += _HEADER_SIZE
                 continue
-            length = int.from_bytes(data[position : position + 4], "big")
-            offset = 4 * data[position + 4]
+            length, words, channel = _HEAD(data, position)
+            offset = 4 * words
             if not _HEADER_SIZE <= offset <= length <= MAX_FRAME_SIZE:
                 raise ProtocolError(f"A frame has {length} bytes and begins at {offset}.")
             if size - position < length:
                 break
             if length > offset:
-                channel = int.from_bytes(data[position + 6 : position + 8], "big")
                 self._on_frame(channel, data[position + offset : position + length])
             position += length
         self._buffer = data[position:] if position else data

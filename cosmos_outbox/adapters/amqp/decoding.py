@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 
-_SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
+_NULL, _SMALL_ULONG, _SHORT_TEXTS = 0x40, 0x53, (0xA1, 0xA3)
 _SIZE_AND_COUNT = struct.Struct(">II").unpack_from
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 # Of each code, what reads a number, and its bytes with the code
@@ -26,7 +26,9 @@ _NUMBERS: dict[int, tuple[_Unpack, int]] = {
     for code in codes
 }  # fmt: skip
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xd1"
 _DEEPEST = 32  # of values in values
+_MALFORMED = (IndexError, KeyError, ValueError, TypeError, struct.error)
 _Decoded = tuple[Any, int]
 _Decode = Callable[[bytes, int, int], _Decoded]
 
@@ -51,7 +53,7 @@ def decode(data: bytes, position: int = 0) -> _Decoded:
     """
     try:
         return _decode(data, position, 0)
-    except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
+    except _MALFORMED as error:
         raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
 
 
@@ -62,15 +64,15 @@ def decode_described(data: bytes) -> tuple[Any, Any, int]:
     Raises:
         ProtocolError: there is no such thing.
     """
-    (described, position) = decode(data)
-    if not isinstance(described, Described):
-        raise ProtocolError("What the peer sent is not AMQP: a value without a descriptor.")
-    return *described, position
+    try:
+        return _described_at(data, 0)
+    except _MALFORMED as error:
+        raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
 
 
 def decode_sections(data: bytes) -> list[tuple[Any, Any]]:
     """
-    Return the descriptors and the values that a message consists of.
+    Return the descriptors and the values that a message consists of, but for its delivery annotations.
 
     Raises:
         ProtocolError: it consists of something else.
@@ -79,17 +81,25 @@ def decode_sections(data: bytes) -> list[tuple[Any, Any]]:
     position, size = 0, len(data)
     try:
         while position < size:
-            if data[position] != 0:
-                raise ProtocolError("What the peer sent is not AMQP: a value without a descriptor.")
-            if data[position + 1] == _SMALL_ULONG:
-                code, position = data[position + 2], position + 3
-            else:
-                code, position = _decode(data, position + 1, 1)
-            value, position = _DECODE[data[position]](data, position + 1, 1)
+            if data[position : position + 4] == _DELIVERY_ANNOTATIONS:  # not read: the lock token is the tag
+                position = _extent(data, position + 4, 4)[1]
+                continue
+            code, value, position = _described_at(data, position)
             found.append((code, value))
-    except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
+    except _MALFORMED as error:
         raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
     return found
+
+
+def _described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
+    if data[position] != 0:
+        raise ValueError("a value without a descriptor")
+    if data[position + 1] == _SMALL_ULONG:
+        code, position = data[position + 2], position + 3
+    else:
+        code, position = _decode(data, position + 1, 1)
+    value, position = _DECODE[data[position]](data, position + 1, 1)
+    return code, value, position
 
 
 def _decode(data: bytes, position: int, depth: int) -> _Decoded:
@@ -170,17 +180,23 @@ def _items(width: int) -> _Decode:
         for _ in range(count):
             code = data[position]
             # What most values are is read here, for a call costs more. Whether it ends in time shows at the end.
-            if code in _SHORT_TEXTS:
+            if code == _NULL:
+                append(None)
+                position += 1
+            elif code in _SHORT_TEXTS:
                 start = position + 2
                 position = start + data[position + 1]
-                append(data[start:position].decode("utf-8", "replace"))
+                try:
+                    append(data[start:position].decode())
+                except UnicodeDecodeError:
+                    append(_text(data[start:position]))
+            elif (number := number_of(code)) is not None:
+                unpack, size = number
+                append(unpack(data, position + 1)[0])
+                position += size
             elif code in _CONSTANTS:
                 append(_CONSTANTS[code])
                 position += 1
-            elif code in _NUMBERS:
-                unpack, size = _NUMBERS[code]
-                append(unpack(data, position + 1)[0])
-                position += size
             else:
                 value, position = _DECODE[code](data, position + 1, depth)
                 append(value)
@@ -188,6 +204,7 @@ def _items(width: int) -> _Decode:
             raise ValueError("values and their size differ")
         return values, end
 
+    number_of = _NUMBERS.get
     return read
 
 

@@ -105,7 +105,7 @@ class Link:
         self._channel = connection.begin(self)
         self._attach(address, wait_seconds)
 
-    def _write(self, code: Code, *fields: bytes) -> None:
+    def _write(self, code: int, *fields: bytes) -> None:
         self._connection.write(self._channel, performative(code, *fields))
 
     def _attach(self, address: str, wait_seconds: float) -> None:

@@ -18,18 +18,7 @@ LOCKED_UNTIL = "x-opt-locked-until"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DELIVERY_COUNT = 4  # field of a header
 _FIELDS = 13  # of the properties
-_HEADER, _ANNOTATIONS, _PROPERTIES = int(Code.HEADER), int(Code.MESSAGE_ANNOTATIONS), int(Code.PROPERTIES)
-_APPLICATION_PROPERTIES = int(Code.APPLICATION_PROPERTIES)
-_BODY = (int(Code.DATA), int(Code.SEQUENCE), int(Code.VALUE))
-_ANY: Any = object
-_KINDS: dict[int, Any] = {
-    _HEADER: list,
-    _ANNOTATIONS: dict,
-    _PROPERTIES: list,
-    _APPLICATION_PROPERTIES: dict,
-    Code.DATA: bytes,
-    Code.SEQUENCE: list,
-}
+_BODY: dict[int, Any] = {Code.DATA: bytes, Code.SEQUENCE: list, Code.VALUE: object}
 
 
 class Sections:
@@ -44,24 +33,33 @@ class Sections:
         Raises:
             ProtocolError: the payload is no message.
         """
-        self.header: list[Any] = []
-        self.annotations: dict[Any, Any] = {}
-        self.properties: list[Any] = [None] * _FIELDS
-        self.application_properties: dict[Any, Any] = {}
         self.body: list[Any] = []  # what is in each section of it
+        found: dict[int, Any] = {}
         for code, value in decode_sections(payload):
-            if not isinstance(code, int) or not isinstance(value, _KINDS.get(code, _ANY)):
-                raise ProtocolError(f"Section {code!r:.80} of a message is malformed.")
+            if not isinstance(code, int) or not isinstance(value, _BODY.get(code, object)):
+                raise _malformed(code)
             if code in _BODY:
                 self.body.append(value)
-            elif code == _HEADER:
-                self.header = value
-            elif code == _ANNOTATIONS:
-                self.annotations = value
-            elif code == _PROPERTIES:
-                self.properties = value + [None] * (_FIELDS - len(value))
-            elif code == _APPLICATION_PROPERTIES:
-                self.application_properties = value
+            else:
+                found[code] = value
+        self.header: list[Any] = _section(found, Code.HEADER, list)
+        self.annotations: dict[Any, Any] = _section(found, Code.MESSAGE_ANNOTATIONS, dict)
+        properties: list[Any] = _section(found, Code.PROPERTIES, list)
+        self.properties = properties + [None] * (_FIELDS - len(properties))
+        self.application_properties: dict[Any, Any] = _section(found, Code.APPLICATION_PROPERTIES, dict)
+
+
+def _section(found: dict[int, Any], code: int, kind: type) -> Any:
+    value = found.get(code)
+    if value is None and code not in found:
+        return kind()
+    if not isinstance(value, kind):
+        raise _malformed(code)
+    return value
+
+
+def _malformed(code: Any) -> ProtocolError:
+    return ProtocolError(f"Section {code!r:.80} of a message is malformed.")
 
 
 def message_of(sections: Sections) -> Message:
@@ -88,7 +86,7 @@ def moment(milliseconds: Any) -> datetime | None:
     Return the time of a timestamp of AMQP; None where there is none.
     """
     try:
-        return None if milliseconds is None else _EPOCH + timedelta(milliseconds=milliseconds)
+        return None if milliseconds is None else _EPOCH + timedelta(0, 0, 0, milliseconds)
     except (TypeError, ValueError, OverflowError):  # no time that Python has
         return None
 

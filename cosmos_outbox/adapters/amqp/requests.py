@@ -74,7 +74,7 @@ class Requests:
             name, count = string(str(uuid4())), NULL if role == TRUE else uint(0)
             self._write(Code.ATTACH, name, uint(handle), role, ubyte(0), ubyte(0), *ends, NULL, NULL, count)
 
-    def _write(self, code: Code, *fields: bytes) -> None:
+    def _write(self, code: int, *fields: bytes) -> None:
         self._connection.write(self._channel, performative(code, *fields))
 
     def _grant(self) -> None:

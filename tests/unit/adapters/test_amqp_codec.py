@@ -136,6 +136,8 @@ MESSAGES = BODIES.flatmap(
         ),
         application_properties=PROPERTIES,
         annotations=ANNOTATIONS,
+        delivery_annotations=st.none()
+        | st.dictionaries(st.text("abc:-", max_size=300), st.uuids(), max_size=4),
     )
 )
 
@@ -152,6 +154,12 @@ def test_a_message_is_read_as_the_sdk_reads_it(sent: AmqpAnnotatedMessage) -> No
         frame=TransferFrame(handle=0, delivery_tag=bytes(16)),
     )
     assert message_from(received) == message_of(Sections(payload))
+
+
+@pytest.mark.parametrize("size", [1, 300])
+def test_a_broken_character_is_replaced(size: int) -> None:
+    raw = encoding.string("x" * size)[:-1] + b"\xff"
+    assert ["x" * (size - 1) + "\ufffd", None] == decode(encoding.listed([raw, encoding.NULL]))[0]
 
 
 VALID = encoding.described(
