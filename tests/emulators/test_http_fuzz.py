@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +23,9 @@ from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver
 from tests.support.effort import examples
 
 pytestmark = pytest.mark.looptime(False)
+
+# What was once logged with a traceback, and what reaches one refusal each.
+CORPUS = Path(__file__).parent / "cosmos/corpus"
 
 METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "X"])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -114,6 +118,22 @@ def picture(driver: Driver):
         for database in driver.account.databases.values()
         for container in database.containers.values()
     } | dict.fromkeys(driver.account.databases)
+
+
+def test_each_request_of_the_corpus_is_refused_as_ever_and_leaves_no_trace():
+    driver = Driver()
+    driver.upsert("k", "i")
+    before, kept = picture(driver), json.loads((CORPUS / "requests.json").read_text())
+    answers = [
+        driver.send(one["method"], one["path"], bytes.fromhex(one["hex"]), **one["headers"]) for one in kept
+    ]
+    assert [one["status"] for one in kept] == [answer.status for answer in answers]
+    assert before == picture(driver)
+
+
+def test_each_stream_of_the_corpus_is_answered_or_cut_off_and_leaves_nothing_behind():
+    for data in json.loads((CORPUS / "streams.json").read_text()):
+        asyncio.run(_talk(bytes.fromhex(data)))
 
 
 @settings(max_examples=examples(100, many=1_000))
