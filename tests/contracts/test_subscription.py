@@ -29,8 +29,8 @@ from cosmos_outbox.adapters.amqp import AmqpSubscription, Namespace, namespace_o
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
 from cosmos_outbox.adapters.servicebus import subscription as adapter
+from cosmos_outbox.adapters.servicebus.encoding import sdk_message
 from cosmos_outbox.errors import ConfigurationError, LockLost, SubscriptionError, SubscriptionUnavailable
-from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Complete, DeadLetter
 from cosmos_outbox.testing.contracts import (
     Opened,
@@ -100,7 +100,7 @@ class ServiceBusEntity(SubscriptionBackend):
     sent: list[str] = field(default_factory=list)
 
     async def send(self, *names: str) -> None:
-        await self.send_as_they_are(*(_outgoing(a_message(name)) for name in names))
+        await self.send_as_they_are(*(sdk_message(a_message(name)) for name in names))
 
     async def send_as_they_are(self, *messages: Any) -> None:
         async with self.client.get_topic_sender("t") as sender:
@@ -142,17 +142,6 @@ class ServiceBusEntity(SubscriptionBackend):
 
     def stored(self) -> int:
         return self.queue.active
-
-
-def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
-    return ServiceBusMessage(
-        message.body,
-        application_properties=dict(message.properties.items()),
-        session_id=message.session_id,
-        message_id=message.message_id,
-        subject=message.subject,
-        content_type=message.content_type,
-    )
 
 
 @asynccontextmanager
