@@ -10,7 +10,7 @@ from uuid import UUID
 
 NULL, TRUE, FALSE = b"\x40", b"\x41", b"\x42"
 _BYTE = 0x100
-_U32, _U64 = struct.Struct(">I").pack, struct.Struct(">Q").pack
+_U32 = struct.Struct(">I").pack
 
 
 def ubyte(value: int) -> bytes:
@@ -23,10 +23,6 @@ def ushort(value: int) -> bytes:
 
 def uint(value: int) -> bytes:
     return b"\x70" + _U32(value)
-
-
-def ulong(value: int) -> bytes:
-    return b"\x80" + _U64(value)
 
 
 def timestamp(milliseconds: int) -> bytes:
@@ -67,10 +63,6 @@ def described(code: int, value: bytes) -> bytes:
     Encode what has a descriptor of the AMQP specification, as each performative and section of a message has.
     """
     return b"\x00\x53" + code.to_bytes(1, "big") + value
-
-
-def described_by_name(name: str, value: bytes) -> bytes:
-    return b"\x00" + symbol(name) + value
 
 
 def _sized(short: bytes, long: bytes, raw: bytes) -> bytes:

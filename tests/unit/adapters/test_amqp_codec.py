@@ -77,6 +77,13 @@ def test_each_type_that_the_sdk_writes_is_read(typed: tuple[str, Any]) -> None:
     assert (value, len(data)) == decode(data)
 
 
+def ulong(value: int) -> bytes:
+    """
+    Encode a number of 64 bits, which only brokers send.
+    """
+    return b"\x80" + value.to_bytes(8, "big")
+
+
 @settings(max_examples=examples(50, many=5_000))
 @given(
     TEXT,
@@ -89,14 +96,14 @@ def test_what_is_written_the_sdk_reads(
     text: str, raw: bytes, number: int, time: int, ids: list[UUID]
 ) -> None:
     items = [
-        encoding.string(text), encoding.binary(raw), encoding.uint(number), encoding.ulong(number),
+        encoding.string(text), encoding.binary(raw), encoding.uint(number), ulong(number),
         encoding.ushort(number), encoding.ubyte(number % 256), encoding.timestamp(time), encoding.uuids(ids),
         encoding.symbol("a-b"), encoding.NULL, encoding.TRUE, encoding.FALSE,
     ]  # fmt: skip
     read = [text.encode(), raw, number, number, number, number % 256, time, ids, b"a-b", None, True, False]
     assert read == read_by_sdk(encoding.listed(items))
     assert {b"k": read} == read_by_sdk(encoding.mapped([(encoding.symbol("k"), encoding.listed(items))]))
-    described = encoding.described_by_name("name", encoding.described(0x24, encoding.listed(items)))
+    described = b"\x00" + encoding.symbol("name") + encoding.described(0x24, encoding.listed(items))
     assert Described("name", Described(0x24, decode(encoding.listed(items))[0])) == decode(described)[0]
     assert all(id_ == decode(encoding.uuid(id_))[0] for id_ in ids)
 
