@@ -1,8 +1,8 @@
 """
 Connection: one TCP or TLS connection that speaks AMQP, and the channels of it.
 
-Everything that waits for the peer is told when the connection is lost, and the connection is given up when the peer does not
-answer for too long: nothing waits for ever, and no call needs a timer of its own.
+Everything that waits for the peer is told when the connection is lost. A channel is given up whose answer is overdue, and the
+connection when the peer is silent or does not even end a channel: nothing waits for ever, and no call needs a timer of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from cosmos_outbox.adapters.amqp.encoding import NULL, binary, string, symbol, uint, ushort
-from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError
+from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
 from cosmos_outbox.adapters.amqp.frames import (
     AMQP_HEADER,
     HEARTBEAT,
@@ -33,7 +33,8 @@ ANSWER_SECONDS = 30.0  # that the peer has for each answer
 _SILENT_SECONDS = 60.0  # after which a peer that says nothing, not even that it is there, is given up
 _TICK_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
-_CHANNEL_MAX = 4999
+_CHANNEL_MAX = 4999  # the highest number
+_KEPT_CHANNELS = 2  # for what renews tokens and locks
 _WINDOW = 2**31 - 1
 _MECHANISMS = ("ANONYMOUS", "MSSBCBS")  # who signs in is said afterwards, over $cbs
 _HEADER_SIZE = 8
@@ -45,6 +46,8 @@ class Endpoint(Protocol):
     This side's end of one channel: a session of AMQP, which is not one of Service Bus.
     """
 
+    needed_by_all: bool
+    """Whether the other channels of the connection are of no use without this one."""
     waiting_since: float | None
     """Since when an answer of the peer is waited for, in the time of the running loop."""
 
@@ -79,12 +82,15 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._endpoints: dict[int, Endpoint] = {}  # by this side's channel
         self._by_peer: dict[int, int] = {}  # this side's channel by the peer's
-        self._ending: set[int] = set()  # channels that the peer has not ended yet
+        self._ending: dict[
+            int, float
+        ] = {}  # since when the peer has to end a channel that this side has ended
         self._free: list[int] = []
         self._heard_at = self._wrote_at = self._loop.time()
         self._beat_seconds = _SILENT_SECONDS
         self._tick: asyncio.TimerHandle | None = None
         self.peer_frame_size = SMALLEST_FRAME_SIZE
+        self._channel_max = _CHANNEL_MAX
         self._performatives: dict[int, Callable[[list[Any]], None]] = {
             Code.SASL_MECHANISMS: self._on_mechanisms,
             Code.SASL_OUTCOME: self._on_outcome,
@@ -103,9 +109,16 @@ class Connection(asyncio.Protocol):
         """
         if self.lost is not None:
             raise self.lost
-        number = self._free.pop() if self._free else len(self._endpoints) + len(self._ending)
-        if number > _CHANNEL_MAX:
-            raise AmqpError("", "The connection has no channel left.")
+        used, kept = len(self._endpoints) + len(self._ending), 0
+        if not endpoint.needed_by_all:
+            kept = _KEPT_CHANNELS - sum(other.needed_by_all for other in self._endpoints.values())
+        if used + max(kept, 0) > self._channel_max:
+            raise AmqpError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"The broker takes {self._channel_max + 1} channels on a connection, of which {_KEPT_CHANNELS} are kept for "
+                "tokens and locks: receive fewer sessions at a time.",
+            )
+        number = self._free.pop() if self._free else used
         self._endpoints[number] = endpoint
         self.write(number, performative(Code.BEGIN, NULL, uint(0), uint(_WINDOW), uint(_WINDOW), uint(255)))
         return number
@@ -115,7 +128,7 @@ class Connection(asyncio.Protocol):
         End a channel; its endpoint hears no more.
         """
         if self._endpoints.pop(number, None) is not None:
-            self._ending.add(number)
+            self._ending[number] = self._loop.time()
             self.write(number, performative(Code.END))
 
     def write(self, channel: int, body: bytes) -> None:
@@ -217,10 +230,16 @@ class Connection(asyncio.Protocol):
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        waiting = [e.waiting_since for e in self._endpoints.values() if e.waiting_since is not None]
-        if now - self._heard_at > _SILENT_SECONDS or now - min(waiting, default=now) > ANSWER_SECONDS:
-            self.abort(AmqpError("", "The broker does not answer."))
+        silent = AmqpError("", "The broker does not answer.")
+        # A channel's answer that is overdue costs the channel; to its end the broker has an answer, or nothing works any more.
+        unanswered = now - min(self._ending.values(), default=now)
+        if now - self._heard_at > _SILENT_SECONDS or unanswered > ANSWER_SECONDS:
+            self.abort(silent)
             return
+        for number, endpoint in [*self._endpoints.items()]:
+            if endpoint.waiting_since is not None and now - endpoint.waiting_since > ANSWER_SECONDS:
+                self.end(number)
+                endpoint.on_lost(silent)
         if now - self._wrote_at > self._beat_seconds:
             self._write(HEARTBEAT)
         self._tick = self._loop.call_later(_TICK_SECONDS, self._on_tick)
@@ -269,7 +288,7 @@ class Connection(asyncio.Protocol):
         endpoint = self._endpoints.pop(mine, None)
         if endpoint is not None or mine in self._ending:
             self._free.append(mine)
-        self._ending.discard(mine)
+        self._ending.pop(mine, None)
         if endpoint is not None:
             self.write(mine, performative(Code.END))
             endpoint.on_lost(error or AmqpError("", "The broker ended the session of AMQP."))
@@ -289,9 +308,11 @@ class Connection(asyncio.Protocol):
         self._write(AMQP_HEADER)
 
     def _on_open(self, fields: list[Any]) -> None:
-        _, _, frame_size, _, idle = fields[:5]
+        _, _, frame_size, channel_max, idle = fields[:5]
         if isinstance(frame_size, int):
             self.peer_frame_size = max(frame_size, SMALLEST_FRAME_SIZE)
+        if isinstance(channel_max, int):
+            self._channel_max = min(channel_max, _CHANNEL_MAX)
         if isinstance(idle, int) and idle:
             self._beat_seconds = min(idle / 1000 / 2 - _TICK_SECONDS, _SILENT_SECONDS)
         if not self.opened.done():

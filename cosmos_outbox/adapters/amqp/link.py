@@ -83,6 +83,8 @@ class Link:
         ahead: how many messages it may deliver ahead.
     """
 
+    needed_by_all = False
+
     def __init__(
         self, connection: Connection, address: str, *, next_session: bool, wait_seconds: float, ahead: int
     ) -> None:

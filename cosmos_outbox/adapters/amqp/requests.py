@@ -51,6 +51,8 @@ class Requests:
     The pair of links to one address, on a channel of its own; opened with the first request.
     """
 
+    needed_by_all = True
+
     def __init__(self, connection: Connection, address: str) -> None:
         self._connection, self._address = connection, address
         self._loop = asyncio.get_running_loop()

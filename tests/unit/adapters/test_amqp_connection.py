@@ -30,7 +30,7 @@ from cosmos_outbox.adapters.amqp.encoding import (
     ushort,
     uuid,
 )
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
+from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError, receive_error
 from cosmos_outbox.adapters.amqp.frames import (
     AMQP_HEADER,
     HEARTBEAT,
@@ -210,18 +210,33 @@ class TestSilence:
         assert HEARTBEAT in peer.written
         assert peer.connection.lost is None
 
-    async def test_an_answer_that_is_overdue_ends_the_connection_and_every_call(self) -> None:
+    async def test_an_answer_that_is_overdue_ends_its_own_session_alone(self) -> None:
+        peer = welcoming()
+        link, idle = await attached(peer), Requests(peer.connection, "m")
+        idle.waiting_since = None  # as once its links are attached
+        settling = asyncio.create_task(link.settle(0, ACCEPTED))
+        for _ in range(4):
+            await asyncio.sleep((ANSWER_SECONDS + 5) / 4)
+            peer.connection.data_received(HEARTBEAT)
+        with pytest.raises(AmqpError, match="does not answer"):
+            await settling
+        assert Code.END == (await peer.heard())[-1][0]
+        peer.says(Code.END)
+        await asyncio.sleep(ANSWER_SECONDS)
+        assert (None, None) == (idle.error, peer.connection.lost)
+
+    async def test_a_peer_that_does_not_even_end_a_session_is_given_up(self) -> None:
         peer = welcoming()
         link = await attached(peer)
         other = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
-        settling = asyncio.create_task(link.settle(0, ACCEPTED))
+        link.detach()
         waiting = asyncio.create_task(other.attached())
         for _ in range(5):
             await asyncio.sleep((ANSWER_SECONDS + 10) / 5)
             peer.connection.data_received(HEARTBEAT)
-        for call in (settling, waiting):
-            with pytest.raises(AmqpError, match="does not answer"):
-                await call
+        with pytest.raises(AmqpError, match="does not answer"):
+            await waiting
+        assert "does not answer" in str(peer.connection.lost)
 
 
 class TestMessages:
@@ -298,6 +313,18 @@ class TestChannels:
         third = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
         assert (0, 1, 0) == (link._channel, second._channel, third._channel)
         assert peer.connection.lost is None
+
+    async def test_no_more_of_them_are_begun_than_the_peer_takes(self) -> None:
+        peer = welcoming()  # of 10, of which two are for requests
+        links = [Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0) for _ in range(8)]
+        with pytest.raises(AmqpError, match="takes 10 channels") as refused:
+            Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)
+        assert receive_error(refused.value, entity="q").retry_after
+        assert [8, 9] == [Requests(peer.connection, name)._channel for name in ("$cbs", "m")]
+        peer.connection.data_received(BEGUN)
+        links[0].detach()
+        peer.says(Code.END)
+        assert 0 == Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=0)._channel
 
     async def test_an_ended_channel_ends_its_link_alone(self) -> None:
         peer = welcoming()
