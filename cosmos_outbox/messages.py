@@ -39,7 +39,7 @@ _PROPERTIES = {
     "causationId": "causation-id",
     "claimCheck": "claim-check",
 }
-_INT = range(-(2**31), 2**31)  # the SDK sends a whole number as a 32-bit AMQP int
+_LEAST_INT, _MOST_INT = -(2**31), 2**31 - 1  # the SDK sends a whole number as a 32-bit AMQP int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,18 +165,21 @@ def broker_id(name: str) -> str:
 def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
     for key, name in _PROPERTIES.items():
-        if key in meta and (value := meta[key]) is not None and value != "":
+        value = meta.get(key)
+        # Nearly all of our own events' without a call
+        if type(value) is str and value.isascii():
+            if value:
+                properties[name] = value
+        elif type(value) is int and _LEAST_INT <= value <= _MOST_INT:
+            properties[name] = value
+        elif value is not None:
             properties[name] = _property(value)
     return properties
 
 
 def _property(value: Any) -> PropertyValue:
     # Other programs write documents too: a value without an AMQP type is sent as JSON.
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value in _INT:
-        return value
-    return _json(value).decode()
+    return text(value) if isinstance(value, str) else _json(value).decode()
 
 
 def _json(value: Any) -> bytes:
