@@ -79,10 +79,8 @@ class RestClient:
     Sends requests over connections that are kept open; `open_rest_client` opens it.
     """
 
-    def __init__(
-        self, session: ClientSession, endpoint: str, signatures: _Signatures, timeout_seconds: float
-    ) -> None:
-        self._session, self._endpoint, self._signatures = session, endpoint, signatures
+    def __init__(self, session: ClientSession, signatures: _Signatures, timeout_seconds: float) -> None:
+        self._session, self._signatures = session, signatures
         self._timeout = timeout_seconds
 
     async def request(
@@ -91,8 +89,8 @@ class RestClient:
         path: str,
         *,
         headers: Mapping[str, str],
+        endpoint: str,
         body: bytes | None = None,
-        endpoint: str | None = None,
     ) -> Answer:
         """
         Send a request once and return the answer, whatever it says.
@@ -104,14 +102,14 @@ class RestClient:
             method: in capitals.
             path: of the resource, not quoted: dbs/NAME/colls/NAME/docs.
             headers: beside those of every request.
+            endpoint: of a region, such as https://NAME-westeurope.documents.azure.com:443.
             body: None for none.
-            endpoint: of a region, such as https://NAME-westeurope.documents.azure.com:443. Defaults to the account's.
 
         Raises:
             aiohttp.ClientError, TimeoutError, ConnectionError: no answer; the service may have executed the request.
             azure.core.exceptions.ClientAuthenticationError: the credential gives no token.
         """
-        url = _url(endpoint or self._endpoint, path)
+        url = _url(endpoint, path)
         async with (
             asyncio.timeout(self._timeout),  # of the token too: one that never comes would stop all ranges
             self._session.request(
@@ -153,7 +151,7 @@ async def open_rest_client(
         # Not without need: it looks for a .netrc at each request, in a thread.
         trust_env=bool(getproxies()),
     ) as session:
-        yield RestClient(session, endpoint, signatures, timeout_seconds)
+        yield RestClient(session, signatures, timeout_seconds)
 
 
 class _Signatures(Protocol):

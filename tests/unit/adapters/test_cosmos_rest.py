@@ -60,21 +60,24 @@ async def rest(server: CosmosServer) -> AsyncIterator[RestClient]:
         yield rest_client(client)
 
 
-async def create(rest: RestClient, document: bytes) -> Answer:
+async def create(rest: RestClient, server: CosmosServer, document: bytes) -> Answer:
     return await rest.request(
         "POST",
         f"dbs/{NAME}/colls/data/docs",
         headers={"x-ms-documentdb-partitionkey": '["p"]', "Content-Type": "application/json"},
+        endpoint=server.url,
         body=document,
     )
 
 
-async def test_a_key_signs_for_what_is_listed_and_for_what_is_named_however_it_is_called(rest: RestClient):
-    assert 201 == (await create(rest, b'{"id": "x y", "partitionKey": "p"}')).status
+async def test_a_key_signs_for_what_is_listed_and_for_what_is_named_however_it_is_called(
+    server: CosmosServer, rest: RestClient
+):
+    assert 201 == (await create(rest, server, b'{"id": "x y", "partitionKey": "p"}')).status
 
     key = {"x-ms-documentdb-partitionkey": '["p"]'}
-    found = await rest.request("GET", f"dbs/{NAME}/colls/data/docs/x y", headers=key)
-    missing = await rest.request("GET", f"dbs/{NAME}/colls/data/docs/y", headers=key)
+    found = await rest.request("GET", f"dbs/{NAME}/colls/data/docs/x y", headers=key, endpoint=server.url)
+    missing = await rest.request("GET", f"dbs/{NAME}/colls/data/docs/y", headers=key, endpoint=server.url)
 
     assert (200, 0, True) == (found.status, found.sub_status, b'"x y"' in found.body)
     assert (404, "0") == (missing.status, missing.headers.get("X-MS-SubStatus", "0"))
@@ -83,7 +86,7 @@ async def test_a_key_signs_for_what_is_listed_and_for_what_is_named_however_it_i
 async def test_what_fails_is_sent_once(server: CosmosServer, rest: RestClient):
     server.faults.add(FaultRule(operation=RequestKind.CREATE, status=429, substatus=3200))
 
-    answer = await create(rest, b'{"id": "a", "partitionKey": "p"}')
+    answer = await create(rest, server, b'{"id": "a", "partitionKey": "p"}')
 
     assert (429, 3200) == (answer.status, answer.sub_status)
     assert 1 == server.gateway.counts[RequestKind.CREATE]
@@ -113,7 +116,7 @@ async def test_a_token_that_never_comes_ends_a_request_in_its_time_and_the_next_
         CosmosServer() as server,
         open_rest_client(endpoint=server.url, credential=Lost(), timeout_seconds=0.05) as rest,
     ):
-        first = asyncio.create_task(rest.request("GET", "dbs", headers={}))
+        first = asyncio.create_task(rest.request("GET", "dbs", headers={}, endpoint=server.url))
         await asyncio.wait({first}, timeout=5)
         assert isinstance(first.done() and first.exception(), TimeoutError)
-        assert (await rest.request("GET", "dbs", headers={})).status
+        assert (await rest.request("GET", "dbs", headers={}, endpoint=server.url)).status
