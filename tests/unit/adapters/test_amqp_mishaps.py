@@ -38,7 +38,7 @@ from cosmos_outbox.adapters.amqp.requests import Requests
 from cosmos_outbox.adapters.amqp.session import AmqpSession
 from cosmos_outbox.adapters.amqp.tokens import Namespace, Token
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from tests.unit.adapters.test_amqp_connection import Broker, Peer, attached, welcoming
+from tests.support.amqp_peer import Broker, Peer, attached, welcoming
 
 REJECTED = described(Code.REJECTED, listed([]))
 LOST = described(

@@ -1,0 +1,157 @@
+"""
+The peer of an AMQP connection, without sockets: it keeps what is written and says what a test has it say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from cosmos_outbox.adapters.amqp.connection import Connection
+from cosmos_outbox.adapters.amqp.encoding import (
+    FALSE,
+    NULL,
+    TRUE,
+    binary,
+    described,
+    listed,
+    mapped,
+    string,
+    symbol,
+    uint,
+    ushort,
+    uuid,
+)
+from cosmos_outbox.adapters.amqp.frames import (
+    AMQP_HEADER,
+    HEARTBEAT,
+    SASL_HEADER,
+    Code,
+    frame,
+    performative,
+    read_performative,
+)
+from cosmos_outbox.adapters.amqp.link import Attached, Link
+
+WELCOME = b"".join(
+    (
+        SASL_HEADER,
+        frame(0, performative(Code.SASL_MECHANISMS, symbol("ANONYMOUS")), sasl=True),
+        frame(0, performative(Code.SASL_OUTCOME, b"\x50\x00"), sasl=True),
+        AMQP_HEADER,
+        frame(0, performative(Code.OPEN, string("peer"), NULL, uint(65536), ushort(9), uint(240_000))),
+    )
+)
+# The first transfer frame is 7.
+BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9)))
+
+
+class Peer(asyncio.Transport):
+    """
+    The other side: keeps what is written, and says what a test has it say.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.aborted = False
+        self.connection = Connection("peer")
+        self.connection.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            self.connection.connection_lost(None)
+
+    close = abort
+
+    def says(self, code: Code, *fields: bytes, payload: bytes = b"") -> None:
+        self.connection.data_received(frame(5, performative(code, *fields) + payload))
+
+    async def heard(self) -> list[tuple[int, list[Any]]]:
+        """
+        Return what was written since the last call.
+        """
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        data, self.written = self.written, b""
+        found, position = [], 0
+        while position < len(data):
+            if data[position : position + 4] == b"AMQP":
+                position += 8
+                continue
+            size = int.from_bytes(data[position : position + 4], "big")
+            if size > len(HEARTBEAT):
+                found.append(read_performative(data[position + 8 : position + size])[:2])
+            position += size
+        return found
+
+    def attaches(self, session: str | None = "a") -> None:
+        filters = (
+            NULL if session is None else mapped([(symbol("com.microsoft:session-filter"), string(session))])
+        )
+        source = described(Code.SOURCE, listed([string("q"), *[NULL] * 6, filters]))
+        self.connection.data_received(BEGUN)
+        self.says(Code.ATTACH, string("n"), uint(0), FALSE, NULL, NULL, source, NULL, NULL, NULL, uint(0))
+
+    def transfers(self, number: int, payload: bytes, *, more: bytes = FALSE, aborted: bytes = FALSE) -> None:
+        tag = binary(bytes(16))
+        flags = NULL, more, NULL, NULL, NULL, aborted
+        self.says(Code.TRANSFER, uint(0), uint(number), tag, uint(0), *flags, payload=payload)
+
+
+def welcoming() -> Peer:
+    peer = Peer()
+    peer.connection.data_received(WELCOME)
+    return peer
+
+
+async def attached(peer: Peer, *, ahead: int = 0) -> Link:
+    link = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=ahead)
+    peer.attaches()
+    assert Attached("a", None) == await link.attached()
+    await peer.heard()
+    return link
+
+
+class Broker(Peer):
+    """
+    Answers what it is asked over $cbs with a status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.connection.data_received(WELCOME)
+        self.status, self.operations = status, 0
+
+    def write(self, data: Any) -> None:
+        asyncio.get_running_loop().call_soon(self._answer, bytes(data))
+
+    def _answer(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            header = data[position : position + 4]
+            size = 8 if header == b"AMQP" else int.from_bytes(header, "big")
+            body, position = data[position + 8 : position + size], position + size
+            if body[2:3] == bytes([Code.BEGIN]):
+                self.connection.data_received(BEGUN)
+                for handle, credit in ((0, uint(1)), (1, NULL)):
+                    self.says(Code.ATTACH, string("n"), uint(handle))
+                    self.says(Code.FLOW, uint(0), uint(1), uint(0), uint(1), uint(handle), uint(0), credit)
+            elif body[2:3] == bytes([Code.TRANSFER]):
+                self.operations += 1
+                self._reply(read_performative(body[read_performative(body)[2] :])[1][0])
+
+    def _reply(self, number: UUID) -> None:
+        status = {"status-code": uint(self.status), "status-description": string("so")}
+        said = mapped((string(name), value) for name, value in status.items())
+        properties = performative(Code.PROPERTIES, *[NULL] * 5, uuid(number))
+        answer = properties + described(Code.APPLICATION_PROPERTIES, said) + described(Code.VALUE, NULL)
+        self.says(Code.TRANSFER, uint(1), uint(0), binary(b"t"), uint(0), TRUE, FALSE, payload=answer)
