@@ -104,7 +104,7 @@ async def relay(
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         retention = await stack.enter_async_context(
-            Retention(relaying.handle, CosmosStore(container), delete=(), others=_nobody, notify=notify)
+            Retention(relaying.handle, CosmosStore(container), delete=(), others=_no_others, notify=notify)
         )
         processor = ChangeFeedProcessor(
             MeteredFeed(feed, charged=telemetry.instruments.charged),
@@ -145,7 +145,7 @@ async def relay(
             watching.result()  # it never returns: a run that it ended early is no measurement
 
 
-async def _nobody() -> tuple[str, ...]:
+async def _no_others() -> tuple[str, ...]:
     """
     Say that no other processor reads the container.
     """

@@ -97,7 +97,7 @@ def clone(tmp_path: Path) -> Path:
 @pytest.fixture
 def newcomer(tmp_path: Path) -> dict[str, str]:
     """
-    The environment of somebody who has just cloned the repository, with logs and ports of this test's own.
+    The environment of a reader who has just cloned the repository, with logs and ports of this test's own.
     """
     # A make below another one, as of `make test`, would tell where it is.
     ours = ("OUTBOX_", "PYTHONPATH", "MAKE", "MFLAGS")
@@ -227,7 +227,7 @@ def test_what_goes_on_until_ctrl_c_ends_with_a_page_that_fails(tmp_path: Path):
 
 def is_alive(pid: int) -> bool:
     try:
-        # Empty where it has ended and nobody has cleared it away.
+        # Empty where it has ended and its parent has not waited for it.
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except (FileNotFoundError, ProcessLookupError):
         return False

@@ -1,5 +1,5 @@
 // The registry of the images. It stays reachable from outside even with private endpoints: images are pushed by
-// builders that are not in the network, and nobody pulls or pushes without an Entra identity.
+// builders that are not in the network, and each pull or push needs an Entra identity.
 param location string
 param tags object
 param token string

@@ -127,7 +127,7 @@ resource sender 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   }
 }
 
-// What is replayed, or released after it was parked, is sent by whoever runs the command.
+// What is replayed, or released after it was parked, is sent by the operator who runs the command.
 resource operatorSenders 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for operatorPrincipalId in operatorPrincipalIds: {
   name: guid(topic.id, operatorPrincipalId, senderRole)
   scope: topic

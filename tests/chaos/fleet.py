@@ -74,7 +74,7 @@ class Fleet:
         Do one thing to one worker and wait until it is up again; nothing where all but one are down already.
         """
         idle = [place for place in self._places if not place.busy]
-        if len(idle) < 2:  # somebody has to take over what the others lose
+        if len(idle) < 2:  # one has to take over what the others lose
             return
         place = idle[disturbance.victim % len(idle)]
         place.busy = True

@@ -23,7 +23,7 @@ MISTAKE = "not an object of strings: {'a': 1}"
 
 def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:
     """
-    Change fields of one lease document; by default, so that nobody can read it.
+    Change fields of one lease document; by default, so that no worker can read it.
     """
 
     async def change(leases: ContainerProxy) -> None:
@@ -136,7 +136,7 @@ def test_a_lease_of_a_stranger_with_keys_of_another_is_an_error(outbox: Local) -
     ]
 
 
-def test_a_split_that_nobody_finishes_is_a_warning_and_one_in_progress_is_nothing(outbox: Local) -> None:
+def test_a_split_that_no_worker_finishes_is_a_warning_and_one_in_progress_is_nothing(outbox: Local) -> None:
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
     plant(outbox, "2", "", "1")

@@ -37,7 +37,7 @@ def test_a_working_outbox_has_no_error_and_nothing_is_left_behind(outbox: Local)
     assert "drops messages" not in outbox.run("doctor").stdout
 
 
-def test_leases_that_nobody_works_on_are_a_warning_and_an_error_where_events_wait(outbox: Local):
+def test_leases_that_no_worker_works_on_are_a_warning_and_an_error_where_events_wait(outbox: Local):
     assert ("warning", "leases") in found(outbox, code=1)
     outbox.run("bootstrap")
     assert ("warning", "owners") in found(outbox, code=1)
@@ -319,7 +319,7 @@ def test_a_worker_that_is_to_delete_events_has_to_be_allowed_to(outbox: Local):
     deleting = {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}
     assert set() == found(outbox, code=0, **deleting)
     outbox.steer("/cosmos/faults", operation="delete", container="data", status=403)
-    assert set() == found(outbox, code=0), "nobody asked for it"
+    assert set() == found(outbox, code=0), "no option asked for it"
     (finding,) = outbox.json("doctor", code=2, **deleting)["findings"]
     assert "delete events" in finding["message"]
     assert "OUTBOX_DELETE_AFTER_PUBLISH" in finding["fix"]

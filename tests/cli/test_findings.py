@@ -105,7 +105,7 @@ PLANTED = {
         "damaged-lease",
         "error",
     ),
-    "a split that nobody finishes": (
+    "a split that no worker finishes": (
         {"overlaps": (Overlap(tokens=("0", "2"), unfinished=True),)},
         "overlapping-leases",
         "warning",

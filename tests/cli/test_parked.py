@@ -188,7 +188,7 @@ def test_a_payload_without_the_names_of_the_event_is_refused_before_the_question
         edited.write_text(json.dumps(payload))
         said = outbox.run(*release, code=2, **PARKED).stderr
         assert lacking in said
-        assert "--yes" not in said, "nobody has to answer for what is refused anyway"
+        assert "--yes" not in said, "the operator need not confirm what is refused anyway"
     assert "parked" == outbox.rows("parked", "list", **PARKED)[0]["state"]
 
 

@@ -71,7 +71,7 @@ async def test_reading_on_from_an_old_position_says_that_the_container_was_repla
                 await read(container_rid=before.container_rid, continuation=continuation)
         after = await feed.describe()
         assert before.container_rid != after.container_rid
-        # That somebody else learned of the new container changes nothing for who reads the old one.
+        # That another client learned of the new container changes nothing for one that reads the old one.
         for continuation in (page.continuation, None):
             with pytest.raises(ContainerRecreated):
                 await read(container_rid=before.container_rid, continuation=continuation)

@@ -166,7 +166,7 @@ async def test_any_other_id_leads_back_to_its_document(store: Store, document_id
             await uow.commit()
 
 
-def tokens_of_nobody() -> dict[str, str]:
+def tokens_of_no_store() -> dict[str, str]:
     """
     What looks like a token of one of the stores, and is none.
     """
@@ -189,7 +189,7 @@ def tokens_of_nobody() -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "continuation",
-    [pytest.param(token, id=name) for name, token in tokens_of_nobody().items()],
+    [pytest.param(token, id=name) for name, token in tokens_of_no_store().items()],
 )
 async def test_a_continuation_in_the_form_of_one_is_refused(store: Store, continuation: str):
     with pytest.raises(InvalidRequest):

@@ -166,7 +166,7 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
     assert timedelta(0) == watched.snapshot().unseen
 
 
-async def test_parked_keys_are_unknown_once_nobody_could_look_at_them_for_long():
+async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
     watched = HealthState(
         IDENTITY,
         leases=lambda _: (),

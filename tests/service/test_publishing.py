@@ -69,7 +69,7 @@ async def test_events_are_deleted_once_they_were_sent(monkeypatch: pytest.Monkey
     async with opened_site() as site:
         for name, value in (site.environment | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}).items():
             monkeypatch.setenv(name, value)
-        # Nobody may set so little; the test does not wait for a minute.
+        # No operator may set so little; the test does not wait for a minute.
         settings = load().model_copy(update={"delete_keep_seconds": 0.0})
         event_id, contact_id = await commit(site)
         async with assembled(settings) as worker:

@@ -280,7 +280,7 @@ def test_a_start_time_without_a_zone_is_utc(environment):
         ("9999-12-31T23:59:59-14:00", "must not be in the future"),
     ],
 )
-def test_a_start_that_nobody_means_is_refused(environment, text, refused):
+def test_a_start_that_no_operator_means_is_refused(environment, text, refused):
     environment(**COMPLETE, OUTBOX_START=text)
     (mistake,) = mistakes()
     assert mistake.startswith(f"OUTBOX_START: {refused}")

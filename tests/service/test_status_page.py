@@ -133,7 +133,7 @@ def test_parked_keys_are_named_with_the_event_that_cannot_be_sent():
     assert "5,000 keys in all:" in many
 
 
-def test_a_damaged_lease_is_named_with_its_mistake_and_nobody_counts_as_its_owner():
+def test_a_damaged_lease_is_named_with_its_mistake_and_no_worker_counts_as_its_owner():
     lag = replace(SNAPSHOT.lag, damaged={"p..7": "Lease 'p..7' is damaged."})
     failing = status("7", stalled=True, error="so")
     text = page_of(replace(SNAPSHOT, lag=lag, mine=(MOVING, failing)))
@@ -156,7 +156,7 @@ def test_a_parked_key_that_cannot_be_read_is_named_beside_the_others():
     )
 
 
-def test_parked_keys_that_nobody_can_see_any_more_are_unknown_and_not_none():
+def test_parked_keys_that_the_worker_cannot_see_any_more_are_unknown_and_not_none():
     texts = Page(page_of(replace(SNAPSHOT, parked=None, parked_at=AT))).texts
     assert "unknown" == texts[texts.index("Parked keys") + 1]
     assert "Unknown since 2026-11-21 12:00:00 UTC; the last errors say why." in texts
@@ -224,7 +224,7 @@ def test_the_age_of_what_lies_too_far_away_to_look_is_unknown():
     assert "nothing waits" not in texts
 
 
-def test_what_nobody_could_look_at_for_long_is_unknown_and_a_lease_that_was_lost_is_not_elsewhere():
+def test_what_the_worker_could_not_look_at_for_long_is_unknown_and_a_lease_that_was_lost_is_not_elsewhere():
     mine = replace(SNAPSHOT, mine=())
     assert "no longer of this worker" in Page(page_of(mine)).texts
     texts = Page(page_of(replace(mine, unseen=timedelta(minutes=9)))).texts

@@ -100,7 +100,7 @@ class Owner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """
-    Somebody who looks after the parked keys once, and may be killed.
+    An operator who looks after the parked keys once, and may be killed.
     """
 
     starts_at: float

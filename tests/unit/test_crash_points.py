@@ -351,7 +351,7 @@ async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Sc
     assert failures[point].startswith(said)
 
 
-async def test_what_can_never_be_handled_is_parked_whoever_dies():
+async def test_what_can_never_be_handled_is_parked_whichever_process_dies():
     await without_a_mistake_and_parked()
 
 

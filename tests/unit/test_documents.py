@@ -210,7 +210,7 @@ def test_an_event_of_the_dotnet_sample_is_read_without_meta():
 
 
 @pytest.mark.parametrize(("document", "version"), [({}, 1), ({"version": 4}, 4), ({"version": "x"}, 1)])
-def test_a_version_that_nobody_wrote_is_the_first(document: dict[str, Any], version: int):
+def test_a_version_that_no_program_wrote_is_the_first(document: dict[str, Any], version: int):
     assert version == version_of(document)
 
 

@@ -29,7 +29,7 @@ def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(capl
 
     def failing(record: Record) -> None:
         heard.append(record)
-        raise ZeroDivisionError("a mistake in somebody's dashboard")
+        raise ZeroDivisionError("a mistake in the caller's dashboard")
 
     guarded(failing)(RECORD)
     assert [RECORD] == heard
@@ -48,7 +48,7 @@ def test_a_cancellation_is_no_mistake_of_a_hook():
 
 
 def broken(_: Record) -> None:
-    raise ZeroDivisionError("a mistake in somebody's dashboard")
+    raise ZeroDivisionError("a mistake in the caller's dashboard")
 
 
 @pytest.fixture

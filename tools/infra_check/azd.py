@@ -74,7 +74,7 @@ def _built(name: str, docker: Mapping[str, Any], dockerfile: str) -> Iterator[st
         yield f"azure.yaml: {name} is built from the last stage of the Dockerfile, which {_CHOOSING} does not choose"
     for image, default in re.findall(r"^ARG (\w+_IMAGE)=(.*)$", dockerfile, re.MULTILINE):
         if arguments.get(image) != (expected := f"${{{image}={default}}}"):
-            yield f"azure.yaml: {name} is built on {arguments.get(image)}, not {expected}: nobody can choose another registry"
+            yield f"azure.yaml: {name} is built on {arguments.get(image)}, not {expected}: an operator cannot choose another registry"
 
 
 def _provisioned_again(hook: Mapping[str, Any], templates: Sequence[Template]) -> Iterator[str]:

@@ -35,7 +35,7 @@ _Decode = Callable[[bytes, int, int], _Decoded]
 
 class Described(NamedTuple):
     """
-    A value and what says its meaning: a number of the AMQP specification, or the name of somebody else's type.
+    A value and what says its meaning: a number of the AMQP specification, or the name that a vendor gave a type of its own.
     """
 
     descriptor: Any

@@ -130,7 +130,7 @@ class ParkedStoreContract:
         """
         A key that is not parked is an empty page, not an error.
         """
-        assert () == await store.page("nobody")
+        assert () == await store.page("missing")
 
     async def test_a_batch_with_one_refused_write_changes_nothing(self, store: ParkedStore) -> None:
         """

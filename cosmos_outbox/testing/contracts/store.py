@@ -105,8 +105,8 @@ class StoreContract:
         `NotFound` names the document.
         """
         with pytest.raises(NotFound) as caught:
-            await store.read("nobody", KEY)
-        assert "nobody" == caught.value.document_id
+            await store.read("missing", KEY)
+        assert "missing" == caught.value.document_id
 
     async def test_the_same_id_in_another_partition_key_is_another_document(self, store: Store) -> None:
         """
@@ -458,7 +458,7 @@ class StoreContract:
         }
 
     @pytest.mark.parametrize("continuation", ["", "no token", "\0", "é"])
-    async def test_a_continuation_that_nobody_gave_out_is_refused(
+    async def test_a_continuation_that_no_store_gave_out_is_refused(
         self, store: Store, continuation: str
     ) -> None:
         """

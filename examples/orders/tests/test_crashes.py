@@ -13,7 +13,7 @@ async def an_order(harness: OutboxHarness) -> None:
 
 
 @crash_points(given=an_order)
-async def test_a_paid_order_is_shipped_once_whoever_dies(harness: OutboxHarness) -> None:
+async def test_a_paid_order_is_shipped_once_whichever_process_dies(harness: OutboxHarness) -> None:
     await pay_order(connect(harness.outbox), "o1")
     await harness.relay_all()
     await harness.consume_all(shipping)

@@ -97,8 +97,8 @@ async def unsessioned(peer: Peer) -> AmqpSession:
     peer.attaches(None)
     await link.attached()
     await peer.heard()
-    nobody: Any = None
-    return AmqpSession(nobody, link, Attached(None, None), entity="q", lock_seconds=60)
+    unused: Any = None
+    return AmqpSession(unused, link, Attached(None, None), entity="q", lock_seconds=60)
 
 
 class TestMessages:

@@ -199,7 +199,7 @@ async def test_a_call_that_outlasts_all_timeouts_of_the_sdk_ends_as_one_without_
     "token",
     [None, '"7"', "bm90IGpzb24=", "e30=", "W10=", "eyJjb250aW51YXRpb24iOiB7ImNvbnRpbnVhdGlvbiI6IFtdfX0="],
 )
-async def test_a_page_of_which_nobody_can_tell_whether_it_is_of_one_range_is_not_taken(
+async def test_a_page_whose_token_does_not_say_that_it_is_of_one_range_is_not_taken(
     feed: CosmosChangeFeed, monkeypatch: pytest.MonkeyPatch, token: str | None
 ):
     note = cosmos_feed._Read.note

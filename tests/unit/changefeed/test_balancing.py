@@ -174,7 +174,7 @@ def fleets(draw: st.DrawFn, *, requests: bool = True) -> Fleet:
     leases = []
     for number in range(draw(st.integers(0, 25))):
         owner = draw(owners)
-        # Whoever takes no part is long dead: its leases have expired.
+        # A worker that takes no part is long dead: its leases have expired.
         age = 1 if owner in workers else 100
         request = draw(st.sampled_from([None, None, *workers])) if requests else None
         leases.append(a_lease(number, owner=owner, age=age, ours=owner != "dotnet", request=request))

@@ -89,7 +89,7 @@ class World:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
         self.store = MemoryParked()
         self.told: list[Record] = []
-        self.notes = Notes()  # of the lease, whoever owns it
+        self.notes = Notes()  # of the lease, whichever worker owns it
         self.limits = (max_keys, max_events)
         self.counted = Counted(self.store)
         self.relay = self.worker()

@@ -136,7 +136,7 @@ def test_context_that_is_absent_or_empty_is_left_out() -> None:
     assert {} == message_of(a_stored_event(meta={"correlationId": None, "traceparent": ""})).properties
 
 
-def test_fields_that_nobody_agreed_on_are_not_sent() -> None:
+def test_fields_that_no_contract_names_are_not_sent() -> None:
     assert {} == message_of(a_stored_event(meta={"password": "secret"})).properties
 
 

@@ -264,7 +264,7 @@ class _Broken:
 
 
 @pytest.mark.parametrize("error", [KeyError("a defect"), PublishError("neither retriable nor a rejection")])
-async def test_an_error_nobody_foresaw_fails_the_page(error: Exception) -> None:
+async def test_an_unforeseen_error_fails_the_page(error: Exception) -> None:
     relay = Relay(_Broken(error))
     with pytest.raises(ExceptionGroup) as caught:
         await relay(batch(event("k", 1)))

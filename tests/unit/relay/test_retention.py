@@ -339,7 +339,7 @@ async def test_nothing_is_deleted_while_another_processor_reads_the_container_an
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_nothing_is_deleted_where_nobody_knows_whether_another_processor_reads_the_container():
+async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_reads_the_container():
     container, others, records = Container(), Others(), list[Record]()
     others.error = StoreUnavailable("away")
     await container.add(renamed(1))

@@ -39,9 +39,9 @@ async def written_note(container: MemoryContainer, text: str = "first") -> Note:
     return note
 
 
-async def changed_by_somebody_else(container: MemoryContainer, note_id: str) -> None:
+async def changed_by_another_caller(container: MemoryContainer, note_id: str) -> None:
     async with Outbox(container).unit_of_work() as uow:
-        (await uow.repository(Note).read(note_id)).change("somebody else's")
+        (await uow.repository(Note).read(note_id)).change("another caller's")
         await uow.commit()
 
 
@@ -169,14 +169,14 @@ async def test_a_lost_answer_that_a_stale_replica_denies_is_still_found_out():
     assert note.version == 1
 
 
-async def test_a_lost_answer_is_success_also_where_somebody_changed_the_entity_since_and_then_the_etag_is_unknown():
+async def test_a_lost_answer_is_success_also_where_another_caller_changed_the_entity_since_and_then_the_etag_is_unknown():
     container = MemoryContainer()
     note = await written_note(container)
 
     class Overtaken(FaultyStore):
         async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
             if self.commits == 1 and self.reads == 1:
-                await changed_by_somebody_else(container, note.id)
+                await changed_by_another_caller(container, note.id)
             return await super().read(document_id, partition_key, if_none_match=if_none_match)
 
     store = Overtaken(container, [F.LOST_AFTER])
@@ -200,13 +200,13 @@ async def test_a_collision_behind_a_lost_request_is_a_precondition_failed(lost: 
     store = FaultyStore(container, [lost])
     async with Outbox(store).unit_of_work() as uow:
         (await uow.repository(Note).read(note.id)).change("mine")
-        await changed_by_somebody_else(container, note.id)
+        await changed_by_another_caller(container, note.id)
         with pytest.raises(PreconditionFailed):
             await uow.commit()
     await store.arrived()
 
     assert ["NoteWritten", "NoteChanged"] == actions(container)
-    assert "somebody else's" == stored(container, "note")[0]["data"]["text"]
+    assert "another caller's" == stored(container, "note")[0]["data"]["text"]
 
 
 async def test_an_id_that_is_taken_is_a_conflict_also_after_a_lost_request():
@@ -326,7 +326,7 @@ async def test_a_change_after_an_unknown_outcome_is_written_too():
         *((how, F.LOST_AFTER) for how in ("created", "told")),
     ],
 )
-async def test_an_edit_after_an_unknown_outcome_is_written_too_though_nobody_asks_for_it_again(
+async def test_an_edit_after_an_unknown_outcome_is_written_too_though_no_caller_asks_for_it_again(
     how: str, lost: CommitFault
 ):
     container = MemoryContainer()
@@ -396,7 +396,7 @@ async def test_a_lost_answer_to_a_change_beside_a_deletion_is_found_out():
 
 
 @pytest.mark.parametrize("others", ["a", "b", "c", "ac"])
-async def test_a_lost_deletion_of_several_is_not_taken_for_written_because_somebody_deleted_some_of_them(
+async def test_a_lost_deletion_of_several_is_not_taken_for_written_because_another_caller_deleted_some_of_them(
     others: str,
 ):
     container = MemoryContainer()
@@ -551,13 +551,13 @@ async def test_a_cancelled_commit_is_settled_by_the_next_one():
     assert (1, ["NoteWritten"]) == (note.version, actions(container))
 
 
-async def test_a_collision_that_can_be_nobody_elses_is_reported_without_asking_further():
+async def test_a_collision_that_can_be_no_other_callers_is_reported_without_asking_further():
     container = MemoryContainer()
     note = await written_note(container)
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
         (await uow.repository(Note).read(note.id)).change("mine")
-        await changed_by_somebody_else(container, note.id)
+        await changed_by_another_caller(container, note.id)
         with pytest.raises(PreconditionFailed):
             await uow.commit()
     assert 1 == store.reads
@@ -595,7 +595,7 @@ async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
     store.names = names
     async with Outbox(store).unit_of_work() as uow:
         (await uow.repository(Note).read(note.id)).change("mine")
-        await changed_by_somebody_else(container, note.id)
+        await changed_by_another_caller(container, note.id)
         with pytest.raises(PreconditionFailed) as caught:
             await uow.commit()
     assert (None, reads) == (caught.value.actual, store.reads)
@@ -708,7 +708,7 @@ async def test_the_store_holds_what_the_model_says_and_each_event_once_in_order(
             unproven = () if recorded else (*APPLIED, F.RESENT, F.LATE)
             faults = [fault for fault in drawn if fault not in unproven]
             if operation == "collide":
-                await changed_by_somebody_else(container, note.id)
+                await changed_by_another_caller(container, note.id)
                 await store.arrived()
                 model = Model.of(container)
             store.commit_faults, store.read_faults = faults, list(stale)
@@ -759,7 +759,7 @@ async def _commit(uow: UnitOfWork, note: Note, recorded: list[str], model: Model
         return
 
 
-async def test_an_id_that_is_taken_by_a_document_nobody_can_read_is_never_reported_as_success():
+async def test_an_id_that_is_taken_by_a_document_no_program_can_read_is_never_reported_as_success():
     class Vanishing(MemoryContainer):
         """The document in the way expires between the refusal and the look."""
 

@@ -74,7 +74,7 @@ async def test_what_was_written_is_never_called_refused_because_its_events_are_d
 
 async def test_nor_where_an_attempt_to_find_out_failed_in_between():
     """
-    The doubt is as old as the first call, however lately somebody asked again.
+    The doubt is as old as the first call, however lately a caller asked again.
     """
     container = MemoryContainer()
     store = FaultyStore(container)
@@ -116,20 +116,20 @@ async def test_what_was_not_written_is_written_after_an_outage_of_any_length(cha
     assert expected == [note["data"]["text"] for note in stored(container, "note")]
 
 
-async def changed_by_somebody_else(container: MemoryContainer) -> None:
+async def changed_by_another_caller(container: MemoryContainer) -> None:
     async with Outbox(container).unit_of_work() as uow:
         (await uow.repository(Note).read("n")).change("theirs")
         await uow.commit()
 
 
-async def test_while_the_events_would_be_there_their_absence_tells_that_somebody_else_was_first():
+async def test_while_the_events_would_be_there_their_absence_tells_that_another_caller_was_first():
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:
         await begun(container, uow, "update")
         began = asyncio.get_running_loop().time()
         await left_in_doubt(store, uow, F.LOST_BEFORE)
-        await changed_by_somebody_else(container)
+        await changed_by_another_caller(container)
         elapsed = asyncio.get_running_loop().time() - began
         await asyncio.sleep(ABSENCE_PROVES_FOR.total_seconds() - elapsed - 1)
         with pytest.raises(PreconditionFailed):
@@ -159,7 +159,7 @@ async def test_a_change_that_can_never_have_been_applied_is_refused_however_late
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:
         note = uow.repository(Note).create(Note(id="n"))
         await left_in_doubt(store, uow, F.LOST_AFTER)
-        await changed_by_somebody_else(container)
+        await changed_by_another_caller(container)
         await uow.commit()
         assert note.etag is None
         note.change("mine")

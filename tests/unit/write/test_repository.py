@@ -63,11 +63,11 @@ async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
     await written(container, note)
     async with Outbox(container).unit_of_work() as uow:
         with pytest.raises(NotFound):
-            await uow.repository(Note).read("nobody")
+            await uow.repository(Note).read("missing")
         with pytest.raises(NotFound):
             await uow.repository(Line).read(note.id)
         with pytest.raises(NotFound):
-            await uow.repository(Note).delete("nobody")
+            await uow.repository(Note).delete("missing")
         await uow.repository(Note).delete(note.id)
         await uow.commit()
         with pytest.raises(NotFound):

@@ -139,7 +139,7 @@ async def test_a_deletion_of_which_nothing_is_left_is_unknown(container: MemoryC
         await uow.commit()
 
 
-async def test_a_deletion_that_somebody_else_carried_out_is_not_found(container: MemoryContainer):
+async def test_a_deletion_that_another_caller_carried_out_is_not_found(container: MemoryContainer):
     uow = await deleted(FaultyStore(container), F.THROTTLED)
     async with Outbox(container).unit_of_work() as theirs:
         await theirs.repository(Line).delete("l", partition_key="b")

@@ -247,7 +247,7 @@ class Unit:
 
 class Recorder:
     """
-    Next to the real store: tells in which order commits were applied, also those nobody waits for any more.
+    Next to the real store: tells in which order commits were applied, also those no caller waits for any more.
     """
 
     def __init__(
@@ -732,7 +732,7 @@ class WriteSide(RuleBasedStateMachine):
             for part in snapshot.parts
             if self.stored.get(part.held.entity.id) is not part.base
         ]
-        assert document_id in in_the_way, "refused though nobody was in the way"
+        assert document_id in in_the_way, "refused though nothing was in the way"
         self._forget(unit)  # a refused attempt leaves nothing behind
 
     def _read(

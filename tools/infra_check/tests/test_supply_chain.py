@@ -54,7 +54,7 @@ def test_what_no_linter_sees_is_found(old: str, new: str, said: str):
     assert any(said in problem for problem in dockerfile.problems(swapped(DOCKERFILE, old, new, 1)))
 
 
-def test_a_base_image_that_nobody_hears_of_newer_ones_of_is_found():
+def test_a_base_image_whose_newer_ones_are_reported_to_no_maintainer_is_found():
     bases = (ROOT / "infra/docker/bases/Dockerfile").read_text()
     assert [] == list(dockerfile.apart(DOCKERFILE, bases))
     pinned = "python:3.13-slim-bookworm@sha256:" + 64 * "0"
