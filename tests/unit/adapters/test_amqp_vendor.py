@@ -1,0 +1,309 @@
+"""
+The frames of AMQP beside the vendor SDK's: what this side writes is what the SDK writes, value by value and type by type, and every
+frame that the SDK writes is understood. The emulator has no part in it, which could share a misreading with the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from azure.servicebus._pyamqp import _decode as sdk_decode
+from azure.servicebus._pyamqp import _encode as sdk_encode
+from azure.servicebus._pyamqp import outcomes, performatives
+from azure.servicebus._pyamqp.endpoints import Source, Target
+from azure.servicebus._pyamqp.error import AMQPError
+from azure.servicebus._pyamqp.message import Message, Properties
+from azure.servicebus._pyamqp.utils import amqp_array_value, amqp_string_value, amqp_uint_value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.amqp.decoding import Described, decode
+from cosmos_outbox.adapters.amqp.encoding import mapped, string, timestamp, uuids
+from cosmos_outbox.adapters.amqp.frames import Code, frame, read_performative
+from cosmos_outbox.adapters.amqp.link import ABANDONED, ACCEPTED, DEFERRED, Link, dead_lettered
+from cosmos_outbox.adapters.amqp.requests import Requests
+from tests.support.effort import examples
+from tests.unit.adapters.test_amqp_connection import Peer, attached, welcoming
+
+KINDS = {
+    **dict.fromkeys((0x41, 0x42, 0x56), "boolean"), **dict.fromkeys((0x43, 0x52, 0x70), "uint"),
+    **dict.fromkeys((0x44, 0x53, 0x80), "ulong"), **dict.fromkeys((0xA0, 0xB0), "binary"),
+    **dict.fromkeys((0xA1, 0xB1), "string"), **dict.fromkeys((0xA3, 0xB3), "symbol"),
+    **dict.fromkeys((0xE0, 0xF0), "array"), 0x40: "null", 0x50: "ubyte", 0x60: "ushort", 0x83: "timestamp", 0x98: "uuid",
+}  # fmt: skip
+LISTS, MAPS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1)
+
+
+def typed(data: bytes, position: int = 0) -> tuple[Any, int]:
+    """
+    Return a value with the type of each of its parts, however it is written, and where it ends; lists without what is left out.
+    """
+    code = data[position]
+    if code == 0:
+        descriptor, position = typed(data, position + 1)
+        value, position = typed(data, position)
+        return (descriptor, value), position
+    if code not in LISTS + MAPS:
+        value, end = decode(data, position)
+        return (KINDS[code], value), end
+    width = {0: 0, 1: 1, 2: 4}[(code >> 4) - 0xB if code != 0x45 else 0]
+    count = int.from_bytes(data[position + 1 + width : position + 1 + 2 * width], "big")
+    position += 1 + 2 * width
+    values = []
+    for _ in range(count):
+        value, position = typed(data, position)
+        values.append(value)
+    if code in MAPS:
+        return ("map", {values[n]: values[n + 1] for n in range(0, count, 2)}), position
+    while values and values[-1] == ("null", None):
+        values.pop()
+    return ("list", values), position
+
+
+def sections(data: bytes) -> list[Any]:
+    """
+    Return the parts of a message, each with its types.
+    """
+    found, position = [], 0
+    while position < len(data):
+        value, position = typed(data, position)
+        found.append(value)
+    return found
+
+
+def by_sdk(performative: Any) -> bytes:
+    return bytes(sdk_encode.encode_frame(performative)[1] or b"")
+
+
+def same(ours: bytes, sdks: Any) -> None:
+    theirs = by_sdk(sdks)
+    assert typed(theirs)[0] == typed(ours)[0]
+    code, fields = sdk_decode.decode_frame(memoryview(ours))
+    assert trimmed(sdk_decode.decode_frame(memoryview(theirs))[1]) == trimmed(fields)
+    assert sdks._code == code
+
+
+def trimmed(value: Any) -> Any:
+    """
+    Return what the SDK has read without what was left out at the end of a list: it knows a frame's fields, not those inside.
+    """
+    if isinstance(value, dict):
+        return {name: trimmed(one) for name, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    values = [*map(trimmed, value)]
+    while values and values[-1] is None:
+        values.pop()
+    return values
+
+
+class Frames(NamedTuple):
+    """
+    The bodies of what was written.
+    """
+
+    bodies: list[bytes]
+
+    def of(self, code: int) -> bytes:
+        """
+        Take the first with this code.
+        """
+        return self.bodies.pop(next(n for n, body in enumerate(self.bodies) if body[2] == code))
+
+
+async def written(peer: Peer) -> Frames:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    data, peer.written = peer.written, b""
+    bodies, position = [], 0
+    while position < len(data):
+        size = (
+            8
+            if data[position : position + 4] == b"AMQP"
+            else int.from_bytes(data[position : position + 4], "big")
+        )
+        if size > 8:
+            bodies.append(data[position + 8 : position + size])
+        position += size
+    return Frames(bodies)
+
+
+def opened(container: str) -> performatives.OpenFrame:
+    rest: list[Any] = [None] * 5
+    return performatives.OpenFrame(container, "peer", 1 << 18, 4999, 60_000, *rest)
+
+
+def attach(
+    name: str, handle: int, *ends: Any, role: bool, second: int, **others: Any
+) -> performatives.AttachFrame:
+    fields: dict[str, Any] = dict.fromkeys(performatives.AttachFrame._fields)
+    fields |= {"name": name, "handle": handle, "role": role, "send_settle_mode": 0, "rcv_settle_mode": second}
+    return performatives.AttachFrame(**fields | dict(zip(("source", "target"), ends, strict=True)) | others)
+
+
+def source(address: str, **others: Any) -> Source:
+    return Source(**dict.fromkeys(Source._fields) | {"address": address} | others)
+
+
+def target(address: str) -> Target:
+    return Target(**dict.fromkeys(Target._fields) | {"address": address})
+
+
+class TestWhatIsWritten:
+    async def test_to_open_and_close_a_connection_is_what_the_sdk_writes(self) -> None:
+        peer = welcoming()
+        frames = await written(peer)
+        same(frames.of(Code.SASL_INIT), performatives.SASLInit(b"ANONYMOUS", b"", "peer"))
+        same(opening := frames.of(Code.OPEN), opened(read_performative(opening)[1][0]))
+        closing = asyncio.create_task(peer.connection.close())
+        same((await written(peer)).of(Code.CLOSE), performatives.CloseFrame(None))
+        peer.abort()
+        await closing
+
+    async def test_on_a_link_is_what_the_sdk_writes(self) -> None:
+        peer = welcoming()
+        await written(peer)
+        link = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=3)
+        frames = await written(peer)
+        same(
+            frames.of(Code.BEGIN),
+            performatives.BeginFrame(None, 0, 2**31 - 1, 2**31 - 1, 255, None, None, None),
+        )
+        ends = source("q", filters={"com.microsoft:session-filter": None}), target(link.name)
+        wait = {b"com.microsoft:timeout": amqp_uint_value(20_000)}
+        same(frames.of(Code.ATTACH), attach(link.name, 0, *ends, role=True, second=1, properties=wait))
+        peer.attaches()
+        receiving = asyncio.create_task(link.receive(0))
+        frames, window = await written(peer), (7, 2**31 - 1, 0, 2**31 - 1)
+        for drain in (False, True):
+            same(frames.of(Code.FLOW), performatives.FlowFrame(*window, 0, 0, 3, 0, drain, None, None))
+        receiving.cancel()
+        link.detach()
+        frames = await written(peer)
+        same(frames.of(Code.DETACH), performatives.DetachFrame(0, True, None))
+        same(frames.of(Code.END), performatives.EndFrame(None))
+
+    @settings(max_examples=examples(20, many=2_000))
+    @given(st.integers(0, 2**32 - 1), st.text(max_size=300), st.text(max_size=300))
+    def test_to_settle_is_what_the_sdk_writes(self, number: int, reason: str, description: str) -> None:
+        info = {b"DeadLetterReason": reason, b"DeadLetterErrorDescription": description}
+        error = AMQPError(condition=b"com.microsoft:dead-letter", description=None, info=info)
+        settled = {
+            ACCEPTED: outcomes.Accepted(),
+            ABANDONED: outcomes.Modified(delivery_failed=True, undeliverable_here=False),
+            DEFERRED: outcomes.Modified(delivery_failed=True, undeliverable_here=True),
+            dead_lettered(reason, description): outcomes.Rejected(error=error),
+        }
+
+        async def run() -> None:
+            peer = welcoming()
+            link = await attached(peer)
+            for ours, theirs in settled.items():
+                settling = asyncio.create_task(link.settle(number, ours))
+                frame = (await written(peer)).of(Code.DISPOSITION)
+                same(frame, performatives.DispositionFrame(True, number, number, False, theirs, None))
+                settling.cancel()
+            peer.abort()
+
+        asyncio.run(run())
+
+    async def test_to_ask_is_what_the_sdk_writes(self) -> None:
+        peer = welcoming()
+        await written(peer)
+        requests = Requests(peer.connection, "$cbs")
+        frames = await written(peer)
+        for sender in (True, False):
+            ours = frames.of(Code.ATTACH)
+            fields = read_performative(ours)[1]
+            ends = source("$cbs"), target("$cbs" if sender else fields[6].value[0])
+            count = {"initial_delivery_count": 0} if sender else {}
+            same(ours, attach(fields[0], 0 if sender else 1, *ends, role=not sender, second=0, **count))
+        peer.connection.data_received(
+            frame(5, by_sdk(performatives.BeginFrame(0, 7, 9, 9, None, None, None, None)))
+        )
+        for handle, credit in ((0, 1), (1, None)):
+            said = attach("n", handle, source("$cbs"), target("$cbs"), role=handle == 0, second=0)
+            flow = performatives.FlowFrame(0, 9, 0, 9, handle, 0, credit, None, None, None, None)
+            for performative in (said, flow):
+                peer.connection.data_received(frame(5, by_sdk(performative)))
+        lock = UUID(int=7)
+        body = mapped([(string("lock-tokens"), uuids([lock]))])
+        names = {"associated-link-name": string("link"), "expiration": timestamp(9)}
+        asking = asyncio.create_task(requests.ask("com.microsoft:renew-lock", names, body))
+        ours = (await written(peer)).of(Code.TRANSFER)
+        tag = (fields := read_performative(ours))[1][2]
+        transfer = performatives.TransferFrame(
+            handle=0,
+            delivery_id=0,
+            delivery_tag=tag,
+            message_format=0,
+            settled=False,
+            more=False,
+            payload=b"",
+        )
+        assert typed(by_sdk(transfer))[0] == typed(ours)[0]
+        reply_to = read_performative(ours[fields[2] :])[1][4]
+        asked: Any = {
+            "operation": amqp_string_value("com.microsoft:renew-lock"),
+            "associated-link-name": "link",
+        }
+        asked["expiration"] = {"TYPE": "TIMESTAMP", "VALUE": 9}
+        value = {"lock-tokens": amqp_array_value([lock])}
+        properties = Properties(message_id=UUID(bytes=tag), reply_to=reply_to)
+        payload = bytearray()
+        sdk_encode.encode_payload(
+            payload, Message(value=value, properties=properties, application_properties=asked)
+        )
+        assert sections(bytes(payload)) == sections(ours[fields[2] :])
+        asking.cancel()
+
+
+UINT = st.integers(0, 2**32 - 1)
+SOME = UINT | st.none()
+FLAG = st.none() | st.booleans()
+TEXT, SYMBOL = st.text(max_size=300), st.text("abc:-", min_size=1, max_size=300).map(str.encode)
+ERRORS = st.none() | st.builds(AMQPError, condition=SYMBOL, description=st.none() | TEXT)
+STATES = st.none() | st.builds(outcomes.Accepted) | st.builds(outcomes.Rejected, error=ERRORS)
+NOTHING = st.none()
+FRAMES = st.one_of(
+    st.builds(performatives.OpenFrame, TEXT, TEXT, SOME, st.integers(0, 2**16 - 1), SOME, *[NOTHING] * 5),
+    st.builds(performatives.BeginFrame, st.integers(0, 2**16 - 1), UINT, UINT, UINT, SOME, *[NOTHING] * 3),
+    st.builds(performatives.FlowFrame, SOME, UINT, UINT, UINT, SOME, SOME, SOME, SOME, FLAG, FLAG, NOTHING),
+    st.builds(performatives.DispositionFrame, st.booleans(), UINT, SOME, FLAG, STATES, FLAG),
+    st.builds(performatives.DetachFrame, UINT, FLAG, ERRORS),
+    st.builds(performatives.EndFrame, ERRORS),
+    st.builds(performatives.CloseFrame, ERRORS),
+    st.builds(performatives.SASLMechanism, st.lists(SYMBOL, min_size=1, max_size=4)),
+    st.builds(
+        performatives.TransferFrame, UINT, SOME, st.none() | st.binary(max_size=300), SOME, FLAG, FLAG, st.none(), STATES,
+        FLAG, FLAG, FLAG, st.binary(max_size=300),
+    ),
+)  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    """
+    Return a value of the SDK's as our decoder shows it: with its number, and symbols as text.
+    """
+    match value:
+        case tuple():
+            return Described(value._code, [*map(plain, value)])  # type: ignore[attr-defined]
+        case list():
+            return [*map(plain, value)]
+        case bytes():
+            return value.decode()
+        case _:
+            return value
+
+
+@settings(max_examples=examples(100, many=10_000))
+@given(FRAMES)
+def test_every_frame_that_the_sdk_writes_is_understood(performative: Any) -> None:
+    body = by_sdk(performative)
+    code, fields, position = read_performative(body)
+    if isinstance(performative, performatives.TransferFrame):
+        assert (performative.payload, performative.delivery_tag) == (body[position:], fields[2])
+        performative, fields[2] = performative._replace(delivery_tag=None, payload=None), None
+    assert Described(code, fields[: len(performative)]) == plain(performative)
