@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,13 @@ def _stopped(images: Images, container: str) -> int:
     return int(images.engine.call("inspect", "--format", "{{.State.ExitCode}}", container))
 
 
+def _probe_of(described: Mapping[str, Any]) -> list[str]:
+    # docker has it inside the configuration, podman beside it
+    health = described["Config"].get("Healthcheck") or described["Healthcheck"]
+    test: list[str] = health["Test"]
+    return test
+
+
 @pytest.fixture
 def emulators() -> Iterator[dict[str, str]]:
     command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json"]
@@ -86,8 +94,7 @@ def test_an_image_runs_without_privileges_and_says_where_it_comes_from(images: I
     assert "10001:10001" == config["User"]
     assert "SIGTERM" == config.get("StopSignal") or "15" == config.get("StopSignal")
     assert "MIT" == config["Labels"]["org.opencontainers.image.licenses"]
-    health = config.get("Healthcheck") or described["Healthcheck"]
-    assert ["CMD", "python", "/app/probe.py"] == health["Test"][:3], "a shell would be needed"
+    assert ["CMD", "python", "/app/probe.py"] == _probe_of(described)[:3], "a shell would be needed"
 
 
 @pytest.mark.parametrize("name", ["worker", "consumer", "api"])
@@ -203,10 +210,10 @@ def test_the_image_of_the_emulators_answers_its_own_probe_and_exits_with_0(
     bases = local_bases(images.engine, tmp_path_factory.mktemp("bases")) if podman else ()
     tag = "localhost/cosmos-outbox-emulators:test"
     checked([*images.engine.build, "-f", "emulators/Dockerfile", "-t", tag, *bases, "emulators"])
-    health = json.loads(images.engine.call("inspect", tag))[0]["Config"]["Healthcheck"]["Test"]
+    probe = _probe_of(json.loads(images.engine.call("inspect", tag))[0])
     with _running(images, tag, "--tls", env={}) as container:
         _wait_for_log(images, container, "Ctrl-C stops them")
-        images.engine.call("exec", container, *health[1:])
+        images.engine.call("exec", container, *probe[1:])
         assert 0 == _stopped(images, container)
 
 
