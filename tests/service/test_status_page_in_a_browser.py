@@ -6,13 +6,11 @@ The status page as a browser shows it: accessible by axe-core's rules, within it
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -22,7 +20,7 @@ from cosmos_outbox.service.http import serving_health
 from cosmos_outbox.service.status_page import page_of
 from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
 from tests.service.site import eventually, opened_site
-from tests.support.browser import Browser, size_of, started_chromium
+from tests.support.browser import Browser, axe_core, size_of, started_chromium, violations
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -89,25 +87,6 @@ async def site() -> AsyncIterator[Site]:
     await served.start()
     yield served
     await served.stop()
-
-
-def axe_core() -> str:
-    """
-    Return the source of axe-core, the rules of accessibility that a program can check.
-    """
-    found = importlib.util.find_spec("axe_core_python")
-    if found is None or found.origin is None:
-        pytest.skip(
-            "NO AXE-CORE: accessibility was not checked (install `axe-core-python`: requirements-dev.txt)"
-        )
-    return (Path(found.origin).parent / "axe.min.js").read_text()
-
-
-async def violations(browser: Browser, axe: str) -> list[str]:
-    found: list[dict[str, Any]] = await browser.run(
-        axe + "; return axe.run(document, {resultTypes: ['violations']}).then(found => found.violations);"
-    )
-    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 
 async def test_axe_core_finds_nothing_to_mend_in_any_state_size_or_color(browser: Browser, site: Site):

@@ -7,6 +7,7 @@ Where one of the two programs is missing, such a test is skipped and says that t
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import re
@@ -139,3 +140,22 @@ def _asked(address: str, method: str, body: str = "") -> Any:
     request = urllib.request.Request(address, data=body.encode() or None, method=method)  # noqa: S310 - http, above
     with direct.open(request, timeout=HUNG_SECONDS) as response:
         return json.load(response)["value"]
+
+
+def axe_core() -> str:
+    """
+    Return the source of axe-core, the rules of accessibility that a program can check.
+    """
+    found = importlib.util.find_spec("axe_core_python")
+    if found is None or found.origin is None:
+        pytest.skip(
+            "NO AXE-CORE: accessibility was not checked (install `axe-core-python`: requirements-dev.txt)"
+        )
+    return (Path(found.origin).parent / "axe.min.js").read_text()
+
+
+async def violations(browser: Browser, axe: str) -> list[str]:
+    found: list[dict[str, Any]] = await browser.run(
+        axe + "; return axe.run(document, {resultTypes: ['violations']}).then(found => found.violations);"
+    )
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]

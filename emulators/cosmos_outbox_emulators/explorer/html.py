@@ -14,10 +14,12 @@ from urllib.parse import urlencode
 from cosmos_outbox_emulators.explorer import live
 
 _STYLE = """
-:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif;
+  color: light-dark(#1f2328, #e6edf3); background: light-dark(#fff, #0d1117); }
 body { margin: 0 auto; max-width: 75rem; padding: 1rem 1.25rem 3rem; }
 h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .25rem; }
-nav, footer, .none { opacity: .8; font-size: .9rem; }
+nav, footer, .none { font-size: .9rem; } footer, .none { opacity: .8; }
+a { color: light-dark(#0550ae, #79c0ff); } a:visited { color: light-dark(#6639ba, #d2a8ff); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; min-width: 100%; }
 th, td { border-bottom: 1px solid #8886; padding: .3rem 1.25rem .3rem 0; text-align: left; vertical-align: top; }
@@ -113,7 +115,7 @@ def link(text: str, page_path: str, /, **query: str | int) -> Markup:
 
 def details(summary: str, content: str) -> Markup:
     return Markup(
-        f"<details><summary>{html.escape(summary)}</summary><pre>{html.escape(content)}</pre></details>"
+        f'<details><summary>{html.escape(summary)}</summary><pre tabindex="0">{html.escape(content)}</pre></details>'
     )
 
 
