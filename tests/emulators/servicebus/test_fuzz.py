@@ -5,6 +5,7 @@ Garbage and damaged dialogues: answered or cut off, without harm to the broker o
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from cosmos_outbox_emulators.servicebus import atom
 from cosmos_outbox_emulators.servicebus.administration import Administration
 from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.channel import LinkEnd
 from cosmos_outbox_emulators.servicebus.connection import Connection
 from cosmos_outbox_emulators.servicebus.encoding import encode
 from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, BATCH_FORMAT, Code, performative
@@ -179,6 +181,20 @@ def test_each_dialogue_of_the_corpus_is_answered_as_ever():
         data = bytes.fromhex(kept["hex"])
         written, _ = check([wire.greeting(), data] if kept["greeted"] else [data])
         assert kept["answer"].encode() in written, kept
+
+
+def test_nothing_of_a_lost_connection_stays():
+    def held():
+        gc.collect()
+        return sum(isinstance(each, Connection | LinkEnd) for each in gc.get_objects())
+
+    async def run():
+        broker, before = Broker.from_config(CONFIG), held()
+        for kept in CORPUS:
+            talk(broker, [wire.greeting() * kept["greeted"] + bytes.fromhex(kept["hex"])])
+        assert before == held()
+
+    asyncio.run(run())
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
