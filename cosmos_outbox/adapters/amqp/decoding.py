@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 
-_NULL, _SMALL_ULONG, _SHORT_TEXTS = 0x40, 0x53, (0xA1, 0xA3)
+_SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
 _SIZE_AND_COUNT = struct.Struct(">II").unpack_from
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 # Of each code, what reads a number, and its bytes with the code
@@ -180,23 +180,20 @@ def _items(width: int) -> _Decode:
         for _ in range(count):
             code = data[position]
             # What most values are is read here, for a call costs more. Whether it ends in time shows at the end.
-            if code == _NULL:
-                append(None)
-                position += 1
-            elif code in _SHORT_TEXTS:
+            if code in _SHORT_TEXTS:
                 start = position + 2
                 position = start + data[position + 1]
                 try:
                     append(data[start:position].decode())
                 except UnicodeDecodeError:
                     append(_text(data[start:position]))
-            elif (number := number_of(code)) is not None:
-                unpack, size = number
-                append(unpack(data, position + 1)[0])
-                position += size
             elif code in _CONSTANTS:
                 append(_CONSTANTS[code])
                 position += 1
+            elif code in _NUMBERS:
+                unpack, size = _NUMBERS[code]
+                append(unpack(data, position + 1)[0])
+                position += size
             else:
                 value, position = _DECODE[code](data, position + 1, depth)
                 append(value)
@@ -204,7 +201,6 @@ def _items(width: int) -> _Decode:
             raise ValueError("values and their size differ")
         return values, end
 
-    number_of = _NUMBERS.get
     return read
 
 
