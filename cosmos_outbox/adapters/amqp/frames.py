@@ -39,6 +39,7 @@ class Code:
     ERROR: Final = 0x1D
     ACCEPTED: Final = 0x24
     REJECTED: Final = 0x25
+    RELEASED: Final = 0x26
     MODIFIED: Final = 0x27
     SOURCE: Final = 0x28
     TARGET: Final = 0x29

@@ -38,6 +38,7 @@ _WINDOW = uint(2**31 - 1)
 _HANDLE, _UNSETTLED, _SECOND, _ZERO = uint(0), ubyte(0), ubyte(1), uint(0)
 
 ACCEPTED = described(Code.ACCEPTED, listed([]))
+RELEASED = described(Code.RELEASED, listed([]))  # counts no delivery
 ABANDONED = described(Code.MODIFIED, listed([TRUE, FALSE]))
 DEFERRED = described(Code.MODIFIED, listed([TRUE, TRUE]))
 

@@ -17,6 +17,7 @@ from cosmos_outbox.adapters.amqp.link import (
     ABANDONED,
     ACCEPTED,
     DEFERRED,
+    RELEASED,
     Attached,
     Delivery,
     Link,
@@ -139,12 +140,14 @@ class AmqpSession:
 
 async def give_back(link: Link, unsettled: Delivery | None = None) -> None:
     """
-    Abandon what a link without a session delivered, and detach it.
+    Return what a link without a session delivered, and detach it: an unread message is released, as by the SDK.
     """
     with suppress(AmqpError):
         await link.drain()
-        for delivery in ([] if unsettled is None else [unsettled]) + link.left():
-            await link.settle(delivery.number, ABANDONED)
+        if unsettled is not None:
+            await link.settle(unsettled.number, ABANDONED)
+        for delivery in link.left():
+            await link.settle(delivery.number, RELEASED)
     link.detach()
 
 

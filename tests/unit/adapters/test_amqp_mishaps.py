@@ -32,7 +32,7 @@ from cosmos_outbox.adapters.amqp.encoding import (
 )
 from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition
 from cosmos_outbox.adapters.amqp.frames import HEARTBEAT, Code, frame, performative
-from cosmos_outbox.adapters.amqp.link import ABANDONED, ACCEPTED, Attached, Link
+from cosmos_outbox.adapters.amqp.link import ABANDONED, ACCEPTED, RELEASED, Attached, Link
 from cosmos_outbox.adapters.amqp.message import moment
 from cosmos_outbox.adapters.amqp.requests import Requests
 from cosmos_outbox.adapters.amqp.session import AmqpSession
@@ -114,6 +114,21 @@ class TestMessages:
         peer.says(Code.FLOW, uint(1), uint(9), uint(0), uint(9), uint(0), uint(2), uint(0), NULL, TRUE)
         assert await receiving is None
         closing = asyncio.create_task(session.close())
+        assert [Code.DETACH, Code.END] == [code for code, _ in await peer.heard()]
+        await closing
+
+    async def test_that_came_unread_without_a_session_are_released_which_counts_no_delivery(self) -> None:
+        peer = welcoming()
+        session = await unsessioned(peer)
+        receiving = asyncio.create_task(session.receive(5))
+        await peer.heard()
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        peer.transfers(0, described(Code.DATA, binary(b"x")))
+        closing = asyncio.create_task(session.close())
+        [(code, fields)] = await peer.heard()
+        assert (Code.DISPOSITION, Code.RELEASED) == (code, fields[4].descriptor)
+        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, RELEASED)
         assert [Code.DETACH, Code.END] == [code for code, _ in await peer.heard()]
         await closing
 
