@@ -4,7 +4,8 @@ What the change feed processor costs beside a bare loop over the SDK's feed, and
 Reading: the same container is drained in turn by a bare loop over `query_items_change_feed` and by a processor whose
 handler does nothing, one page of 100 after another; the ratio compares the best round of each, from the first page on.
 The processor saves its position as it goes, and reads one page ahead. An idle lease is watched for one renewal interval, so
-its renewal counts, as does the balancing pass; rounds of both longest polls alternate, and the median counts. Fleets are real processes with shortened intervals, told in acquire intervals:
+its renewal counts, as does the balancing pass; rounds of both longest polls alternate, and the median counts. Fleets are
+real processes with shortened intervals, told in acquire intervals:
 
 takeover_intervals: from when the last lease of the killed worker *expired* until another owns it; what the processor
     decides. The expiration comes on top, and is an option.

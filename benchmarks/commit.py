@@ -1,9 +1,10 @@
 """
 What a commit and a tracked read cost: CPU of this process and requests, against the same by the bare SDK.
 
-The store goes through the SDK, and over plain REST. The server runs in a process of its own and the ways take turns in many short rounds, so all see the same machine. An
-overhead is the ratio of their CPU over all rounds, with the interval that holds 95 % of 2,000 resamplings of the rounds. A commit
-is an entity with two events, 1 KB in all; 64 tasks commit at once in the second part, each its own entity.
+The store goes through the SDK, and over plain REST. The server runs in a process of its own and the ways take turns in many
+short rounds, so all see the same machine. An overhead is the ratio of their CPU over all rounds, with the interval that holds
+95 % of 2,000 resamplings of the rounds. A commit is an entity with two events, 1 KB in all; 64 tasks commit at once in the
+second part, each its own entity.
 `python -m benchmarks.commit [--commits N]`.
 """
 

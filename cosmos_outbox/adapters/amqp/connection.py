@@ -82,9 +82,8 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._endpoints: dict[int, Endpoint] = {}  # by this side's channel
         self._by_peer: dict[int, int] = {}  # this side's channel by the peer's
-        self._ending: dict[
-            int, float
-        ] = {}  # since when the peer has to end a channel that this side has ended
+        # Channels that this side has ended, and since when the peer has to
+        self._ending: dict[int, float] = {}
         self._free: list[int] = []
         self._heard_at = self._wrote_at = self._loop.time()
         self._beat_seconds = _SILENT_SECONDS
