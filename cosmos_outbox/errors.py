@@ -537,3 +537,13 @@ class HandlerTimeout(MessageError):
     """
     A handler did not end within its time.
     """
+
+
+def said(error: BaseException) -> str:
+    """
+    Return what an error says, whatever it holds: half a surrogate pair has no UTF-8, and `__str__` is a caller's code.
+    """
+    try:
+        return str(error).encode("utf-8", "replace").decode()
+    except Exception:  # noqa: BLE001 - as above
+        return f"a {type(error).__name__} that cannot be shown"

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from cosmos_outbox.errors import said
+
 _logger = logging.getLogger("cosmos_outbox")
 
 
@@ -651,4 +653,4 @@ def log_hook(record: Record) -> None:
 
 def _shown(value: object) -> object:
     # A KeyError alone would be a word in quotes
-    return f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else value
+    return f"{type(value).__name__}: {said(value)}" if isinstance(value, BaseException) else value

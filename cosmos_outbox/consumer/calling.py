@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from cosmos_outbox.errors import HandlerTimeout, MessageError
+from cosmos_outbox.errors import HandlerTimeout, MessageError, said
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.write.unit_of_work import commits_left_to
 
@@ -31,10 +31,22 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
 
     Raises:
         HandlerTimeout: it took longer; HandlerStuck if it still runs.
-        MessageError: other code cancelled it.
+        MessageError: other code cancelled it, or it raised what ends a process.
     """
+
+    async def ended() -> None:
+        try:
+            await handler()
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, and every key would stop
+            raise MessageError(
+                f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {said(error)}"
+            ) from error
+
     with commits_left_to(f"The consumer {of!r}"):
-        task = asyncio.ensure_future(handler())
+        task = asyncio.ensure_future(ended())
     try:
         done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
     except BaseException:  # the lock is lost, or the process ends
@@ -44,7 +56,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         raise MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
     if done:
         return task.result()
-    said = f"The handler of {subject} did not end within {within}"
+    late = f"The handler of {subject} did not end within {within}"
     if await cancelled(task):
-        raise HandlerTimeout(f"{said}.")
-    raise HandlerStuck(f"{said}, and went on after it was cancelled. It must let CancelledError pass.")
+        raise HandlerTimeout(f"{late}.")
+    raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
@@ -44,6 +44,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
     UnknownVersion,
     UsageError,
+    said,
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
@@ -66,7 +67,7 @@ from cosmos_outbox.records import (
     guarded,
 )
 from cosmos_outbox.retries import Backoff
-from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
+from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, run_event_handlers
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
@@ -318,7 +319,6 @@ class Handling:
                 return self._repeated(message, key)
             if entry.verdict is Verdict.GAP:
                 self._missed(message, key, entry, released=released)
-            entry.add_to(uow)
             with processing_message(
                 message.message_id,
                 message.properties,
@@ -330,7 +330,7 @@ class Handling:
                 if found is not None:
                     route, event = found
                     await called(
-                        partial(route.handler, event, message, uow),
+                        partial(_effect, route.handler, event, message, uow),
                         of=self._name,
                         subject=message.subject,
                         within=self._policy.handler_timeout,
@@ -441,7 +441,7 @@ class Handling:
                 error=error,
             )
         )
-        return DeadLetter(reason=reason, description=str(error))
+        return DeadLetter(reason=reason, description=said(error))
 
     def _ignore(self, message: Message) -> Complete:
         if message.subject not in self._ignored:
@@ -490,7 +490,16 @@ def _history(message: Message) -> tuple[str | None, ...]:
     return tuple(map(message.text, ("entity-type", "entity-id", "entity-life")))
 
 
+async def _effect(
+    handler: Callable[[Any, Message, Any], Awaitable[None]], event: Any, message: Message, uow: UnitOfWork
+) -> None:
+    await handler(event, message, uow)
+    # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
+    await run_event_handlers(uow)
+
+
 async def _committed(uow: UnitOfWork, entry: Entry) -> None:
+    entry.add_to(uow)  # last: a handler may have rolled back, which would have forgotten it
     try:
         await uow.commit()
     except (Conflict, PreconditionFailed) as refusal:

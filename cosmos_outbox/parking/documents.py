@@ -22,7 +22,7 @@ from enum import EnumType, StrEnum
 from typing import Any, TypeVar
 
 from cosmos_outbox.documents import Document, copied_size
-from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.errors import ParkingError, said
 from cosmos_outbox.messages import HASHED, broker_id
 from cosmos_outbox.ports import Write, WriteKind
 
@@ -277,7 +277,7 @@ def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure
     Return the record of an error; its text is cut so that it fits beside the event.
     """
     return Failure(
-        event_id=event_id, reason=type(error).__name__, error=str(error)[:_LONGEST_ERROR], attempts=attempts
+        event_id=event_id, reason=type(error).__name__, error=said(error)[:_LONGEST_ERROR], attempts=attempts
     )
 
 

@@ -201,8 +201,14 @@ class UnitOfWork:
 
         Raises:
             SharedUnitOfWork: another task uses this unit of work right now.
+            UsageError: an event handler called it.
         """
         self._entities.guard.check()
+        if self._committing:
+            raise UsageError(
+                "An event handler called rollback(): the commit that runs it would write nothing, and say nothing. Raise an "
+                "error: the commit fails with it, and writes nothing either."
+            )
         self._forget()
 
     def was_refused(self, error: OutboxError) -> bool:
@@ -243,6 +249,20 @@ class UnitOfWork:
                 "with the record that the message was handled; what another unit of work commits would take effect again with "
                 "each delivery. Use the unit of work of the handler."
             )
+        with self._occupied():
+            commit = await self._commit_all()
+        if commit is None:
+            return Commit()
+        await self._run_hooks(commit)
+        return commit
+
+    async def _run_handlers_early(self) -> None:
+        with self._occupied():
+            if self._handlers and self._entities.refusal is None:
+                await self._run_handlers()
+
+    @contextmanager
+    def _occupied(self) -> Iterator[None]:
         with self._entities.guard:
             if self._committing:
                 raise UsageError(
@@ -250,13 +270,9 @@ class UnitOfWork:
                 )
             self._committing = True
             try:
-                commit = await self._commit_all()
+                yield
             finally:
                 self._committing = False
-        if commit is None:
-            return Commit()
-        await self._run_hooks(commit)
-        return commit
 
     async def _commit_all(self) -> Commit | None:
         if self._unresolved is None:
@@ -280,6 +296,7 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers:
             await self._run_handlers()
+            self._entities.guard.check()  # one that closed the unit would have had nothing written, and nothing said
         changed = self._entities.changed()
         if not changed:
             return None
@@ -364,6 +381,17 @@ class UnitOfWork:
             if any(event.id == one.id for one in entity.events):
                 return f"{entity.entity_type} {entity.id!r} of partition key {entity.partition_key!r}"
         return "an entity"
+
+
+async def run_event_handlers(uow: UnitOfWork) -> None:
+    """
+    Run the handlers of the events that a unit of work recorded so far, as its commit would; that runs those of later ones.
+
+    Raises:
+        UsageError: a handler called `commit()` or `rollback()`; and whatever a handler raises.
+        SharedUnitOfWork: another task uses the unit of work right now.
+    """
+    await uow._run_handlers_early()  # noqa: SLF001 - of this module
 
 
 class Outbox:

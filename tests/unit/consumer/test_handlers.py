@@ -1,0 +1,173 @@
+"""
+A consumer and the code of its callers: what handlers do to their unit of work, how they end, what they raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.records import MessageHandled, MessageParked
+from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, message
+
+Handle = Callable[[OrderPaid, UnitOfWork], Awaitable[None] | None]
+
+
+def consumer_of(handle: Handle, **options: Any) -> Consumer:
+    consumer = Consumer("invoicing", **options)
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if (answer := handle(event, uow)) is not None:
+            await answer
+
+    return consumer
+
+
+def create(event: OrderPaid, uow: UnitOfWork) -> None:
+    uow.repository(Invoice).create(Invoice.of(event))
+
+
+def with_event_handler(
+    react: Callable[[InvoiceIssued, UnitOfWork], Awaitable[None] | None], **options: Any
+) -> World:
+    container = MemoryContainer(ranges=1)
+    outbox = Outbox(container)
+    outbox.on(InvoiceIssued, react)
+    return World(consumer_of(create, outbox=outbox, **options), container=container)
+
+
+@pytest.mark.parametrize("inbox", ["records", "watermark"])
+async def test_a_handler_that_rolls_back_has_its_effect_once_all_the_same(inbox: str):
+    def second_thoughts(event: OrderPaid, uow: UnitOfWork) -> None:
+        create(event, uow)
+        uow.rollback()
+        create(event, uow)
+
+    world = World(consumer_of(second_thoughts, inbox=inbox))
+    place = {
+        "entity-type": "order",
+        "entity-id": "o1",
+        "entity-life": "l",
+        "entity-version": 1,
+        "sequence": 0,
+    }
+    for number in range(3):
+        world.subscription.deliver(
+            message(OrderPaid(id="m1", order_id="o1"), properties=place, delivery_count=number)
+        )
+    await world.run()
+
+    assert 1 == len(world.documents("invoice"))
+    assert 1 == len(world.of(MessageHandled))
+
+
+@pytest.mark.parametrize("forget", [UnitOfWork.rollback, UnitOfWork.close])
+async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
+    forget: Callable[[UnitOfWork], None],
+):
+    world = with_event_handler(lambda event, uow: forget(uow))
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert ["UsageError"] == [parked.reason for parked in world.of(MessageParked)]
+    assert [] == world.documents("invoice") == world.of(MessageHandled)
+
+
+class Panic(BaseException):
+    """
+    As extensions in Rust raise it.
+    """
+
+
+@pytest.mark.parametrize("end", [Panic, SystemExit])
+@pytest.mark.parametrize("inside", ["handler", "event handler"])
+async def test_a_handler_that_would_end_the_process_parks_its_message_and_other_keys_flow(
+    end: type[BaseException], inside: str
+):
+    def failing(event: OrderPaid, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            sys.exit("no config") if end is SystemExit else None
+            raise end("no config")
+        create(event, uow)
+
+    def reacting(event: InvoiceIssued, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            raise end("no config")
+
+    world = (
+        World(consumer_of(failing, attempts=2))
+        if inside == "handler"
+        else with_event_handler(reacting, attempts=2)
+    )
+    for number, total in enumerate((-1, 2)):
+        event = OrderPaid(order_id=f"o{number}", total=total)
+        world.subscription.deliver(message(event, session=event.order_id))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert 2 == parked.attempts
+    assert f"{end.__name__}, which would have ended the process: no config" in str(parked.error)
+    assert [2] == [document["data"]["total"] for document in world.documents("invoice")]
+
+
+async def test_an_event_handler_that_never_returns_is_given_up_as_the_handler_itself_is():
+    async def waiting(event: InvoiceIssued, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            await asyncio.Event().wait()
+
+    world = with_event_handler(waiting, attempts=2)
+    for total in (-1, 2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
+    await world.run(seconds=3600)
+
+    assert ["HandlerTimeout"] == [parked.reason for parked in world.of(MessageParked)]
+    assert [] == world.documents("invoice"), "the second message waits behind the first"
+
+
+async def test_an_event_handler_cannot_commit_a_unit_of_work_of_its_own():
+    async def committing(event: InvoiceIssued, uow: UnitOfWork) -> None:
+        async with Outbox(world.container).unit_of_work() as own:
+            own.save({"id": "beside", "partitionKey": "o1", "type": "note"})
+            await own.commit()
+
+    world = with_event_handler(committing)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert ["UsageError"] == [parked.reason for parked in world.of(MessageParked)]
+    assert [] == world.documents("note")
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("on_failure", ["park", "dead_letter"])
+@pytest.mark.parametrize("error", [ValueError("\ud800"), Silent()], ids=["half a surrogate pair", "no text"])
+async def test_an_error_whose_text_cannot_be_stored_parks_its_message_all_the_same(
+    error: Exception, on_failure: str
+):
+    def failing(event: OrderPaid, uow: UnitOfWork) -> None:
+        raise error
+
+    world = World(consumer_of(failing, attempts=1, on_failure=on_failure))
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    name = type(error).__name__
+    if on_failure == "dead_letter":
+        assert [name] == [reason for _, reason, _ in world.subscription.dead_letters]
+        return
+    assert [name] == [parked.reason for parked in world.of(MessageParked)]
+    (key,) = await world.keys.list()
+    assert key.failure is not None
+    assert key.failure.error.encode()
