@@ -5,6 +5,7 @@ Routes: which handler takes a message, by its subject and schema version, and th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 _CLOUDEVENT = "application/cloudevents+json"
+_DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +83,18 @@ class Routes:
 
         Raises:
             UnknownVersion: none takes its version, and no upcasters lead to one that a handler takes.
-            MessageUnreadable: its body is no such event.
+            MessageUnreadable: its body is no such event, or its version no number.
         """
         if (versions := self._routes.get(message.subject)) is None:
             return None
         payload = payload_of(message)
-        version: int | None = message.number("schema-version") or 1
-        if None in versions:
-            version = None
+        version = None if None in versions else _schema_version(message)
         while version not in versions:
             upcaster = None if version is None else self._upcasters.get((message.subject, version))
             if version is None or upcaster is None:
                 taken = ", ".join(str(known) for known in versions)
                 raise UnknownVersion(
-                    f"{message.subject} {message.message_id!r} has schema version {message.number('schema-version') or 1}; this "
+                    f"{message.subject} {message.message_id!r} has schema version {_schema_version(message)}; this "
                     f"consumer takes {taken}. Deploy one that takes it, or add an upcaster from version {version}."
                 )
             payload, version = upcaster(payload), version + 1
@@ -125,6 +125,15 @@ def payload_of(message: Message) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise MessageUnreadable(f"The body of {_named(message)} is no JSON object but {type(body).__name__}.")
     return body
+
+
+def _schema_version(message: Message) -> int:
+    said = message.properties.get("schema-version")
+    if isinstance(said, str) and _DIGITS.fullmatch(said):
+        return int(said) or 1
+    if said is None or (isinstance(said, int) and not isinstance(said, bool)):
+        return said or 1
+    raise MessageUnreadable(f"The schema version of {_named(message)} is no whole number: {said!r:.100}")
 
 
 def _event(model: type[BaseModel], message: Message, payload: Mapping[str, Any]) -> BaseModel:

@@ -67,6 +67,23 @@ async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(t
     assert body == message_of(kept["event"], edited=False).body
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [(None, None), ("1", None), (7, "UnknownVersion"), ("7", "UnknownVersion")]
+    + [(said, "MessageUnreadable") for said in ("seven", "", "1.0", "9" * 5000, True, 1.0, b"1")],
+    ids=lambda value: repr(value)[:20],
+)
+async def test_a_schema_version_may_be_text_and_a_message_where_it_is_no_whole_number_is_unreadable(
+    said: Any, reason: str | None
+):
+    world = World(invoicing())
+    world.subscription.deliver(message(OrderPaid(order_id="o1"), properties={"schema-version": said}))
+    await world.run()
+
+    assert [(reason, 1)] * bool(reason) == [(one.reason, one.attempts) for one in world.of(MessageParked)]
+    assert len(world.documents("invoice")) == (reason is None)
+
+
 @pytest.mark.parametrize("behind_another", [False, True])
 async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_reason(behind_another: bool):
     world = World(invoicing(attempts=1))
