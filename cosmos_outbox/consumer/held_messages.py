@@ -6,17 +6,29 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from math import isfinite
 from typing import Any
+from uuid import UUID
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.messages import Message
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
+# A value that the store's JSON does not return as it is becomes `{"type", "text"}`: a text of each type, and the value of the text.
+_TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    int: (str, int),
+    float: (repr, float),  # 1.0 is returned as 1, and what is not finite is refused
+    Decimal: (str, Decimal),
+    bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    datetime: (datetime.isoformat, datetime.fromisoformat),
+    UUID: (str, UUID),
+}
+_READ = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,8 @@ class HeldMessage:
                 "subject": message.subject,
                 "contentType": message.content_type,
                 "correlationId": message.correlation_id,
-                "sequenceNumber": message.sequence_number,
+                # Of a partitioned entity its highest bits name the partition
+                "sequenceNumber": _stored(message.sequence_number),
                 "deliveryCount": message.delivery_count,
                 "enqueuedAt": message.enqueued_at.isoformat() if message.enqueued_at else None,
                 "properties": {name: _stored(value) for name, value in message.properties.items()},
@@ -86,12 +99,12 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
             body=content,
             content_type=said["contentType"],
             correlation_id=said["correlationId"],
-            properties=said["properties"],
-            sequence_number=said["sequenceNumber"],
+            properties={name: _restored(value) for name, value in said["properties"].items()},
+            sequence_number=_restored(said["sequenceNumber"]),
             delivery_count=said["deliveryCount"],
             enqueued_at=datetime.fromisoformat(said["enqueuedAt"]) if said["enqueuedAt"] else None,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ParkingError(
             f"The document {document.get('id')!r} in the parked store holds no message ({error!r}): drop it, or correct it."
         ) from error
@@ -119,6 +132,13 @@ def _finite(digits: str) -> float:
 
 
 def _stored(value: Any) -> Any:
-    if isinstance(value, float) and not isfinite(value):
+    if value is None or isinstance(value, str | bool) or (isinstance(value, int) and abs(value) <= _EXACT):
+        return value
+    if (kind := type(value)) not in _TEXTS:
         return str(value)
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    return {"type": kind.__name__, "text": _TEXTS[kind][0](value)}
+
+
+def _restored(stored: Any) -> Any:
+    # Older documents have the text alone
+    return _READ[stored["type"]](stored["text"]) if isinstance(stored, dict) else stored

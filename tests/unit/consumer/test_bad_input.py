@@ -5,14 +5,19 @@ A consumer and what should not happen: handlers that end in odd ways, bodies tha
 from __future__ import annotations
 
 import asyncio
-from math import nan
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from math import inf, nan
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.consumer.held_messages import message_of
+from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
 from cosmos_outbox.errors import InvalidRequest
 from cosmos_outbox.records import ConsumingDelayed, MessageParked
 from tests.unit.consumer.shop import OrderPaid, World, message
@@ -65,6 +70,28 @@ async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(t
     (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
     assert {} == kept["event"]["data"]
     assert body == message_of(kept["event"], edited=False).body
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, "text", 7, -(2**53) - 1, 2**63 - 1, 0.1, 1.0, 1e300, inf, b"ab\xff"),
+        *(Decimal("1.10"), UUID(int=1), datetime(2026, 1, 1, 1, 2, 3, 4, tzinfo=UTC)),
+    ],
+)
+def test_a_held_message_keeps_its_properties_through_a_store_whose_numbers_are_doubles(value: Any):
+    sent = message(OrderPaid(order_id="o1"), properties={"value": value}, sequence_number=33 << 48 | 1)
+    stored = json.dumps(HeldMessage(sent, "o1").document, allow_nan=False)
+    # Cosmos DB has no other numbers, and leaves out a fraction of zero
+    found = message_of(json.loads(stored, parse_int=as_double, parse_float=as_double), edited=False)
+
+    assert sent == replace(found, body=sent.body)
+    assert type(value) is type(found.properties["value"])
+
+
+def as_double(digits: str) -> float | int:
+    number = float(digits)
+    return int(number) if number.is_integer() else number
 
 
 @pytest.mark.parametrize(
