@@ -220,15 +220,20 @@ class Connection:
         for topic in self.settings.topics.topics:
             await open_link(bus, topic)
 
-    async def inspect_source(self, settings: ConsumerSettings) -> Inspection:
+    async def inspect_source(self, settings: ConsumerSettings, *, record_ttl: timedelta | None) -> Inspection:
         """
-        Return what about the subscription or queue of a consumer costs messages or their order.
+        Return what about the subscription or queue of a consumer costs messages or their order, or lets them take effect twice.
+
+        Args:
+            settings: of the consumer.
+            record_ttl: how long its inbox remembers a message; None if for ever.
         """
         return await source_preflight(
             settings.entity,
             settings.subscription,
             sessions=settings.sessions,
             lock=timedelta(seconds=settings.lock_seconds),
+            record_ttl=record_ttl,
             connection_string=_text(settings.servicebus_connection_string),
             namespace=settings.servicebus_namespace,
             credential=self.credential,

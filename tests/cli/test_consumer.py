@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.servicebus.preflight import administration
 from cosmos_outbox.consumer.held_messages import HeldMessage
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking, Scope
@@ -207,6 +209,28 @@ def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_
     assert "'invoicing' parks" in parks[1]
     dropping = ("doctor", "--consumer", "tests.service.invoices:dropping")
     assert 0 == outbox.json(*dropping, **CONSUMER | {"OUTBOX_PARKED_CONTAINER": ""})["counts"]["error"]
+
+
+def test_records_that_live_no_longer_than_the_topics_duplicate_detection_are_a_warning(outbox: Local):
+    async def create() -> None:
+        async with administration(outbox.servicebus, None, None) as client:
+            await client.create_topic(
+                "weekly",
+                requires_duplicate_detection=True,
+                duplicate_detection_history_time_window=timedelta(days=7),
+            )
+            await client.create_subscription(
+                "weekly",
+                "all",
+                requires_session=True,
+                max_delivery_count=10,
+                dead_lettering_on_message_expiration=True,
+            )
+
+    asyncio.run(create())
+    warned = found(outbox, 1, OUTBOX_TOPIC="weekly")
+    assert ["record-ttl"] == list(warned)
+    assert "7 days, 0:01:00 or more" in warned["record-ttl"][2]
 
 
 def test_what_may_not_be_written_or_parked_is_named(outbox: Local):

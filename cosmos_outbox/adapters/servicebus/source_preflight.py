@@ -24,6 +24,7 @@ from azure.servicebus.management import (
     QueueRuntimeProperties,
     SubscriptionProperties,
     SubscriptionRuntimeProperties,
+    TopicProperties,
 )
 
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing
@@ -92,6 +93,28 @@ def source_misses(
         )
 
 
+def memory_misses(
+    entity: TopicProperties | QueueProperties, *, lock: timedelta, record_ttl: timedelta
+) -> Iterator[Miss]:
+    """
+    Yield that records of the inbox live shorter than copies are expected, if they do.
+
+    Args:
+        entity: its settings.
+        lock: for how long a message may be locked.
+        record_ttl: how long a record lives.
+    """
+    window = duration(entity.duplicate_detection_history_time_window)
+    if entity.requires_duplicate_detection and window is not None and record_ttl < (least := window + lock):
+        yield Miss(
+            check="record-ttl",
+            message=f"The inbox forgets a message after {record_ttl}, and {entity.name!r} expects copies for {window} (its duplicate "
+            f"detection), which a lock may delay by {lock}: a copy that comes late could take effect again.",
+            fix=f"Give the consumer a record_ttl of {least} or more.",
+            grave=False,
+        )
+
+
 def sessions_miss(name: str, *, sessions: bool) -> Miss:
     """
     Return that a consumer and its source do not agree on sessions.
@@ -116,22 +139,26 @@ async def source_preflight(
     *,
     sessions: bool,
     lock: timedelta,
+    record_ttl: timedelta | None = None,
     connection_string: str | None = None,
     namespace: str | None = None,
     credential: AsyncTokenCredential | None = None,
 ) -> Inspection:
     """
-    Return every miss of a subscription, or of the queue `entity`; see `source_misses`. Needs the Manage right, as `preflight`.
+    Return every miss of a subscription, or of the queue `entity`; see `source_misses` and, for `record_ttl`, `memory_misses`. Needs the
+    Manage right, as `preflight`.
     """
     name = source_name(entity, subscription)
     by_hand = "Check yourself that it requires sessions, dead-letters what expires, and its lock and delivery count."
     try:
         async with administration(connection_string, namespace, credential) as client:
             source: SubscriptionProperties | QueueProperties
+            entered: TopicProperties | QueueProperties | None
             if subscription is None:
-                source = await client.get_queue(entity)
+                source = entered = await client.get_queue(entity)
             else:
                 source = await client.get_subscription(entity, subscription)
+                entered = None if record_ttl is None else await client.get_topic(entity)
     except ResourceNotFoundError:
         return Inspection(misses=(missing_source(name),))
     except (AzureError, ValueError, TimeoutError) as error:
@@ -141,7 +168,10 @@ async def source_preflight(
             unknown=f"{name} could not be checked ({type(error).__name__}); that needs the Manage right on the namespace (role "
             f"Azure Service Bus Data Owner), receiving does not. {by_hand}"
         )
-    return Inspection(misses=tuple(source_misses(name, source, sessions=sessions, lock=lock)))
+    misses = list(source_misses(name, source, sessions=sessions, lock=lock))
+    if record_ttl is not None and entered is not None:
+        misses += memory_misses(entered, lock=duration(source.lock_duration) or lock, record_ttl=record_ttl)
+    return Inspection(misses=tuple(misses))
 
 
 async def messages_counted(

@@ -33,7 +33,7 @@ from cosmos_outbox.cli.doctor.permissions import (
 )
 from cosmos_outbox.cli.doctor.rules import ContainerDescription, LeaseDescription, Resources
 from cosmos_outbox.cli.leases.actions import listed_in
-from cosmos_outbox.consumer import Consumer, OnFailure
+from cosmos_outbox.consumer import Consumer, Inbox, OnFailure
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -142,7 +142,9 @@ async def inspect_for_consumer(
         if miss is not None:
             misses.append(miss)
         else:
-            found.topics = await outbox.inspect_source(settings)
+            policy = consumer.policy
+            record_ttl = None if policy.inbox is Inbox.WATERMARK else policy.record_ttl
+            found.topics = await outbox.inspect_source(settings, record_ttl=record_ttl)
     found.topics = replace(found.topics, misses=(*misses, *found.topics.misses))
     return found
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
-from azure.servicebus.management import EntityStatus, QueueProperties, SubscriptionProperties
+from azure.servicebus.management import EntityStatus, QueueProperties, SubscriptionProperties, TopicProperties
 
 from cosmos_outbox.adapters.servicebus.preflight import Miss
-from cosmos_outbox.adapters.servicebus.source_preflight import source_misses, source_preflight
+from cosmos_outbox.adapters.servicebus.source_preflight import memory_misses, source_misses, source_preflight
 from tests.unit.adapters.test_service_bus_preflight import FOREVER, described
 
 GOOD: dict[str, Any] = {
@@ -25,6 +25,7 @@ GOOD: dict[str, Any] = {
     "dead_lettering_on_message_expiration": True,
 }
 ALSO: dict[str, Any] = {"dead_lettering_on_filter_evaluation_exceptions": True}
+WINDOW, LOCK = timedelta(days=1), timedelta(minutes=1)
 REACHABLE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=a2V5"
 
 
@@ -68,6 +69,22 @@ def test_each_miss_is_told_alone_with_its_fix(fields: dict[str, Any], check: str
     (miss,) = misses(**fields)
     assert (check, grave) == (miss.check, miss.grave)
     assert fix in miss.fix
+
+
+@pytest.mark.parametrize(
+    ("deduplicates", "record_ttl", "told"),
+    [(True, WINDOW, True), (True, WINDOW + LOCK, False), (False, WINDOW, False)],
+)
+def test_records_that_the_broker_outlives_are_told(deduplicates: bool, record_ttl: timedelta, told: bool):
+    settings = {
+        "requires_duplicate_detection": deduplicates,
+        "duplicate_detection_history_time_window": WINDOW,
+    }
+    for kind in (TopicProperties, QueueProperties):
+        entity = described(kind, "events", **settings)
+        found = list(memory_misses(entity, lock=LOCK, record_ttl=record_ttl))
+        assert [("record-ttl", False)] * told == [(miss.check, miss.grave) for miss in found]
+        assert not told or "1 day, 0:01:00 or more" in found[0].fix
 
 
 @pytest.mark.looptime(False)
