@@ -153,9 +153,8 @@ class Handling:
         self._outages = 0  # in a row
         self._given_up = 0  # keys parked since a message took effect
         self._ignored: set[str] = set()  # subjects that were reported
-        self.seen_parked: Container[
-            str
-        ] = ()  # keys that an operator may have parked while their session is held
+        # Keys that an operator may have parked while their session is held
+        self.seen_parked: Container[str] = ()
         self._outage_backoff = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
 
     @property
@@ -257,6 +256,7 @@ class Handling:
             state.parked = await parking.is_held(key, self.scope)
         if not state.parked:
             return False
+        state.known.clear()  # what an operator releases takes effect elsewhere
         # A copy must not wait for a release that comes after its record was deleted.
         if await self._took_effect(message):
             self._repeated(message, key)

@@ -425,6 +425,33 @@ async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_fr
     assert 1 == len(world.documents("invoice"))
 
 
+async def test_after_a_release_beside_a_held_session_the_next_message_is_compared_with_what_was_released():
+    world = World(invoicing(gaps="wait", attempts=1))
+
+    def deliver(version: int) -> None:
+        entity = {"entity-type": "order", "entity-id": "o1", "entity-life": "1"}
+        placed = {"entity-version": version, "sequence": 0}
+        before = {"previous-version": version - 1, "previous-sequence": 0}
+        world.subscription.deliver(message(OrderPaid(order_id="o1"), properties=entity | placed | before))
+
+    deliver(1)
+    running = asyncio.create_task(world.run(lambda: len(world.documents("invoice")) == 3, seconds=20))
+    while not world.documents("invoice"):  # noqa: ASYNC110 - any fact
+        await asyncio.sleep(0.1)
+    await world.keys.park("o1", reason="wait")
+    world.handling.seen_parked = {"o1"}
+    deliver(2)
+    while not world.of(MessageHeld):  # noqa: ASYNC110 - any fact
+        await asyncio.sleep(0.1)
+    await world.keys.release("o1")
+    world.handling.seen_parked = ()
+    deliver(3)
+    await running
+
+    assert [] == world.of(MessageParked)
+    assert 1 == len(world.of(SessionOpened))
+
+
 async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted():
     world = World(invoicing())
     commit = world.container.commit
