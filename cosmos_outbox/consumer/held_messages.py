@@ -29,6 +29,7 @@ _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     UUID: (str, UUID),
 }
 _READ = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
+_DEEPEST = 126  # of the 128 levels that a document may have, the parked store's own are two
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,14 @@ def _kept_by_the_store(body: bytes) -> Any:
         json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is legal in JSON as an escape
     except (ValueError, RecursionError):
         return None
-    return data
+    return data if _fits(data, _DEEPEST) else None
+
+
+def _fits(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_fits(one, levels - 1) for one in inside)
 
 
 def _exact(digits: str) -> int:

@@ -11,6 +11,8 @@ from cosmos_outbox_emulators.cosmos.errors import bad_request
 
 JsonObject = dict[str, Any]
 
+_MOST_LEVELS = 128
+
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
@@ -42,6 +44,22 @@ def decode(raw: bytes | str) -> Any:
         # A lone surrogate parses but has no UTF-8 form: every later reply holding it would fail.
         encode(value)
     return value
+
+
+def check_depth(value: JsonObject, encoded: bytes) -> None:
+    """
+    Refuse an item of more levels than the service stores.
+    """
+    # Counting brackets is quick; walking every item would not be.
+    if encoded.count(b"{") + encoded.count(b"[") > _MOST_LEVELS and not _fits(value, _MOST_LEVELS):
+        raise bad_request("The request payload is invalid. Ensure to provide a valid request payload.")
+
+
+def _fits(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    inside = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_fits(one, levels - 1) for one in inside)
 
 
 def decode_object(raw: bytes | str) -> JsonObject:

@@ -20,7 +20,7 @@ from cosmos_outbox_emulators.cosmos.errors import (
     too_large,
 )
 from cosmos_outbox_emulators.cosmos.item import Item, ItemKey, expiry
-from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, encode
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, check_depth, encode
 from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
 from cosmos_outbox_emulators.cosmos.patch import apply_patch
 from cosmos_outbox_emulators.cosmos.scope import window_of_key
@@ -213,6 +213,7 @@ class Transaction:
         encoded = encode(body)
         if len(encoded) > LARGEST_ITEM_BYTES:
             raise too_large()
+        check_depth(body, encoded)
         item = Item(
             key=(self._key.encoded, item_id),
             epk=self._key.epk,

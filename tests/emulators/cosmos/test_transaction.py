@@ -170,6 +170,16 @@ def test_an_invalid_id_is_refused(item_id):
     assert 400 == Driver().upsert("k", item_id).status
 
 
+def test_an_item_of_more_than_128_levels_is_refused():
+    driver, deep = Driver(), []
+    for _ in range(126):
+        deep = [deep]
+    assert 201 == driver.upsert("k", "a", deep=deep, wide=[[]] * 200).status
+    assert 400 == driver.upsert("k", "a", deep=[deep]).status
+    operations = {"operations": [{"op": "set", "path": "/deep/0", "value": [deep]}]}
+    assert 400 == driver.item("PATCH", "k", "a", operations).status
+
+
 def test_an_item_that_grows_past_two_megabytes_is_refused():
     driver = Driver()
     driver.upsert("k", "a", text="x" * 1_500_000)

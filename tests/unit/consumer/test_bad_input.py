@@ -111,6 +111,29 @@ async def test_a_schema_version_may_be_text_and_a_message_where_it_is_no_whole_n
     assert len(world.documents("invoice")) == (reason is None)
 
 
+@pytest.mark.parametrize(("levels", "kept_as_data"), [(126, True), (127, False), (900, False)])
+async def test_a_body_with_more_levels_than_a_parked_document_may_have_is_parked_as_it_is(
+    levels: int, kept_as_data: bool
+):
+    world = World(invoicing(attempts=1))
+    nested = "[" * (levels - 1) + "]" * (levels - 1)
+    body = f'{{"orderId":"o1","total":{nested}}}'.encode()
+    world.subscription.deliver(Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
+    await world.run()
+
+    assert 1 == len(world.of(MessageParked))
+    (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
+    assert kept_as_data is ("body" not in kept["event"])
+    assert levels_of(kept) <= 128
+    assert body == message_of(kept["event"], edited=False).body
+
+
+def levels_of(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(levels_of, value.values() if isinstance(value, dict) else value), default=0)
+
+
 @pytest.mark.parametrize("behind_another", [False, True])
 async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_reason(behind_another: bool):
     world = World(invoicing(attempts=1))
