@@ -15,9 +15,8 @@ from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.retries import Backoff
 
-_SHORTEST_RECORD_TTL = timedelta(
-    minutes=15
-)  # the broker's default window for duplicates, and the longest lock; `doctor` reads both
+# The broker's default window for duplicates, and the longest lock; `doctor` reads both
+_SHORTEST_RECORD_TTL = timedelta(minutes=15)
 
 
 class OnFailure(StrEnum):
