@@ -115,7 +115,7 @@ def _kept_by_the_store(body: bytes) -> Any:
     try:
         data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
         json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is legal in JSON as an escape
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     return data if _fits(data, _DEEPEST) else None
 
@@ -136,6 +136,8 @@ def _exact(digits: str) -> int:
 def _finite(digits: str) -> float:
     if not isfinite(number := float(digits)):
         raise ValueError(f"{digits} is no number in JSON")
+    if Decimal(digits) != Decimal(repr(number)):
+        raise ValueError(f"{digits} is stored as another number")
     return number
 
 

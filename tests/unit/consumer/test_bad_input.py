@@ -89,6 +89,18 @@ def test_a_held_message_keeps_its_properties_through_a_store_whose_numbers_are_d
     assert type(value) is type(found.properties["value"])
 
 
+@pytest.mark.parametrize(
+    ("digits", "kept"),
+    [("10.50", True), ("1e300", True), ("0.12345678901234567", False), (f"1e-{'9' * 20}", False)],
+)
+def test_a_body_has_no_other_number_after_it_was_held(digits: str, kept: bool):
+    sent = message(OrderPaid(order_id="o1"), body=f'{{"total":{digits}}}'.encode())
+    document = HeldMessage(sent, "o1").document
+
+    assert ({"total": float(digits)} if kept else {}) == document["data"]
+    assert kept or sent.body == message_of(document, edited=False).body
+
+
 def as_double(digits: str) -> float | int:
     number = float(digits)
     return int(number) if number.is_integer() else number
