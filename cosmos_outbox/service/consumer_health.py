@@ -14,8 +14,11 @@ from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import ConsumerHalted, ConsumingDelayed, MessageHandled, ReceivingFailed, Record
 from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
+from cosmos_outbox.service.stalled_keys import StalledKey, StalledKeys
 from cosmos_outbox.service.vitals import ParkedSeen, Phase, Vitals
 from cosmos_outbox.sessions import SessionStatus
+
+_MOST_SHOWN = 10  # of stalled keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class ConsumerSnapshot:
 
     source: the subscription, as `topic/subscription`, or the queue.
     container: of the effects.
+    stalled: keys that have waited for too long, through no fault of their messages; the longest first.
     parked: of all processes of the consumer, as of the last poll; None without a parked container, before the first poll, or
         while polls fail.
     parked_at: the time of the last poll of parked keys.
@@ -43,6 +47,7 @@ class ConsumerSnapshot:
     sessions: tuple[SessionStatus, ...]
     handled: int
     handled_per_second: float
+    stalled: tuple[StalledKey, ...]
     parked: ParkedSeen | None
     parked_at: datetime | None
     errors: tuple[RecentError, ...]
@@ -59,6 +64,7 @@ class ConsumerSnapshot:
             "phase": self.phase,
             "reasons": list(self.unready),
             "sessions": [asdict(session) for session in self.sessions],
+            "stalled": [asdict(key) for key in self.stalled[:_MOST_SHOWN]],
         }
 
 
@@ -106,6 +112,7 @@ class ConsumerHealth:
         self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
         self._delayed: tuple[float, BaseException] | None = None
         self._halted_by: BaseException | None = None
+        self._stalled_keys = StalledKeys(stalled_after)
 
     def __call__(self, record: Record) -> None:
         """
@@ -114,6 +121,7 @@ class ConsumerHealth:
         if self.vitals.hear(record, self):
             return
         now = self._loop.time()
+        self._stalled_keys.hear(record, now)
         if isinstance(record, MessageHandled):
             self.vitals.count(1)
         elif isinstance(record, ReceivingFailed):
@@ -133,7 +141,7 @@ class ConsumerHealth:
         """
         Return the consumer's health now.
         """
-        vitals, sessions = self.vitals, self._sessions()
+        vitals, sessions, stalled = self.vitals, self._sessions(), self._stalled_keys.at(self._loop.time())
         phase = vitals.phase(starting=not self._reached)
         return ConsumerSnapshot(
             at=vitals.utcnow(),
@@ -143,15 +151,18 @@ class ConsumerHealth:
             sessions=sessions,
             handled=vitals.done,
             handled_per_second=vitals.per_second,
+            stalled=stalled,
             parked=vitals.parked,
             parked_at=vitals.parked_at,
             errors=vitals.errors.newest_first(),
             history=vitals.history.samples(),
             dashboard=self._dashboard,
-            unready=(vitals.end,) if vitals.end else self._reasons(phase, sessions),
+            unready=(vitals.end,) if vitals.end else self._reasons(phase, sessions, stalled),
         )
 
-    def _reasons(self, phase: Phase, sessions: Sequence[SessionStatus]) -> tuple[str, ...]:
+    def _reasons(
+        self, phase: Phase, sessions: Sequence[SessionStatus], stalled_keys: Sequence[StalledKey]
+    ) -> tuple[str, ...]:
         if phase is Phase.DRAINING:
             return ("The consumer is draining.",)
         now, stalled = self._loop.time(), self.vitals.stalled_after.total_seconds()
@@ -167,6 +178,13 @@ class ConsumerHealth:
         if self._delayed is not None and now - self._delayed[0] > stalled:
             since, error = self._delayed
             reasons.append(f"Messages have waited for a store for {now - since:.0f} s: {error}")
+        else:  # it would be said of each key
+            reasons += [
+                f"Key {one.key!r} has waited for {one.waited_seconds:.0f} s, through no fault of its messages: {one.error}"
+                for one in stalled_keys[:_MOST_SHOWN]
+            ]
+            if len(stalled_keys) > _MOST_SHOWN:
+                reasons.append(f"So have {len(stalled_keys) - _MOST_SHOWN} more keys.")
         if self._is_halted():
             reasons.append(
                 f"The handlers fail on every key, so messages wait: {self._halted_by or 'see the errors'}"

@@ -18,6 +18,7 @@ from cosmos_outbox.records import (
     ConsumingDelayed,
     LoopBlocked,
     MessageHandled,
+    MessageSettled,
     ReceivingFailed,
 )
 from cosmos_outbox.service.consumer_health import ConsumerHealth, WatchedSubscription
@@ -58,9 +59,13 @@ def refused(attempt: int = 1) -> ReceivingFailed:
     return ReceivingFailed(attempt=attempt, delay_seconds=1, error=SubscriptionUnavailable("no such thing"))
 
 
-def delayed() -> ConsumingDelayed:
+def delayed(key: str = "k") -> ConsumingDelayed:
     error = StoreUnavailable("the store is away")
-    return ConsumingDelayed(consumer="c", key="k", message_id="m", delay_seconds=1, error=error)
+    return ConsumingDelayed(consumer="c", key=key, message_id=f"m-{key}", delay_seconds=1, error=error)
+
+
+def settled(key: str, outcome: str) -> MessageSettled:
+    return MessageSettled(session=key, message_id=f"m-{key}", outcome=outcome, seconds=1)
 
 
 def handling(seconds: float | None) -> SessionStatus:
@@ -102,10 +107,60 @@ async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health,
     await asyncio.sleep(61)
     assert "for a store for 61 s: the store is away" in health.snapshot().unready[0]
     state.delayed = False
+    health(settled("k", "complete"))
     assert () == health.snapshot().unready
     state.delayed = True
     health(delayed())
     assert () == health.snapshot().unready  # it begins anew
+
+
+async def waiting(health: ConsumerHealth, *keys: str, seconds: int = 61) -> None:
+    """
+    Have messages delivered again and again, for so long.
+    """
+    for _ in range(seconds):
+        for key in keys:
+            health(delayed(key))
+            health(settled(key, "retry"))
+        await asyncio.sleep(1)
+
+
+async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_and_says_key_and_error(health):
+    health.reached()
+    await waiting(health, "bad")
+    said = "Key 'bad' has waited for 61 s, through no fault of its messages: the store is away"
+    assert (said,) == health.snapshot().unready
+    assert ["bad"] == [one["key"] for one in health.snapshot().readiness()["stalled"]]
+    health(settled("bad", "complete"))
+    assert ((), ()) == (health.snapshot().unready, health.snapshot().stalled)
+    await waiting(health, "bad", seconds=59)
+    assert () == health.snapshot().unready  # it begins anew
+
+
+async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_and_goes_on_when_it_is_back(
+    health,
+):
+    health.reached()
+    await waiting(health, "bad")
+    await asyncio.sleep(31)
+    assert () == health.snapshot().unready
+    health(delayed("bad"))
+    assert "Key 'bad' has waited for 92 s" in health.snapshot().unready[0]
+    await asyncio.sleep(902)
+    health(delayed("bad"))
+    await asyncio.sleep(1)
+    assert () == health.snapshot().unready
+
+
+async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(health):
+    health.reached()
+    for _ in range(2):
+        for number in range(1100):
+            health(delayed(str(number)))
+        await asyncio.sleep(31)
+    seen = health.snapshot()
+    assert 1000 == len(seen.stalled)
+    assert (11, "So have 990 more keys.") == (len(seen.unready), seen.unready[-1])
 
 
 async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, state):
