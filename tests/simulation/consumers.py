@@ -1,6 +1,6 @@
 """
 Several processes of one consumer, zombies and operators on one subscription, one container and one parked store, under a
-script of crashes, lost locks, outages, repeated messages, gaps, and of handlers that fail, hang or ignore cancellation.
+script of crashes, lost locks, outages, repeated messages, gaps, and of handlers that fail, hang, ignore cancellation or roll back.
 
 Checked when it happens: a batch holds one effect, its event and its entry in the inbox (I1); a handler begins only when all
 messages before it are settled (I2); a completed message took effect or is in the parked store, and only the policy
@@ -67,6 +67,8 @@ class Habit(StrEnum):
     HANGS = "it never returns"
     SWALLOWS = "it goes on after it was cancelled"
     LASTS = "it takes longer than the lock"
+    BABBLES = "it raises text that no store takes"
+    ROLLS_BACK = "it forgets what its unit of work was told before"
 
 
 Faults = Mapping[Port, tuple[Fault | None, ...]]
@@ -297,7 +299,7 @@ class Simulation:
             if program.dead:
                 raise asyncio.CancelledError
             self._check_turn(message)
-            await self._behave(event, message)
+            await self._behave(event, message, uow)
             effect = Invoice(of=message.message_id, key=str(message.session_id))
             effect.record(InvoiceIssued(of=message.message_id))
             uow.repository(Invoice).create(effect)
@@ -312,7 +314,7 @@ class Simulation:
     def _is_quick(self) -> bool:
         return not any(habit is Habit.LASTS for habit, _ in self.script.habits.values())
 
-    async def _behave(self, event: OrderPaid, message: Message) -> None:
+    async def _behave(self, event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
         await asyncio.sleep(self.script.handler_seconds)
         begins, ends = self.script.fails_all
         if begins <= self.now() < ends:
@@ -325,6 +327,10 @@ class Simulation:
         match habit:
             case Habit.FAILS:
                 raise HandlerFailed(message.message_id)
+            case Habit.BABBLES:
+                raise HandlerFailed("half a surrogate pair: \ud800")
+            case Habit.ROLLS_BACK:
+                uow.rollback()
             case Habit.HANGS:
                 await asyncio.Event().wait()
             case Habit.SWALLOWS:
