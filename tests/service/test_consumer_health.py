@@ -12,6 +12,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable
+from cosmos_outbox.parking import Parking
 from cosmos_outbox.parking.documents import Failure, ParkedKey, Scope
 from cosmos_outbox.records import (
     ConsumerHalted,
@@ -24,7 +25,8 @@ from cosmos_outbox.records import (
 from cosmos_outbox.service.consumer_health import ConsumerHealth, WatchedSubscription
 from cosmos_outbox.service.consumer_page import consumer_page_of
 from cosmos_outbox.service.vitals import ParkedSeen, Phase, oldest_of
-from cosmos_outbox.sessions import SessionStatus
+from cosmos_outbox.sessions import SessionProcessor, SessionStatus
+from tests.unit.consumer.shop import SOURCE, OrderPaid, World, invoicing, message
 
 
 class State:
@@ -135,6 +137,33 @@ async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_a
     assert ((), ()) == (health.snapshot().unready, health.snapshot().stalled)
     await waiting(health, "bad", seconds=59)
     assert () == health.snapshot().unready  # it begins anew
+
+
+async def test_a_key_whose_messages_the_parked_store_takes_no_more_is_stalled_until_it_is_released(health):
+    world = World(invoicing(attempts=1))
+    world.handling = world.consumer.handling(
+        source=SOURCE, parking=Parking(world.parked, references=False, max_events=1), notify=health
+    )
+    processor = SessionProcessor(
+        WatchedSubscription(world.subscription, reached=health.reached), world.handling, hooks=[health]
+    )
+    running = asyncio.create_task(processor.run())
+    for total in (-1, 1):
+        world.subscription.deliver(message(OrderPaid(order_id="bad", total=total), session="bad"))
+    for number in range(13):
+        await asyncio.sleep(5)
+        world.subscription.deliver(message(OrderPaid(order_id=f"o{number}"), session=f"o{number}"))
+    await asyncio.sleep(1)
+    (stalled,) = health.snapshot().stalled
+    assert "bad" == stalled.key
+    assert "as many as the limit allows" in stalled.error
+    assert 13 == len(world.documents("invoice"))
+    await world.keys.drop("bad", (await world.keys.list())[0].failure.event_id, reason="of no use")
+    await world.keys.release("bad")
+    await asyncio.sleep(30)
+    processor.stop()
+    await running
+    assert () == health.snapshot().stalled == health.snapshot().unready
 
 
 async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_and_goes_on_when_it_is_back(
