@@ -51,10 +51,12 @@ _CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
 _NEXT_BLOCK = "=== next block ==="
 _TIMEOUT_S = 500  # it hangs; no page takes a tenth of that
 # A group of its own, as a terminal gives to a foreground job: what is started in a script's own group ignores SIGINT.
+# Its log is begun before it, or that of the one before would be read for as long as this one has not opened it.
 _START = """
+: > until-ctrl-c.log
 set -m
 {{
-{commands}}} > until-ctrl-c.log 2>&1 &
+{commands}}} >> until-ctrl-c.log 2>&1 &
 until_ctrl_c=$! until_ctrl_c_log=$PWD/until-ctrl-c.log
 set +m
 trap 'kill -KILL -- -$until_ctrl_c 2> /dev/null || true' EXIT
