@@ -79,7 +79,7 @@ def forgotten() -> Iterator[None]:
 @example(
     message=a_message(properties={str(number): number for number in range(130)})
 )  # more than a byte can count
-@hypothesis_settings(max_examples=examples(100, many=20_000), deadline=None)
+@hypothesis_settings(max_examples=examples(100, many=5_000), deadline=None)
 def test_a_message_is_encoded_as_the_sdk_encodes_it_or_not_at_all(message: OutboundMessage) -> None:
     encoded = encoding.encode(message)
     # The SDK makes an id where there is none.
