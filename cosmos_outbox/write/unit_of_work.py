@@ -121,11 +121,17 @@ class UnitOfWork:
         self._entities = IdentityMap()
         self._dispatch: Dispatch[UnitOfWork] | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
-        self._committing = False
+        self._committing = self._entered = False
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
     async def __aenter__(self) -> Self:
         self._entities.guard.check()
+        if self._entered:
+            raise UsageError(
+                "This unit of work is entered already, and a second `async with` would end it. In a handler use it as it is: what "
+                "called the handler commits it."
+            )
+        self._entered = True
         return self
 
     async def __aexit__(

@@ -693,7 +693,7 @@ async def _() -> None:
     "a missing topic",
     TopicUnavailable,
     "Topic 'events'",
-    "create it if it is missing, enable it, or grant",
+    "create it if it is missing, enable it, correct the key, or grant",
     "Service Bus said: 404",
 )
 async def _() -> None:

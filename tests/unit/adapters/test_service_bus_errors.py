@@ -109,7 +109,7 @@ def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
     )
     told = str(publish_error(error, topic="events"))
     assert told.startswith(
-        "Topic 'events' cannot be sent to: create it if it is missing, enable it, or grant"
+        "Topic 'events' cannot be sent to: create it if it is missing, enable it, correct the key, or grant"
     )
     assert told.endswith("Service Bus said: Outer. Status code: 404 Not found.")
 

@@ -81,6 +81,20 @@ async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
     assert [] == world.documents("invoice") == world.of(MessageHandled)
 
 
+async def test_a_handler_that_enters_its_unit_of_work_is_told_to_use_it_as_it_is():
+    async def entering(event: OrderPaid, uow: UnitOfWork) -> None:
+        async with uow:
+            create(event, uow)
+
+    world = World(consumer_of(entering))
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert 1 == parked.attempts
+    assert "use it as it is" in str(parked.error)
+
+
 class Panic(BaseException):
     """
     As extensions in Rust raise it.
