@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cosmos_outbox.errors import said
 from cosmos_outbox.records import ConsumingDelayed, MessageSettled, Record
 
 _MOST = 1000
@@ -72,7 +73,7 @@ class StalledKeys:
         Return those that have waited for too long, the longest first.
         """
         stalled = [
-            StalledKey(key=one.key, message_id=name, waited_seconds=now - one.since, error=str(one.error))
+            StalledKey(key=one.key, message_id=name, waited_seconds=now - one.since, error=said(one.error))
             for name, one in self._waits.items()
             if now - one.since > self._after and now - one.due <= _LATE_SECONDS
         ]
