@@ -260,17 +260,8 @@ class ChangeFeedProcessor:
             soon = decided.waiting
             for lease in decided.ask:
                 soon |= await self._attempt_step(lease, self._ask(lease))
-            room = asyncio.Semaphore(_TAKES_AT_ONCE)
-
-            async def take(lease: Lease) -> bool:
-                async with room:
-                    begun = with_start(lease, self._start, since=since)
-                    taking = self._owned.take(begun, others=by_range, container=self._container, group=group)
-                    return await self._attempt_step(lease, taking)
-
-            async with asyncio.TaskGroup() as takes:
-                taken = [takes.create_task(take(lease)) for lease in decided.take]
-            soon |= any(task.result() for task in taken)
+            begun = [with_start(lease, self._start, since=since) for lease in decided.take]
+            soon |= await self._take(begun, others=by_range, group=group)
             if not damaged:  # a damaged lease may cover anything
                 self._fill_gaps(gaps, group)
                 soon |= bool(self._left)
@@ -278,6 +269,21 @@ class ChangeFeedProcessor:
             self._failed(error)
             return False
         return soon
+
+    async def _take(self, leases: Sequence[Lease], *, others: ByRange, group: asyncio.TaskGroup) -> bool:
+        """
+        Take leases, some at a time; return True where one should soon be tried again.
+        """
+        room = asyncio.Semaphore(_TAKES_AT_ONCE)
+
+        async def take(lease: Lease) -> bool:
+            async with room:
+                taking = self._owned.take(lease, others=others, container=self._container, group=group)
+                return await self._attempt_step(lease, taking)
+
+        async with asyncio.TaskGroup() as takes:
+            taken = [takes.create_task(take(lease)) for lease in leases]
+        return any(task.result() for task in taken)
 
     async def _attempt_step(self, lease: Lease, step: Coroutine[Any, Any, None]) -> bool:
         """

@@ -72,7 +72,7 @@ class Peer(asyncio.Transport):
 
     close = abort
 
-    def says(self, code: Code, *fields: bytes, payload: bytes = b"") -> None:
+    def says(self, code: int, *fields: bytes, payload: bytes = b"") -> None:
         self.connection.data_received(frame(5, performative(code, *fields) + payload))
 
     async def heard(self) -> list[tuple[int, list[Any]]]:
