@@ -147,7 +147,7 @@ async def consuming(
     container: str,
     hook: Callable[[Record], None],
     *,
-    transport: str = "sdk",
+    transport: str = "amqp",
 ) -> AsyncIterator[None]:
     """
     Run a consumer in this process, on one of the transports.
@@ -189,7 +189,7 @@ async def consumer_run(
     sessions: int,
     in_session: int,
     wanted: int | None = None,
-    transport: str = "sdk",
+    transport: str = "amqp",
 ) -> tuple[Run, float]:
     """
     Return what the consumer took, and how many sessions a second it opened.
@@ -261,10 +261,10 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, sizes: S
     Return how the consumer compares with the bare loop.
     """
     sizes_of_run = {"sessions": SLOTS, "in_session": sizes.in_session}
-    runs: dict[str, list[Run]] = {"bare loop": [], "sdk": [], "amqp": []}
+    runs: dict[str, list[Run]] = {"bare loop": [], "amqp": [], "sdk": []}
     for _ in range(sizes.rounds):
         runs["bare loop"].append(await bare_run(system, bus, **sizes_of_run))
-        for transport in ("sdk", "amqp"):
+        for transport in ("amqp", "sdk"):
             run, _ = await consumer_run(system, bus, **sizes_of_run, transport=transport)
             runs[transport].append(run)
     best = {way: max(run.per_second for run in some) for way, some in runs.items()}
@@ -273,12 +273,12 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, sizes: S
         spread(f"(a) {way}: low | median | high", [run.per_second for run in some], "messages/s")
         spread("    CPU of each", [run.cpu_ms for run in some], "ms")
     return {
-        "ceiling_ratio": round(best["sdk"] / best["bare loop"], 3),
-        "ceiling_ratio_amqp": round(best["amqp"] / best["bare loop"], 3),
-        "cpu_ratio": round(cpu["sdk"] / cpu["bare loop"], 3),
-        "cpu_ratio_amqp": round(cpu["amqp"] / cpu["bare loop"], 3),
-        "cpu_ms_per_message": round(cpu["sdk"], 3),
-        "cpu_ms_per_message_amqp": round(cpu["amqp"], 3),
+        "ceiling_ratio": round(best["amqp"] / best["bare loop"], 3),
+        "ceiling_ratio_sdk": round(best["sdk"] / best["bare loop"], 3),
+        "cpu_ratio": round(cpu["amqp"] / cpu["bare loop"], 3),
+        "cpu_ratio_sdk": round(cpu["sdk"] / cpu["bare loop"], 3),
+        "cpu_ms_per_message": round(cpu["amqp"], 3),
+        "cpu_ms_per_message_sdk": round(cpu["sdk"], 3),
     }
 
 

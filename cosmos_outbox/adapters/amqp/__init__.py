@@ -1,5 +1,5 @@
 """
-Azure Service Bus without its SDK: sessions received over an AMQP 1.0 of our own. Experimental.
+Azure Service Bus without its SDK: sessions received over an AMQP 1.0 of our own.
 
 Theory of operation
 -------------------
