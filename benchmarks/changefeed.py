@@ -45,6 +45,7 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
+from cosmos_outbox.service.garbage import collect_seldom
 
 PAGE = 100
 ACQUIRE_SECONDS = 3.0
@@ -360,6 +361,7 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
     Measure everything; return the last line.
     """
     async with emulated() as system:
+        collect_seldom()  # as a worker does
         best = await reading(system, documents, rounds)
         say(f"{'way':<12}{'pages / s':>12}{'docs / s':>12}{'CPU ms / page':>16}")
         for name, (per_second, per_cpu_second) in best.items():

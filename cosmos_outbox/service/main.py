@@ -21,6 +21,7 @@ from cosmos_outbox.service import logs, otlp
 from cosmos_outbox.service.assembly import assembled
 from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, load_consumer
 from cosmos_outbox.service.consuming import assembled_consumer
+from cosmos_outbox.service.garbage import collect_seldom
 from cosmos_outbox.service.lifecycle import Aborted, run_until_signalled
 from cosmos_outbox.service.named_consumer import consumer_named
 from cosmos_outbox.service.program import Program
@@ -90,6 +91,7 @@ def _ended(
         async with assemble(settings) as program:
             instance, url = settings.instance_name, program.health_url
             logger.info("%s.started as %s, health at %s", name, instance, url)
+            collect_seldom()
             await run_until_signalled(program.run(), drain=program.drain, name=name)
         logger.info("%s.stopped", name)
 

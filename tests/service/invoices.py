@@ -5,6 +5,7 @@ A consumer as an application writes it, for processes that tests start by its na
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from datetime import timedelta
@@ -42,7 +43,7 @@ async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
         raise ValueError(f"an order of {event.total} cannot be invoiced")
     uow.repository(Invoice).create(Invoice(order_id=event.order_id, total=event.total))
     if message.message_id == os.environ.get("STUCK_AT"):
-        logging.getLogger("invoices").warning("stuck")
+        logging.getLogger("invoices").warning("stuck, garbage is looked for after %d", gc.get_threshold()[0])
         await asyncio.sleep(600)
 
 
