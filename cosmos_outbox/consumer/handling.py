@@ -27,6 +27,7 @@ from cosmos_outbox.consumer.inbox import (
 )
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.consumer.waits import Waits
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import (
     AccessDenied,
@@ -66,7 +67,6 @@ from cosmos_outbox.records import (
     SubjectIgnored,
     guarded,
 )
-from cosmos_outbox.retries import Backoff
 from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, run_event_handlers
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
@@ -150,12 +150,11 @@ class Handling:
         self._topic, _, self._subscription = source.partition("/")
         self.scope = Scope(processor=name, container=source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
-        self._outages = 0  # in a row
+        self._waits = Waits()
         self._given_up = 0  # keys parked since a message took effect
         self._ignored: set[str] = set()  # subjects that were reported
         # Keys that an operator may have parked while their session is held
         self.seen_parked: Container[str] = ()
-        self._outage_backoff = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
 
     @property
     def halted(self) -> bool:
@@ -169,7 +168,7 @@ class Handling:
         """
         Say whether the last message had to wait for a store.
         """
-        return self._outages > 0
+        return self._waits.delayed
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
@@ -189,8 +188,7 @@ class Handling:
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except OutboxError as error:  # an outage, or whatever keeps the parked store from holding a message
             state.known.clear()
-            self._outages += 1
-            delay = self._outage_backoff.delay(self._outages, at_least=getattr(error, "retry_after", None))
+            delay = self._waits.wait(message.message_id, at_least=getattr(error, "retry_after", None))
             self._notify(
                 ConsumingDelayed(
                     consumer=self._name,
@@ -201,7 +199,7 @@ class Handling:
                 )
             )
             return Retry(after_seconds=delay, counted=False)
-        self._outages = 0
+        self._waits.ended(message.message_id)
         return settlement
 
     async def release(
@@ -394,9 +392,8 @@ class Handling:
         return isinstance(error, (*_PERMANENT, *declared))
 
     def _halted_by(self, error: Exception) -> Retry:
-        # Its slot is free soon, for a key that may be handled: which one that is, only trying tells
         self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
-        return Retry(after_seconds=self._outage_backoff.delay(4), counted=False)
+        return Retry(after_seconds=self._waits.of_halted(), counted=False)
 
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int

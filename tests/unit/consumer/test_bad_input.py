@@ -18,8 +18,8 @@ import pytest
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
-from cosmos_outbox.errors import InvalidRequest
-from cosmos_outbox.records import ConsumingDelayed, MessageParked
+from cosmos_outbox.errors import InvalidRequest, StoreUnavailable
+from cosmos_outbox.records import ConsumingDelayed, MessageHandled, MessageParked
 from tests.unit.consumer.shop import OrderPaid, World, message
 from tests.unit.consumer.test_handling import invoicing
 
@@ -176,6 +176,25 @@ async def test_messages_that_the_parked_store_refuses_wait():
 
     assert [] == world.subscription.dead_letters == world.documents("invoice")
     assert 1 == len(world.of(MessageParked))
+
+
+async def test_a_key_that_waits_alone_is_tried_ever_less_often_while_others_go_on():
+    consumer = Consumer("invoicing")
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if event.order_id == "o1":
+            raise StoreUnavailable("The container of its own is away.", applied=False)
+        await asyncio.sleep(0.1)
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    for _ in range(600):
+        world.subscription.deliver(message(OrderPaid(order_id="o2"), session="o2"))
+    await world.run(lambda: len(world.of(MessageHandled)) == 600)
+
+    # In 60 seconds: a handful, then one each 4 s on average; 240 if it began anew whenever another key's message took effect
+    assert 5 < len(world.of(ConsumingDelayed)) < 60
 
 
 async def test_messages_too_large_to_park_are_no_parked_keys_and_halt_nothing():
