@@ -1,45 +1,33 @@
 """
-Handling: one message of a consumer, from its delivery to the commit of its effect, or to the place where it waits.
+Handling: how a message of a consumer is settled: its effect is tried, and where it fails the message waits, alone or with its key.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Container, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
-from cosmos_outbox.consumer.calling import HandlerStuck, called
+from cosmos_outbox.consumer.calling import HandlerStuck
+from cosmos_outbox.consumer.effects import Effect, Effects, Watermarks
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.inbox import (
-    Entry,
-    Inbox,
-    Known,
-    Verdict,
-    entry_for,
-    position_of,
-    previous_of,
-)
-from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.inbox import Inbox, position_of
+from cosmos_outbox.consumer.policy import OnFailure, OnGap, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.consumer.waits import Waits
-from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import (
     AccessDenied,
     CommitOutcomeUnknown,
     ConfigurationError,
-    Conflict,
     MessageError,
-    MessageMissed,
     MessageUnreadable,
     OutboxError,
     ParkingError,
-    PreconditionFailed,
     RequestTooLarge,
     StoreUnavailable,
     TooManyRequests,
@@ -49,8 +37,8 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
-from cosmos_outbox.parking.documents import failure_of, utcnow
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey, identity, key_text
+from cosmos_outbox.parking.documents import failure_of
+from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -58,16 +46,11 @@ from cosmos_outbox.records import (
     ConsumingDelayed,
     Hook,
     MessageDeadLettered,
-    MessageGap,
-    MessageHandled,
     MessageHeld,
-    MessageIgnored,
     MessageParked,
-    MessageRepeated,
-    SubjectIgnored,
     guarded,
 )
-from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, run_event_handlers
+from cosmos_outbox.write.unit_of_work import Outbox
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
@@ -86,10 +69,6 @@ class Holding(Protocol):
     def id(self) -> str | None: ...
 
 
-# What is known of each outbox and partition key: the effects of a session's messages may lie in several.
-_Watermarks = defaultdict[tuple[Outbox, Hashable], Known]
-
-
 @dataclass(slots=True)
 class _SessionState:
     """
@@ -97,7 +76,7 @@ class _SessionState:
     """
 
     parked: bool | None = None  # None: not looked up yet
-    known: _Watermarks = field(default_factory=lambda: defaultdict(dict))
+    known: Watermarks = field(default_factory=lambda: defaultdict(dict))
 
 
 class Handling:
@@ -142,17 +121,23 @@ class Handling:
                 f'The consumer {name!r} keeps watermarks (inbox="watermark", or gaps="{policy.gaps}"), which takes messages in order, '
                 f"and {source} has no sessions."
             )
-        self._name, self._routes, self._policy, self._outbox_of = name, routes, policy, outbox_of
-        # Without order, a watermark would take a message that was overtaken for a repetition.
-        self._inbox = policy.inbox if sessions else Inbox.RECORDS
+        self._name, self._routes, self._policy = name, routes, policy
         self._parking, self._notify = parking, guarded(notify)
-        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
-        self._topic, _, self._subscription = source.partition("/")
+        self._effects = Effects(
+            name,
+            routes,
+            policy,
+            outbox_of=outbox_of,
+            source=source,
+            # Without order, a watermark would take a message that was overtaken for a repetition.
+            inbox=policy.inbox if sessions else Inbox.RECORDS,
+            notify=self._notify,
+            tracer=trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider),
+        )
         self.scope = Scope(processor=name, container=source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self._waits = Waits()
         self._given_up = 0  # keys parked since a message took effect
-        self._ignored: set[str] = set()  # subjects that were reported
         # Keys that an operator may have parked while their session is held
         self.seen_parked: Container[str] = ()
 
@@ -224,9 +209,11 @@ class Handling:
         return Sent(events=len(held))
 
     async def _released(self, message: Message, key: str) -> None:
-        settlement = await self._attempt(message, key, defaultdict(dict), attempt=1, released=True)
-        if isinstance(settlement, DeadLetter):
-            raise MessageError(f"{settlement.reason}: {settlement.description}")
+        effect = await self._effects.take(message, key, defaultdict(dict), attempt=1, released=True)
+        if effect is Effect.UNKNOWN:
+            raise _unknown(message)
+        if effect is Effect.TAKEN:
+            self._given_up = 0
 
     def _held_in(self, parked: ParkedEvent) -> Message:
         return self._keyed(message_of(parked.event, edited=parked.original is not None))
@@ -256,8 +243,8 @@ class Handling:
             return False
         state.known.clear()  # what an operator releases takes effect elsewhere
         # A copy must not wait for a release that comes after its record was deleted.
-        if await self._took_effect(message):
-            self._repeated(message, key)
+        if await self._was_taken(message):
+            self._effects.repeated(message, key)
             return True
         held = await parking.hold(key, [HeldMessage(message, key)], scope=self.scope)
         if held.not_held:  # an operator released the key
@@ -271,7 +258,7 @@ class Handling:
         while True:
             attempt += 1
             try:
-                return await self._attempt(message, key, state.known, attempt=attempt)
+                effect = await self._effects.take(message, key, state.known, attempt=attempt)
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
@@ -294,98 +281,21 @@ class Handling:
                     return self._halted_by(error)
                 if delay is None:
                     return await self._give_up(message, key, state, error, attempt)
+            else:
+                if effect is Effect.UNKNOWN:
+                    return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
+                if effect is Effect.TAKEN:
+                    self._given_up = 0
+                return Complete()
             await asyncio.sleep(delay)
 
-    async def _attempt(
-        self, message: Message, key: str, watermarks: _Watermarks, *, attempt: int, released: bool = False
-    ) -> Settlement:
-        """
-        Have a message take effect once, whatever was attempted before.
-        """
-        began = asyncio.get_running_loop().time()
-        found = self._routes.find(message)
-        if found is None and self._policy.unknown is OnUnknown.DEAD_LETTER:
-            error = MessageError(f"No handler takes the subject {message.subject!r}.")
-            return self._dead_letter(message, key, error, reason="UnknownSubject")
-        if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
-            return self._ignore(message)
-        outbox, effect_key = self._outbox_of(message), self._key_of(message)
-        known = watermarks[outbox, identity(effect_key)]
-        async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
-            entry = await self._entry(message, uow, effect_key, outbox.key_paths, known)
-            if entry.verdict is Verdict.HANDLED:
-                return self._repeated(message, key)
-            if entry.verdict is Verdict.GAP:
-                self._missed(message, key, entry, released=released)
-            with processing_message(
-                message.message_id,
-                message.properties,
-                delivery_count=message.delivery_count,
-                topic=self._topic,
-                subscription=self._subscription or None,
-                tracer=self._tracer,
-            ):
-                if found is not None:
-                    route, event = found
-                    await called(
-                        partial(_effect, route.handler, event, message, uow),
-                        of=self._name,
-                        subject=message.subject,
-                        within=self._policy.handler_timeout,
-                    )
-                await _committed(uow, entry)
-        if entry.document.get("_etag"):
-            known[entry.document["id"]] = entry.document
-        if found is None:
-            return self._ignore(message)
-        self._given_up = 0
-        age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
-        self._notify(
-            MessageHandled(
-                consumer=self._name,
-                subject=message.subject,
-                key=key,
-                message_id=message.message_id,
-                attempts=attempt,
-                seconds=asyncio.get_running_loop().time() - began,
-                age_seconds=age,
-            )
-        )
-        return Complete()
-
-    async def _entry(
-        self, message: Message, uow: UnitOfWork, key: PartitionKey, paths: KeyPaths, known: Known
-    ) -> Entry:
-        return await entry_for(
-            message,
-            uow,
-            consumer=self._name,
-            inbox=self._inbox,
-            key=key,
-            paths=paths,
-            ttl=self._policy.record_ttl,
-            known=known,
-            now=utcnow(),
-        )
-
-    async def _took_effect(self, message: Message) -> bool:
+    async def _was_taken(self, message: Message) -> bool:
         try:
-            outbox = self._outbox_of(message)
-            async with outbox.unit_of_work() as uow:
-                entry = await self._entry(message, uow, self._key_of(message), outbox.key_paths, {})
+            return await self._effects.was_taken(message)
         except _OUTAGES:
             raise
         except Exception:  # noqa: BLE001 - what is wrong with it, the release tells
             return False
-        return entry.verdict is Verdict.HANDLED
-
-    def _repeated(self, message: Message, key: str) -> Complete:
-        self._notify(
-            MessageRepeated(
-                consumer=self._name, subject=message.subject, key=key, message_id=message.message_id
-            )
-        )
-        return Complete()
 
     def _is_permanent(self, message: Message, error: Exception) -> bool:
         declared = self._routes.permanent(message)
@@ -440,67 +350,15 @@ class Handling:
         )
         return DeadLetter(reason=reason, description=said(error))
 
-    def _ignore(self, message: Message) -> Complete:
-        if message.subject not in self._ignored:
-            self._ignored.add(message.subject)
-            self._notify(SubjectIgnored(consumer=self._name, subject=message.subject))
-        self._notify(
-            MessageIgnored(consumer=self._name, subject=message.subject, message_id=message.message_id)
-        )
-        return Complete()
-
-    def _missed(self, message: Message, key: str, entry: Entry, *, released: bool) -> None:
-        expected, found = str(entry.expected), str(previous_of(message))
-        if self._policy.gaps is OnGap.WAIT and not released:
-            raise MessageMissed(
-                f"{message.subject} {message.message_id!r} follows {found} of its entity, and this consumer knows the entity up to "
-                f"{expected}. Have what is missing sent again (`cosmos-outbox replay`), then release the key; or release it to go on "
-                "without."
-            )
-        if self._policy.gaps is not OnGap.IGNORE:
-            self._notify(
-                MessageGap(
-                    consumer=self._name,
-                    key=key,
-                    message_id=message.message_id,
-                    expected=expected,
-                    found=found,
-                )
-            )
-
     def _named(self, message: Message) -> str:
         if not message.message_id:
             raise MessageUnreadable("The message has no id, so it cannot be told from a repetition.")
-        return message.session_id or key_text(self._key_of(message))
-
-    def _key_of(self, message: Message) -> PartitionKey:
-        if self._policy.partition_key is not None:
-            return self._policy.partition_key(message)
-        if message.session_id is None:
-            raise MessageUnreadable(
-                "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
-            )
-        return message.session_id
+        return message.session_id or key_text(self._effects.key_of(message))
 
 
 def _history(message: Message) -> tuple[str | None, ...]:
     return tuple(map(message.text, ("entity-type", "entity-id", "entity-life")))
 
 
-async def _effect(
-    handler: Callable[[Any, Message, Any], Awaitable[None]], event: Any, message: Message, uow: UnitOfWork
-) -> None:
-    await handler(event, message, uow)
-    # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
-    await run_event_handlers(uow)
-
-
-async def _committed(uow: UnitOfWork, entry: Entry) -> None:
-    entry.add_to(uow)  # last: a handler may have rolled back, which would have forgotten it
-    try:
-        await uow.commit()
-    except (Conflict, PreconditionFailed) as refusal:
-        if refusal.document_id != entry.document["id"]:
-            raise
-        # No failure of the handler: another process was first, or what was read of the inbox was behind
-        raise StoreUnavailable("The inbox has changed since it was read.", applied=False) from refusal
+def _unknown(message: Message) -> MessageError:
+    return MessageError(f"No handler takes the subject {message.subject!r}.")

@@ -16,6 +16,7 @@ import pytest
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.consumer import Handling, handling
+from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.held_messages import HeldMessage
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.messages import Message
@@ -210,10 +211,10 @@ MISTAKES = {
     "an outage is taken for a failure of the message": OutagesAreFailures,
     "a watermark is known before it is written": planted(
         (
-            Handling,
-            "_attempt",
-            "entry.add_to(uow)\n",
-            'entry.add_to(uow)\n        known[entry.document["id"]] = entry.document\n',
+            Effects,
+            "take",
+            "if entry.verdict is Verdict.GAP:",
+            'known[entry.document["id"]] = entry.document\n        if entry.verdict is Verdict.GAP:',
         ),
         (Handling, "_handle", "state.known.clear()", "pass"),
     ),

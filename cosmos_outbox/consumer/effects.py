@@ -1,0 +1,240 @@
+"""
+Effects: a message takes effect once, with the entry in the inbox that proves it in the same batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from opentelemetry import trace
+
+from cosmos_outbox.consumer.calling import called
+from cosmos_outbox.consumer.inbox import Entry, Inbox, Known, Verdict, entry_for, position_of, previous_of
+from cosmos_outbox.consumer.policy import OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.errors import (
+    Conflict,
+    MessageMissed,
+    MessageUnreadable,
+    PreconditionFailed,
+    StoreUnavailable,
+)
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking.documents import utcnow
+from cosmos_outbox.partition_key import PartitionKey, identity
+from cosmos_outbox.records import (
+    Hook,
+    MessageGap,
+    MessageHandled,
+    MessageIgnored,
+    MessageRepeated,
+    SubjectIgnored,
+)
+from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, run_event_handlers
+
+# What is known of each outbox and partition key: the effects of a session's messages may lie in several.
+Watermarks = defaultdict[tuple[Outbox, Hashable], Known]
+
+
+class Effect(Enum):
+    """
+    What became of a message.
+    """
+
+    TAKEN = auto()
+    REPEATED = auto()  # it took effect before
+    IGNORED = auto()  # no handler takes its subject
+    UNKNOWN = auto()  # the same, where that is an error
+
+
+class Effects:
+    """
+    Calls the handlers of one consumer; see `Handling` for the arguments.
+
+    inbox: records or watermarks; the policy's, where messages come in order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        routes: Routes,
+        policy: Policy,
+        *,
+        outbox_of: Callable[[Message], Outbox],
+        source: str,
+        inbox: Inbox,
+        notify: Hook,
+        tracer: trace.Tracer,
+    ) -> None:
+        self._name, self._routes, self._policy, self._inbox = name, routes, policy, inbox
+        self._outbox_of, self._notify, self._tracer = outbox_of, notify, tracer
+        self._topic, _, self._subscription = source.partition("/")
+        self._ignored: set[str] = set()  # subjects that were reported
+
+    async def take(
+        self, message: Message, key: str, watermarks: Watermarks, *, attempt: int, released: bool = False
+    ) -> Effect:
+        """
+        Have a message take effect once, whatever was attempted before.
+
+        Args:
+            message: from its producer.
+            key: that its order is kept by, as reports name it.
+            watermarks: known to this session; new ones are added.
+            attempt: from 1, for the report.
+            released: an operator decided that a gap before it does not matter.
+
+        Raises:
+            Exception: whatever the handler raises; nothing of the message was committed.
+        """
+        began = asyncio.get_running_loop().time()
+        found = self._routes.find(message)
+        if found is None and self._policy.unknown is OnUnknown.DEAD_LETTER:
+            return Effect.UNKNOWN
+        if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
+            return self._ignore(message)
+        outbox, effect_key = self._outbox_of(message), self.key_of(message)
+        known = watermarks[outbox, identity(effect_key)]
+        async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
+            entry = await self._entry(message, uow, outbox, effect_key, known)
+            if entry.verdict is Verdict.HANDLED:
+                self.repeated(message, key)
+                return Effect.REPEATED
+            if entry.verdict is Verdict.GAP:
+                self._missed(message, key, entry, released=released)
+            with processing_message(
+                message.message_id,
+                message.properties,
+                delivery_count=message.delivery_count,
+                topic=self._topic,
+                subscription=self._subscription or None,
+                tracer=self._tracer,
+            ):
+                if found is not None:
+                    route, event = found
+                    await called(
+                        partial(_handled, route.handler, event, message, uow),
+                        of=self._name,
+                        subject=message.subject,
+                        within=self._policy.handler_timeout,
+                    )
+                await _committed(uow, entry)
+        if entry.document.get("_etag"):
+            known[entry.document["id"]] = entry.document
+        if found is None:
+            return self._ignore(message)
+        age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
+        self._notify(
+            MessageHandled(
+                consumer=self._name,
+                subject=message.subject,
+                key=key,
+                message_id=message.message_id,
+                attempts=attempt,
+                seconds=asyncio.get_running_loop().time() - began,
+                age_seconds=age,
+            )
+        )
+        return Effect.TAKEN
+
+    async def was_taken(self, message: Message) -> bool:
+        """
+        Say whether the inbox knows a message.
+        """
+        outbox = self._outbox_of(message)
+        async with outbox.unit_of_work() as uow:
+            entry = await self._entry(message, uow, outbox, self.key_of(message), {})
+        return entry.verdict is Verdict.HANDLED
+
+    def repeated(self, message: Message, key: str) -> None:
+        """
+        Report that a message took effect before.
+        """
+        self._notify(
+            MessageRepeated(
+                consumer=self._name, subject=message.subject, key=key, message_id=message.message_id
+            )
+        )
+
+    def key_of(self, message: Message) -> PartitionKey:
+        """
+        Return the partition key of a message's effect.
+
+        Raises:
+            MessageUnreadable: it has no session, and the policy names no other place.
+        """
+        if self._policy.partition_key is not None:
+            return self._policy.partition_key(message)
+        if message.session_id is None:
+            raise MessageUnreadable(
+                "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
+            )
+        return message.session_id
+
+    async def _entry(
+        self, message: Message, uow: UnitOfWork, outbox: Outbox, key: PartitionKey, known: Known
+    ) -> Entry:
+        return await entry_for(
+            message,
+            uow,
+            consumer=self._name,
+            inbox=self._inbox,
+            key=key,
+            paths=outbox.key_paths,
+            ttl=self._policy.record_ttl,
+            known=known,
+            now=utcnow(),
+        )
+
+    def _ignore(self, message: Message) -> Effect:
+        if message.subject not in self._ignored:
+            self._ignored.add(message.subject)
+            self._notify(SubjectIgnored(consumer=self._name, subject=message.subject))
+        self._notify(
+            MessageIgnored(consumer=self._name, subject=message.subject, message_id=message.message_id)
+        )
+        return Effect.IGNORED
+
+    def _missed(self, message: Message, key: str, entry: Entry, *, released: bool) -> None:
+        expected, found = str(entry.expected), str(previous_of(message))
+        if self._policy.gaps is OnGap.WAIT and not released:
+            raise MessageMissed(
+                f"{message.subject} {message.message_id!r} follows {found} of its entity, and this consumer knows the entity up to "
+                f"{expected}. Have what is missing sent again (`cosmos-outbox replay`), then release the key; or release it to go on "
+                "without."
+            )
+        if self._policy.gaps is not OnGap.IGNORE:
+            self._notify(
+                MessageGap(
+                    consumer=self._name,
+                    key=key,
+                    message_id=message.message_id,
+                    expected=expected,
+                    found=found,
+                )
+            )
+
+
+async def _handled(
+    handler: Callable[[Any, Message, Any], Awaitable[None]], event: Any, message: Message, uow: UnitOfWork
+) -> None:
+    await handler(event, message, uow)
+    # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
+    await run_event_handlers(uow)
+
+
+async def _committed(uow: UnitOfWork, entry: Entry) -> None:
+    entry.add_to(uow)  # last: a handler may have rolled back, which would have forgotten it
+    try:
+        await uow.commit()
+    except (Conflict, PreconditionFailed) as refusal:
+        if refusal.document_id != entry.document["id"]:
+            raise
+        # No failure of the handler: another process was first, or what was read of the inbox was behind
+        raise StoreUnavailable("The inbox has changed since it was read.", applied=False) from refusal
