@@ -48,7 +48,8 @@ class Mistake:
         """
         function = getattr(self.owner, self.name)
         source = textwrap.dedent(inspect.getsource(function))
-        assert self.right in source, f"{self.name} does not read {self.right!r} any more"
+        if self.right not in source:  # no AssertionError: that is how a mistake is noticed
+            raise LookupError(f"{self.name} does not read {self.right!r} any more")
         code = compile(
             source.replace(self.right, self.wrong), f"<mistaken {self.name}>", "exec", dont_inherit=True,
             flags=ANNOTATIONS,
