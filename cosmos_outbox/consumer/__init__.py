@@ -9,9 +9,11 @@ message are one transactional batch; the message is completed only then.
     consumer      the handlers and the rules
       routes      the handler of a subject and version, and the event it is given
       policy      the rules
-    handling      one message: is its key parked? did it take effect? run the handler, commit, or give up
+    handling      one message: is its key parked? have it take effect, or give up
+      effects     did it take effect before? run the handler and commit
       calling     a handler runs for a bounded time
       inbox       what took effect: a record for each message, or a watermark for each entity
+      waits       how long a message waits for a store that is away
       held_messages   a message that waits in the parked store
     testing       the same in memory, for the tests of a program
 
