@@ -57,9 +57,10 @@ from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.write.event_size import EventSizes
+from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import EntityPage, Repository
-from cosmos_outbox.write.unit_of_work import Commit, Outbox, UnitOfWork
+from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork
 
 __all__ = [
     "AccessDenied",

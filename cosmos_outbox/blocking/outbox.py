@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 from cosmos_outbox.blocking.portal import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
 from cosmos_outbox.errors import PreconditionFailed, UsageError
-from cosmos_outbox.write.unit_of_work import DEFAULT_ATTEMPTS, Outbox
+from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox
 
 UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
 ResultT = TypeVar("ResultT")

@@ -16,9 +16,10 @@ from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.own_documents import DocumentMapper
 from cosmos_outbox.errors import OutboxError, SharedUnitOfWork
+from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import Repository
-from cosmos_outbox.write.unit_of_work import Commit, Outbox, UnitOfWork
+from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork
 
 EntityT = TypeVar("EntityT", bound=Entity)
 ModelT = TypeVar("ModelT")

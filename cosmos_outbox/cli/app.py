@@ -36,7 +36,7 @@ from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.consumer_settings import load_consumer
 from cosmos_outbox.service.named_consumer import consumer_named, made
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 app = typer.Typer(
     cls=Commands,

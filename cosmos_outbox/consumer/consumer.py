@@ -25,7 +25,8 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.retries import Backoff, RetryOptions
-from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 EventT = TypeVar("EventT", bound=BaseModel)
 UnitT = TypeVar("UnitT", bound=UnitOfWork)

@@ -36,7 +36,8 @@ from cosmos_outbox.records import (
     MessageRepeated,
     SubjectIgnored,
 )
-from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork, run_event_handlers
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox.write.unit_of_work import UnitOfWork, run_event_handlers
 
 # What is known of each outbox and partition key: the effects of a session's messages may lie in several.
 Watermarks = defaultdict[tuple[Outbox, Hashable], Known]

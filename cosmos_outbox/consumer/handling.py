@@ -50,7 +50,7 @@ from cosmos_outbox.records import (
     MessageParked,
     guarded,
 )
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5

@@ -38,7 +38,7 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.retries import Backoff
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 _SOURCE = "topic/subscription"
 

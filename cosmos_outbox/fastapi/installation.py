@@ -16,7 +16,8 @@ from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox.fastapi.problems import add_handlers
 from cosmos_outbox.fastapi.request_context import RequestContext
-from cosmos_outbox.write.unit_of_work import Outbox, UnitOfWork
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 
 def install(app: FastAPI, outbox: Outbox | None = None, *, invalid_status: int = 422) -> None:

@@ -22,7 +22,7 @@ from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 # A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]

@@ -25,7 +25,7 @@ from cosmos_outbox.records import (
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.running import AT_ONCE, MOMENT, Progress
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 _ATTEMPTS = 3  # in a row that fail; each commit has tried for a while
 

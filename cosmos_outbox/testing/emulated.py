@@ -27,7 +27,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import log_hook
 from cosmos_outbox.testing.faults import check_fault, require_none_idle, said_of
 from cosmos_outbox.testing.relaying import relay_everything
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
 _PAUSE = timedelta(milliseconds=10)

@@ -28,7 +28,7 @@ from cosmos_outbox.testing.faults import Faults
 from cosmos_outbox.testing.relaying import relay_everything
 from cosmos_outbox.testing.running import AT_ONCE
 from cosmos_outbox.testing.usage import require_a
-from cosmos_outbox.write.unit_of_work import Outbox
+from cosmos_outbox.write.outbox import Outbox
 
 PortT = TypeVar("PortT")
 PROCESSOR = "harness"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.clock import Clock
     from cosmos_outbox.testing.emulated import OutboxEmulators
     from cosmos_outbox.testing.harness import OutboxHarness
-    from cosmos_outbox.write.unit_of_work import Outbox
+    from cosmos_outbox.write.outbox import Outbox
 
 
 _POINTS = "outbox_crash_points"
