@@ -37,7 +37,8 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
 from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.settings import MessageFormat, Settings, require_service_bus
+from cosmos_outbox.service.proxy import https_proxy
+from cosmos_outbox.service.settings import MessageFormat, Settings, Transport, require_service_bus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,7 @@ class Connection:
             connection_string=_text(self.settings.servicebus_connection_string),
             namespace=self.settings.servicebus_namespace,
             credential=self.credential,
+            **_way(self.settings),
         )
         async with client as opened:
             yield opened
@@ -163,6 +165,7 @@ class Connection:
                 connection_string=_text(settings.servicebus_connection_string),
                 namespace=settings.servicebus_namespace,
                 credential=self.credential,
+                **_way(settings),
             )
             async with AmqpSubscription(namespace, *where, **options) as lean:
                 yield lean
@@ -303,3 +306,9 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
 
 def _text(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
+
+
+def _way(settings: Settings) -> dict[str, Any]:
+    if settings.servicebus_transport is Transport.TCP:
+        return {}
+    return {"websockets": True, "proxy": https_proxy(settings.namespace or "")}

@@ -58,6 +58,15 @@ def _part(text: str, name: str) -> str:
     return next((value for key, _, value in pairs if key.casefold() == name.casefold()), "")
 
 
+class Transport(StrEnum):
+    """
+    What AMQP goes over, to Service Bus.
+    """
+
+    TCP = "tcp"  # port 5671
+    WEBSOCKETS = "websockets"  # port 443, through a proxy if there is one
+
+
 class MessageFormat(StrEnum):
     """
     The form of a message's body and properties.
@@ -145,6 +154,10 @@ class Settings(BaseSettings):
     servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = Field(
         default=None,
         description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
+    )
+    servicebus_transport: Transport = Field(
+        default=Transport.TCP,
+        description="tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one.",
     )
     topic: Annotated[str, AfterValidator(topic_name)] = Field(description="Topic that receives the events.")
     routes: Annotated[str | None, AfterValidator(_routes)] = Field(

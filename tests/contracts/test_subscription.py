@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,8 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import read_application_properties
 from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
-from tests.emulators.servicebus.sdk import leaky_sockets, until
+from tests.emulators.servicebus.sdk import leaky_sockets, unlogged, until
+from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS
 
 Scenario = Callable[[Any], Awaitable[None]]
@@ -158,11 +160,22 @@ class SdkSubscription(ServiceBusSubscription):
         super().__init__(client, *names, **options)
 
 
+class SdkOverWebSockets(SdkSubscription):
+    pass
+
+
 class OwnSubscription(AmqpSubscription):
+    websockets = False
+
     def __init__(
         self, server: ServiceBusServer, client: ServiceBusClient, *names: Any, **options: Any
     ) -> None:
-        super().__init__(namespace_of(connection_string=server.connection_string), *names, **options)
+        namespace = namespace_of(connection_string=server.connection_string, websockets=self.websockets)
+        super().__init__(namespace, *names, **options)
+
+
+class OwnOverWebSockets(OwnSubscription):
+    websockets = True
 
 
 @asynccontextmanager
@@ -184,9 +197,10 @@ async def on_emulator(
     broker = Broker.from_config(
         {"topics": [{"name": "t", "subscriptions": [config]}]}, clock=lambda: time.time() + ahead[0]
     )
+    websockets = receiving is SdkOverWebSockets
     async with (
         ServiceBusServer(broker) as server,
-        open_service_bus_client(connection_string=server.connection_string) as client,
+        open_service_bus_client(connection_string=server.connection_string, websockets=websockets) as client,
         receiving(server, client, "t", "s", sessions=sessions, prefetch=prefetch) as subscription,
     ):
         yield ServiceBusEntity(server, client, receiving, subscription, ahead)
@@ -362,15 +376,22 @@ async def a_settlement_that_is_refused_is_a_lost_lock(opened: Opened) -> None:
         assert 1 == entity.stored()
 
 
-@pytest.fixture(scope="module", params=[SdkSubscription, OwnSubscription])
+# Over WebSockets they differ in what connects; that is tested by itself.
+WAYS: list[type[AdapterSubscription]] = [SdkSubscription, OwnSubscription]
+if LONG:
+    WAYS += [SdkOverWebSockets, OwnOverWebSockets]
+
+
+@pytest.fixture(scope="module", params=WAYS)
 def outcomes(request: pytest.FixtureRequest) -> dict[str, BaseException | None]:
     opened = partial(on_emulator, receiving=request.param)
 
     async def run() -> list[BaseException | None]:
         return await asyncio.gather(*(one(opened) for one in ON_EMULATOR.values()), return_exceptions=True)
 
-    with leaky_sockets(), pytest.MonkeyPatch.context() as patch:
+    with leaky_sockets(), unlogged(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(adapter, "_OPEN_SECONDS", HUNG_SECONDS)
+        warnings.filterwarnings("ignore", "ssl=None is deprecated")  # the SDK's, of a WebSocket without TLS
         return dict(zip(ON_EMULATOR, asyncio.run(run()), strict=True))
 
 

@@ -11,7 +11,8 @@ nothing runs while nothing comes.
     link            its link: credit and drain, deliveries put together from frames
     signed_in       a connection with a token that is renewed; requests to $management
     requests        questions and answers over $cbs and $management
-    connection      TCP or TLS, SASL, frames, channels; whether the peer is still there
+    connection      SASL, frames, channels, over TCP or TLS; whether the peer is still there
+    websocket       the same bytes over a WebSocket
     tokens          connection strings, shared access signatures, Microsoft Entra ID
     frames, encoding, decoding, message, errors    what is on the wire
 

@@ -1,5 +1,5 @@
 """
-Connection: one TCP or TLS connection that speaks AMQP, and the channels of it.
+Connection: one connection that speaks AMQP, over TCP, TLS or a WebSocket, and the channels of it.
 
 Everything that waits for the peer is told when the connection is lost. A channel is given up whose answer is overdue, and the
 connection when the peer is silent or does not even end a channel: nothing waits for ever, and no call needs a timer of its own.
@@ -8,7 +8,6 @@ connection when the peer is silent or does not even end a channel: nothing waits
 from __future__ import annotations
 
 import asyncio
-import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,8 @@ from cosmos_outbox.adapters.amqp.frames import (
     read_error,
     read_performative,
 )
+from cosmos_outbox.adapters.amqp.tokens import Namespace
+from cosmos_outbox.adapters.amqp.websocket import open_websocket
 
 ANSWER_SECONDS = 30.0  # that the peer has for each answer
 _SILENT_SECONDS = 60.0  # after which a peer that says nothing, not even that it is there, is given up
@@ -328,23 +329,26 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-async def connect(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
+async def connect(namespace: Namespace) -> Connection:
     """
     Return a connection that is open: over TLS, whose certificate must name the host, unless there is no context.
 
     Raises:
         AmqpError: it cannot be made, or the peer refuses it.
     """
-    loop = asyncio.get_running_loop()
+    host, port, tls = namespace.host, namespace.port, namespace.tls
     connection = Connection(host)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            await loop.create_connection(
-                lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
-            )
+            if namespace.websockets:
+                await open_websocket(connection, host, port, tls, proxy=namespace.proxy)
+            else:
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
+                )
             await connection.opened
     except (OSError, TimeoutError) as error:  # those of TLS are among them
-        failure = AmqpError("", f"No connection to {host}:{port}: {error or 'no answer'}.")
+        failure = AmqpError("", f"No connection to {host}:{port}: {str(error) or 'no answer'}.")
         connection.abort(failure)
         raise failure from error
     except BaseException:

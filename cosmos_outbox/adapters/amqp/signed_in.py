@@ -43,7 +43,7 @@ class SignedIn:
         Raises:
             AmqpError: the broker cannot be reached, or refuses.
         """
-        connection = await connect(namespace.host, namespace.port, namespace.tls)
+        connection = await connect(namespace)
         try:
             signed_in = cls(connection, namespace, path)
             expires = await signed_in._sign_in()

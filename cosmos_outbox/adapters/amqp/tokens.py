@@ -10,7 +10,7 @@ import hmac
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote_plus, urlsplit
 
@@ -21,7 +21,7 @@ from cosmos_outbox.errors import ConfigurationError
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
 
-TLS_PORT, PLAIN_PORT = 5671, 5672
+TLS_PORT, PLAIN_PORT, WEBSOCKET_PORT = 5671, 5672, 443
 _SCOPE = "https://servicebus.azure.net/.default"
 _SAS_SECONDS = 3600
 _SAS, _JWT = "servicebus.windows.net:sastoken", "jwt"
@@ -46,11 +46,15 @@ class Namespace:
     A Service Bus namespace, and how to sign in to it.
 
     tls: None only where a connection string says that it is one of an emulator.
+    websockets: whether AMQP goes over a WebSocket.
+    proxy: on the way to it, for WebSockets.
     """
 
     host: str
     port: int = TLS_PORT
     tls: ssl.SSLContext | None
+    websockets: bool = False
+    proxy: str | None = field(default=None, repr=False)
     token_for: Callable[[str], Awaitable[Token]] = field(repr=False)
 
     def audience(self, path: str) -> str:
@@ -65,31 +69,45 @@ def namespace_of(
     connection_string: str | None = None,
     namespace: str | None = None,
     credential: AsyncTokenCredential | None = None,
+    websockets: bool = False,
+    proxy: str | None = None,
 ) -> Namespace:
     """
     Return the namespace of a connection string; or the one that is named, with a credential of Microsoft Entra ID.
+
+    Args:
+        connection_string: of the namespace; or namespace and credential.
+        namespace: its host, like `contoso.servicebus.windows.net`.
+        credential: signs in to the namespace.
+        websockets: whether AMQP goes over a WebSocket, to port 443. Defaults to TCP, to port 5671.
+        proxy: the URL of one on the way, for WebSockets.
 
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
     """
     if connection_string is not None:
         try:
-            return _of_connection_string(connection_string)
+            found = _of_connection_string(connection_string, WEBSOCKET_PORT if websockets else None)
         except (KeyError, ValueError):  # their texts may quote the key
             raise ConfigurationError(
                 "The Service Bus connection string cannot be read; copy it again."
             ) from None
-    if namespace is None or credential is None:
+    elif namespace is not None and credential is not None:
+        found = _of_name(namespace, credential, WEBSOCKET_PORT if websockets else TLS_PORT)
+    else:
         raise ConfigurationError("Service Bus needs a connection string, or a namespace and a credential.")
+    return replace(found, websockets=websockets, proxy=proxy)
 
+
+def _of_name(name: str, credential: AsyncTokenCredential, port: int) -> Namespace:
     async def entra(audience: str) -> Token:
         given = await credential.get_token(_SCOPE)
         return Token(kind=_JWT, text=given.token, expires=given.expires_on)
 
-    return Namespace(host=namespace, tls=_verified(), token_for=entra)
+    return Namespace(host=name, port=port, tls=_verified(), token_for=entra)
 
 
-def _of_connection_string(text: str) -> Namespace:
+def _of_connection_string(text: str, port: int | None) -> Namespace:
     pairs = (part.split("=", 1) for part in text.strip().rstrip(";").split(";"))
     given = {name.strip().lower(): value for name, value in pairs}
     address = urlsplit(given["endpoint"])
@@ -111,7 +129,7 @@ def _of_connection_string(text: str) -> Namespace:
 
     return Namespace(
         host=address.hostname,
-        port=address.port or (PLAIN_PORT if plain else TLS_PORT),
+        port=address.port or port or (PLAIN_PORT if plain else TLS_PORT),
         tls=None if plain else _verified(),
         token_for=sign,
     )

@@ -18,7 +18,7 @@ from cosmos_outbox.errors import (
 BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
 QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 
-_NOT_FOUND = 404
+_UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 _MEANING: dict[type[Exception], type[PublishError]] = {
     sdk.MessageSizeExceededError: MessageRejected,
@@ -105,8 +105,7 @@ def names_nothing(error: sdk.ServiceBusError) -> bool:
     """
     Say whether the entity does not exist; the broker says so already when a token for it is given.
     """
-    status = getattr(error.inner_exception, "status_code", None)
-    return isinstance(error, sdk.MessagingEntityNotFoundError) or status == _NOT_FOUND
+    return isinstance(error, sdk.MessagingEntityNotFoundError) or _status(error) == _NOT_FOUND
 
 
 def leaves_link_usable(error: sdk.ServiceBusError) -> bool:
@@ -130,7 +129,14 @@ def _meaning(error: sdk.ServiceBusError) -> type[PublishError]:
     # From the credential, wrapped as unknown
     if isinstance(error.inner_exception, ClientAuthenticationError):
         return TopicUnavailable
+    # A refused token: for a namespace at an address of its own, the SDK calls it a lost connection
+    if _status(error) in (_UNAUTHORIZED, _NOT_FOUND):
+        return TopicUnavailable
     return next((_MEANING[base] for base in type(error).__mro__ if base in _MEANING), BrokerUnavailable)
+
+
+def _status(error: sdk.ServiceBusError) -> int | None:
+    return getattr(error.inner_exception, "status_code", None)
 
 
 def _condition(error: sdk.ServiceBusError) -> str | None:

@@ -13,9 +13,11 @@ from datetime import timedelta
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import certifi
 from azure.core.credentials_async import AsyncTokenCredential
+from azure.servicebus import TransportType, parse_connection_string
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.servicebus import encoding
@@ -53,6 +55,8 @@ def open_service_bus_client(
     connection_string: str | None = None,
     namespace: str | None = None,
     credential: AsyncTokenCredential | None = None,
+    websockets: bool = False,
+    proxy: str | None = None,
 ) -> ServiceBusClient:
     """
     Return a client (to be entered with `async with`) with the settings that a publisher's order depends on.
@@ -61,6 +65,8 @@ def open_service_bus_client(
         connection_string: of the namespace; or namespace and credential.
         namespace: its host, like `contoso.servicebus.windows.net`.
         credential: signs in to the namespace.
+        websockets: whether AMQP goes over a WebSocket, to port 443. Defaults to TCP, to port 5671.
+        proxy: the URL of one on the way, for WebSockets.
 
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
@@ -71,8 +77,18 @@ def open_service_bus_client(
         "retry_total": 0,
         "ssl_context": ssl.create_default_context(cafile=certifi.where()),
     }
+    if websockets:
+        options |= {
+            "transport_type": TransportType.AmqpOverWebsocket,
+            "http_proxy": _as_the_sdk_has_it(proxy),
+        }
     if connection_string is not None:
         try:
+            endpoint = parse_connection_string(connection_string).endpoint
+            if (
+                websockets and urlsplit(endpoint).port
+            ):  # of an emulator: the SDK takes 443 unless it is told here
+                options["custom_endpoint_address"] = endpoint.rstrip("/")
             return ServiceBusClient.from_connection_string(connection_string, **options)
         except ValueError as error:  # its text may quote the key
             raise ConfigurationError(
@@ -81,6 +97,14 @@ def open_service_bus_client(
     if namespace is None or credential is None:
         raise ConfigurationError("Service Bus needs a connection string, or a namespace and a credential.")
     return ServiceBusClient(namespace, credential, **options)
+
+
+def _as_the_sdk_has_it(proxy: str | None) -> dict[str, Any] | None:
+    if proxy is None:
+        return None
+    url = urlsplit(proxy)
+    host = f"{url.scheme}://{url.netloc.removesuffix(f':{url.port}')}"
+    return {"proxy_hostname": host, "proxy_port": url.port or 80}
 
 
 class ServiceBusPublisher:

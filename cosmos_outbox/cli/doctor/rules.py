@@ -228,7 +228,7 @@ def _silence(resources: Resources) -> Iterator[Finding]:
         yield _unknown(
             "no-answer",
             f"Whether it is possible to {operation} is not known: {error}",
-            _REACH,
+            _REACH + (_OTHER_PORT if operation.startswith(("send", "receive")) else ""),
         )
 
 
@@ -236,6 +236,7 @@ _REACH = (
     "Try again. If this stays, raise the throughput if requests are throttled, or else check the endpoint, the network and "
     "the health of the service."
 )
+_OTHER_PORT = " A network that closes port 5671 may leave 443 open: OUTBOX_SERVICEBUS_TRANSPORT=websockets."
 _ADMISSIONS = {
     "credential": "Correct the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity that this runs as.",
     "roles": "Assign the identity Cosmos DB Built-in Data Contributor on the account of OUTBOX_COSMOS_ENDPOINT.",

@@ -1,0 +1,30 @@
+"""
+The proxy that the environment names, for what goes to Service Bus over port 443: its SDK does not look.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from cosmos_outbox.errors import ConfigurationError
+
+
+def https_proxy(host: str) -> str | None:
+    """
+    Return the URL of the proxy on the way to a host: of HTTPS_PROXY, unless NO_PROXY names the host.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    named = getproxies().get("https")
+    if not named or proxy_bypass(host):
+        return None
+    url = named if "://" in named else f"http://{named}"
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:  # its text may quote the password
+        pass
+    raise ConfigurationError("HTTPS_PROXY: must be a URL such as http://proxy.example:3128")

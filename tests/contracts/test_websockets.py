@@ -1,0 +1,363 @@
+"""
+AMQP over WebSockets, with the SDK and without, through real sockets: what only this way to Service Bus has.
+
+The emulator's port speaks TCP, too; the gateway in front of it speaks WebSockets only, and cuts the bytes anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import certifi
+import pytest
+from aiohttp import WSMsgType, web
+
+from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
+from cosmos_outbox.adapters.amqp import connection as amqp_connection
+from cosmos_outbox.adapters.servicebus import (
+    ServiceBusPublisher,
+    open_service_bus_client,
+)
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    PublishError,
+    SubscriptionError,
+    SubscriptionUnavailable,
+    TopicUnavailable,
+)
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import Complete
+from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.consumer_settings import ConsumerSettings
+from cosmos_outbox.service.proxy import https_proxy
+from cosmos_outbox.testing.contracts.subscription import received
+from cosmos_outbox_emulators import certificate
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.emulators.servicebus.sdk import leaky_sockets, unlogged, until
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    pytest.mark.filterwarnings("ignore:ssl=None is deprecated"),  # the SDK's, without TLS
+]
+
+PATH, SUBPROTOCOL = "/$servicebus/websocket", "AMQPWSB10"
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@asynccontextmanager
+async def answering(
+    answer: Answer, tls: ssl.SSLContext | None = None, path: str = PATH
+) -> AsyncIterator[str]:
+    """
+    Serve an answer to WebSockets, and yield the connection string of what seems to be a namespace.
+    """
+    application = web.Application()
+    application.router.add_get(path, answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+        await site.start()
+        ((_, port, *_),) = runner.addresses
+        plain = "" if tls else "UseDevelopmentEmulator=true;"
+        key = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE"
+        yield f"Endpoint=sb://127.0.0.1:{port};{key};{plain}"
+    finally:
+        await runner.cleanup()
+
+
+class Gateway:
+    """
+    Passes the bytes of WebSockets on to a broker's TCP port, and its own back in pieces.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.pieces = 0
+        self.connections = set[asyncio.Transport | None]()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=(SUBPROTOCOL,), compress=False)
+        await socket.prepare(request)
+        self.connections.add(request.transport)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        back = asyncio.create_task(self._cut(reader, socket))
+        try:
+            async for message in socket:
+                assert message.type is WSMsgType.BINARY
+                writer.write(message.data)
+        finally:
+            back.cancel()
+            writer.close()
+        return socket
+
+    async def _cut(self, reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
+        random, waiting = Random(0), b""
+        while more := await reader.read(1 << 16):
+            waiting += more
+            while waiting:
+                size = random.choice((1, 3, 7, 9, 100, 4000))
+                await socket.send_bytes(waiting[:size])
+                waiting = waiting[size:]
+                self.pieces += 1
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ServiceBusServer]:
+    topic = {"name": "t", "subscriptions": [{"name": "s", "requires_session": True}]}
+    async with ServiceBusServer(Broker.from_config({"topics": [topic]})) as server:
+        yield server
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """
+    Both ways trust the authority of this certificate only.
+    """
+    context = certificate.server_context(tmp_path)
+    monkeypatch.setattr(certifi, "where", lambda: str(tmp_path / certificate.AUTHORITY))
+    return context
+
+
+async def relayed(address: str, **settings: Any) -> list[tuple[str, bytes]]:
+    """
+    Send messages of two sessions and receive them, each way as the settings of a consumer have it.
+    """
+    values = {"cosmos_database": "d", "cosmos_container": "c", "topic": "t", "subscription": "s"}
+    asked = ConsumerSettings(
+        **{
+            **values,
+            "servicebus_connection_string": address,
+            "servicebus_transport": "websockets",
+            **settings,
+        }
+    )
+    unused = cast("Any", None)
+    connection = Connection(
+        settings=asked,
+        client=unused,
+        data=unused,
+        lease_container=unused,
+        parked=None,
+        feed=unused,
+        leases=unused,
+        credential=None,
+    )
+    got = []
+    async with connection.service_bus() as bus, ServiceBusPublisher(bus, "t", lanes=1) as publisher:
+        await publisher.publish(0, [message(f"{at}/{number}") for at in "ab" for number in range(4)])
+        async with connection.subscription(asked) as subscription:
+            for _ in range(2):
+                session = await subscription.accept(10)
+                assert session is not None
+                for _ in range(4):
+                    one = await received(session)
+                    await session.settle(one, Complete())
+                    got.append((one.message_id, one.body))
+                await session.close()
+    return got
+
+
+def message(name: str) -> OutboundMessage:
+    session, _, number = name.partition("/")
+    body = name.encode() * (1 + 3000 * int(number))
+    return OutboundMessage(message_id=name, session_id=session, subject="S", body=body, properties={})
+
+
+EXPECTED = [
+    (f"{at}/{number}", f"{at}/{number}".encode() * (1 + 3000 * number)) for at in "ab" for number in range(4)
+]
+
+
+@pytest.mark.parametrize("receiver", ["sdk", "amqp"])
+async def test_the_setting_takes_senders_and_receivers_over_websockets_wherever_the_bytes_are_cut(
+    server: ServiceBusServer, receiver: str
+) -> None:
+    gateway = Gateway(server.port)
+    async with answering(gateway.answer) as address:
+        assert sorted(await relayed(address, receiver=receiver)) == EXPECTED
+    assert len(EXPECTED) < gateway.pieces
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        raise AssertionError
+
+    async with answering(never, certificate.server_context(tmp_path)) as address:
+        assert "certificate verify failed" in await refusal_of(address)
+
+
+async def refusal_of(address: str, advice: str = "it is tried again", *, proxy: str | None = None) -> str:
+    namespace = namespace_of(connection_string=address, websockets=True, proxy=proxy)
+    async with AmqpSubscription(namespace, "t", "s") as subscription:
+        with pytest.raises(SubscriptionUnavailable, match=advice) as refused:
+            await subscription.accept(0.1)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "it answers with HTTP 403"), (404, "it answers with HTTP 404"), (200, "it answers with HTTP 200")],
+)
+async def test_what_is_no_websocket_is_named_with_its_answer(status: int, said: str) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status)
+
+    async with answering(answer) as address:
+        assert said in await refusal_of(address)
+        with leaky_sockets(), unlogged():
+            assert str(status) in await refusal_of_sending(address)
+
+
+async def refusal_of_sending(address: str, kind: type[PublishError] = BrokerUnavailable) -> str:
+    async with (
+        open_service_bus_client(connection_string=address, websockets=True) as client,
+        ServiceBusPublisher(client, "t", lanes=1) as publisher,
+    ):
+        with pytest.raises(kind) as refused:
+            await publisher.publish(0, [message("a/0")])
+    return str(refused.value)
+
+
+async def test_a_key_that_is_refused_is_no_outage_for_either(server: ServiceBusServer) -> None:
+    wrong = server.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x")
+    with leaky_sockets(), unlogged():
+        assert "correct the key" in await refusal_of_sending(wrong, TopicUnavailable)
+    assert "amqp:unauthorized-access" in await refusal_of(wrong, "grant Azure Service Bus Data Receiver")
+
+
+async def test_a_websocket_of_something_else_is_refused() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        return socket
+
+    async with answering(answer) as address:
+        assert "does not speak AMQPWSB10" in await refusal_of(address)
+
+
+async def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqp_connection, "ANSWER_SECONDS", 0.2)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with answering(answer) as address:
+        assert "no answer" in await refusal_of(address)
+
+
+@pytest.mark.parametrize("how", ["lost", "text", "closed"])
+async def test_the_next_accept_connects_again(server: ServiceBusServer, how: str) -> None:
+    sockets: list[web.WebSocketResponse] = []
+
+    class Kept(Gateway):
+        async def _cut(self, reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
+            sockets.append(socket)
+            await super()._cut(reader, socket)
+
+    gateway, sessions = Kept(server.port), server.broker.queue("t/Subscriptions/s").sessions
+    assert sessions is not None
+    async with answering(gateway.answer) as address:
+        namespace = namespace_of(connection_string=address, websockets=True)
+        async with AmqpSubscription(namespace, "t", "s") as subscription:
+            waiting = asyncio.create_task(subscription.accept(60))
+            await until(lambda: sessions._waiting)
+            if how == "lost":
+                for transport in gateway.connections:
+                    transport.abort()  # type: ignore[union-attr]
+            elif how == "text":
+                await sockets[0].send_str("no AMQP")
+            else:
+                await sockets[0].close(code=1001)
+            with pytest.raises(SubscriptionError, match="connection is lost"):
+                await waiting
+            assert await subscription.accept(0.1) is None
+    assert 2 == len(sockets)
+
+
+class Proxy:
+    """
+    An HTTP proxy that wants a password, and tunnels whatever is asked for to one port.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.asked: list[str] = []
+        self.wanted = "Basic " + base64.b64encode(b"ada:p@ss").decode()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.asked.append(head.split("\r\n")[0])
+        if f"Proxy-Authorization: {self.wanted}" in head:
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            back, there = await asyncio.open_connection("127.0.0.1", self.port)
+            await asyncio.gather(pump(reader, there), pump(back, writer))
+        else:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while more := await reader.read(1 << 16):
+            writer.write(more)
+    except ConnectionError:
+        pass
+    writer.close()
+
+
+@pytest.mark.parametrize("receiver", ["sdk", "amqp"])
+async def test_the_proxy_of_the_environment_is_asked_unless_it_is_to_be_passed_by(
+    server: ServiceBusServer, tls: ssl.SSLContext, receiver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ServiceBusServer(server.broker, tls=tls) as secure:
+        proxy = Proxy(secure.port)
+        async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            monkeypatch.setenv("HTTPS_PROXY", f"http://ada:p%40ss@127.0.0.1:{port}")
+            assert sorted(await relayed(secure.connection_string, receiver=receiver)) == EXPECTED
+            assert {f"CONNECT 127.0.0.1:{secure.port} HTTP/1.1"} == set(proxy.asked)
+            monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{port}")
+            said = await refusal_of(secure.connection_string, proxy=https_proxy("ns"))
+            assert "the proxy answers with HTTP 407" in said
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+            assert https_proxy(f"127.0.0.1:{secure.port}") is None
+
+
+@pytest.mark.parametrize(
+    "named", ["http://ada:secret@proxy:port", "http://", "http://proxy:0", "socks5://proxy"]
+)
+def test_a_proxy_that_is_no_url_is_named_without_its_password(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", named)
+    with pytest.raises(ConfigurationError, match="HTTPS_PROXY: must be a URL") as refused:
+        https_proxy("ns.servicebus.windows.net")
+    assert "secret" not in str(refused.value)
+
+
+def test_it_is_port_443_unless_the_endpoint_has_another() -> None:
+    given = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=v"
+    namespace = namespace_of(connection_string=given, websockets=True)
+    assert (443, True) == (namespace.port, namespace.tls is not None)
+    config = open_service_bus_client(connection_string=given, websockets=True)._config
+    assert (443, None) == (config.connection_port, config.custom_endpoint_address)
+    unused = cast("Any", object())
+    assert 443 == namespace_of(namespace="ns", credential=unused, websockets=True).port
