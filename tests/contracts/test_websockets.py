@@ -88,7 +88,7 @@ class Gateway:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.pieces = 0
+        self.pieces, self.said = 0, b""  # by clients, at last
         self.connections = set[asyncio.Transport | None]()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -100,6 +100,7 @@ class Gateway:
         try:
             async for message in socket:
                 assert message.type is WSMsgType.BINARY
+                self.said = message.data
                 writer.write(message.data)
         finally:
             back.cancel()
@@ -263,7 +264,10 @@ async def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
         assert "no answer" in await refusal_of(address)
 
 
-@pytest.mark.parametrize("how", ["lost", "text", "closed"])
+CLOSE = b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x18\x45"  # of AMQP, without a reason
+
+
+@pytest.mark.parametrize("how", ["lost", "text", "closed", "ended"])
 async def test_the_next_accept_connects_again(server: ServiceBusServer, how: str) -> None:
     sockets: list[web.WebSocketResponse] = []
 
@@ -284,10 +288,15 @@ async def test_the_next_accept_connects_again(server: ServiceBusServer, how: str
                     transport.abort()  # type: ignore[union-attr]
             elif how == "text":
                 await sockets[0].send_str("no AMQP")
+            elif how == "ended":
+                await sockets[0].send_bytes(CLOSE)
             else:
                 await sockets[0].close(code=1001)
-            with pytest.raises(SubscriptionError, match="connection is lost"):
+            said = "broker closed the connection" if how == "ended" else "connection is lost"
+            with pytest.raises(SubscriptionError, match=said):
                 await waiting
+            if how == "ended":
+                await until(lambda: b"\x00\x53\x18" in gateway.said)
             assert await subscription.accept(0.1) is None
     assert 2 == len(sockets)
 

@@ -57,7 +57,7 @@ class _Stream(asyncio.Transport):
     ) -> None:
         super().__init__()
         self._session, self._socket, self._protocol = session, socket, protocol
-        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._out: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: the end
         self._receiving = asyncio.create_task(self._receive())
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -65,6 +65,9 @@ class _Stream(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self._receiving.done() or self._receiving.cancelling() > 0
+
+    def close(self) -> None:
+        self._out.put_nowait(None)
 
     def abort(self) -> None:
         self._receiving.cancel()
@@ -86,8 +89,9 @@ class _Stream(asyncio.Transport):
 
     async def _send(self) -> None:
         with suppress(ConnectionError):  # which the other task hears of, too
-            while True:
-                await self._socket.send_bytes(await self._out.get())
+            while (data := await self._out.get()) is not None:
+                await self._socket.send_bytes(data)
+            self.abort()
 
 
 async def _drop(session: ClientSession, socket: ClientWebSocketResponse) -> None:
