@@ -53,7 +53,7 @@ class CosmosChangeFeed:
     Args:
         container: the monitored container.
         account_host: host of the account's global endpoint, as it appears in lease ids.
-        rest: of the same account, for polls at a quarter of the SDK's CPU. Defaults to none: all is read through the SDK.
+        rest: of the same account, for polls at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
     """
 
     def __init__(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Mapping
 
-from aiohttp import ClientError
 from azure.core.exceptions import AzureError
 
 from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient
@@ -85,7 +84,7 @@ class Learned:
             headers[SESSION_TOKEN] = session_token
         try:
             answer = await self._rest.request("GET", known.path, headers=headers, endpoint=known.endpoint)
-        except (ClientError, AzureError, TimeoutError, ConnectionError):
+        except (AzureError, TimeoutError, ConnectionError):
             self._pause()
             return None
         if answer.status >= _BAD_REQUEST:

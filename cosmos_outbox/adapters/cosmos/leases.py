@@ -34,7 +34,7 @@ class CosmosLeases:
 
     Args:
         container: for leases only.
-        rest: of the same account, for writes at a third of the SDK's CPU. Defaults to none: all goes through the SDK.
+        rest: of the same account, for writes at a fraction of the SDK's CPU. Defaults to none: all goes through the SDK.
     """
 
     def __init__(self, container: ContainerProxy, *, rest: RestClient | None = None) -> None:

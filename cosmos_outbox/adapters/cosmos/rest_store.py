@@ -1,5 +1,5 @@
 """
-RestStore: a CosmosStore that commits and reads over plain REST, at a quarter of the SDK's CPU. Experimental.
+RestStore: a CosmosStore that commits and reads over plain REST, at a fraction of the SDK's CPU. Experimental.
 
 Only the answers are used that need no judgement: what was read, committed or rolled back. A request that was refused before it was
 executed is sent again through the SDK, whose answer then counts: it knows other regions, new containers, expired tokens. Where

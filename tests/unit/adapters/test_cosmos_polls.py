@@ -117,7 +117,7 @@ async def test_what_is_new_is_read_through_the_sdk_and_polls_go_on(idle: Idle):
         {"status": 404, "substatus": 1002},
         {"status": 403},
         {"status": 503},
-        {"drop": True, "count": 2},  # aiohttp sends a GET again
+        {"drop": True, "count": 2},  # a GET is sent again
     ],
     ids=str,
 )
