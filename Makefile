@@ -19,8 +19,11 @@ setup: $(STAMP) ## create .venv from the pinned requirements
 $(STAMP): requirements-dev.txt pyproject.toml emulators/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cosmos-outbox needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
+	@sed -n '/^pip==/,/[^\\]$$/p' requirements-dev.txt > .venv/pip.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r .venv/pip.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --only-binary :all: -r requirements-dev.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators
+	@$(PY) -m compileall -qq -j 0 .venv/lib || true  # on all cores, unlike pip; a package may hold what is no Python of this version
 	@touch $@
 
 demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--json --contacts N ...")

@@ -14,6 +14,7 @@ import venv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -139,10 +140,15 @@ def _needed(asked: list[str], ours: Mapping[str, Distribution]) -> list[Distribu
 
 def _link(distribution: Distribution, packages: Path) -> None:
     for file in distribution.files or ():
-        if ".." not in file.parts:  # a command, in bin/
-            link = packages / file
+        if ".." in file.parts or file.suffix == ".pyc":  # a command, in bin/, and what is linked below
+            continue
+        original = Path(str(distribution.locate_file(file)))
+        links = {packages / file: original}
+        if file.suffix == ".py" and (cached := Path(cache_from_source(str(original)))).exists():
+            links[Path(cache_from_source(str(packages / file)))] = cached
+        for link, target in links.items():
             link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(Path(str(distribution.locate_file(file))))
+            link.symlink_to(target)
 
 
 def _name(distribution: Distribution) -> str:
