@@ -33,18 +33,20 @@ run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
 # Four processes, for some wait where others compute: what starts workers, wheels, and faults; commands and the pages that use them; units;
-# and all others. Exit code 5 of one of them means that PYTEST_ARGS chose none of its tests.
+# and all others. The checks run beside them. Exit code 5 of one of the four means that PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service tests/packaging tests/faults
 COMMANDS := tests/cli tests/test_docs.py
 UNITS := tests/unit
-test: check ## everything CI runs
+test: $(STAMP) ## everything CI runs
 	@logs=$$(mktemp -d); \
+	{ $(CHECKS); } > $$logs/checks 2>&1 & checks=$$!; \
 	$(foreach part,PROCESSES COMMANDS UNITS,$(PY) -m pytest $($(part)) $(PYTEST_ARGS) > $$logs/$(part) 2>&1 & parts="$$parts $$!";) \
 	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(COMMANDS) $(UNITS)) $(PYTEST_ARGS); codes=$$?; \
 	for pid in $$parts; do wait $$pid; codes="$$codes $$?"; done; \
-	cat $$logs/*; rm -rf $$logs; \
+	wait $$checks; checked=$$?; \
+	cat $$logs/[A-Z]* $$logs/checks; rm -rf $$logs; \
 	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; \
-	test "$$codes" != "5 5 5 5"
+	test "$$codes" != "5 5 5 5" -a $$checked -eq 0
 
 test-unit: $(STAMP) ## the unit tests with few examples of each property, in two processes; meant for 20 seconds
 	@export OUTBOX_TEST_QUICK=1; log=$$(mktemp); \
@@ -73,11 +75,9 @@ bench: $(STAMP) ## one benchmark (BENCH=commit, relay, changefeed, java_peer, co
 chaos: $(STAMP) ## kill and freeze workers under load, then audit (SECONDS=60 CHAOS_ARGS="--seed N")
 	@$(PY) -m tests.chaos --seconds $(SECONDS) $(CHAOS_ARGS)
 
+CHECKS = $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports
 check: $(STAMP) ## format, lint, types, import contracts
-	$(PY) -m ruff format --check .
-	$(PY) -m ruff check .
-	$(PY) -m mypy
-	.venv/bin/lint-imports
+	$(CHECKS)
 
 INFRA := .venv-infra/bin/python
 INFRA_STAMP := .venv-infra/.installed
