@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 from weakref import WeakKeyDictionary
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.pipeline import PipelineResponse
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 
@@ -198,6 +200,8 @@ def _client(
         retry_total=0,
         read_timeout=read_timeout_seconds,
         raw_response_hook=hook,
+        # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
+        transport=AioHttpTransport(use_env_settings=bool(getproxies())),
     )
 
 

@@ -4,7 +4,9 @@ Opening a client: settings that correctness depends on, and mistakes that are to
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
+from urllib.request import getproxies_environment
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -92,6 +94,36 @@ async def test_an_account_that_does_not_say_its_name_is_refused():
         with pytest.raises(ConfigurationError, match="does not say which Cosmos DB account"):
             async with open_cosmos_client(connection_string=server.connection_string):
                 pass
+
+
+async def test_no_request_of_the_sdk_waits_for_a_thread_where_no_proxy_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in getproxies_environment():
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
+    asked = []
+    run_in_executor = asyncio.BaseEventLoop.run_in_executor
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        monkeypatch.setattr(
+            asyncio.BaseEventLoop,
+            "run_in_executor",
+            lambda *arguments: (asked.append(arguments), run_in_executor(*arguments))[1],
+        )
+        await client.create_database("d")
+    assert [] == asked
+
+
+async def test_the_sdk_goes_through_the_proxy_that_the_environment_names(monkeypatch: pytest.MonkeyPatch):
+    async with CosmosServer() as server:
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", server.url)
+        async with open_cosmos_client(endpoint="http://account.invalid/", credential=server.key) as client:
+            await client.create_database("d")  # no name server knows that account
 
 
 @pytest.mark.parametrize("several", [False, True])
