@@ -107,8 +107,9 @@ async def doctor(
     subscription or queue, and its parked keys; no message is taken. An account that refuses this program, or its firewall, is an error,
     one that does not answer is unknown; then nothing else can be checked.
     """
-    # The SDKs log what fails while it is tried; the findings name it.
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    # The SDKs log what fails while it is tried, and what they left open then; the findings name it.
+    for name in ("azure", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         if consumer is not None:
             resources = await _of_consumer(consumer)

@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from opentelemetry import trace
 
 # At INFO the SDKs log every request, some 2 KB each. In an outage that of Cosmos DB warns of each retry, and the part that reads
-# the ranges calls each an error; the program itself reports the outage.
+# the ranges calls each an error; that of Service Bus shows a traceback of each WebSocket that is refused. The program itself
+# reports the outage.
 _OF_SDKS = {
     "azure": logging.WARNING,
     "uamqp": logging.WARNING,
     "azure.cosmos": logging.ERROR,
     "azure.cosmos._routing": logging.CRITICAL,
+    "azure.servicebus.aio._base_handler_async": logging.CRITICAL,
 }
 
 
@@ -56,6 +58,12 @@ def configure(level: str, form: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name, least in _OF_SDKS.items():
         logging.getLogger(name).setLevel(least)
+    logging.getLogger("asyncio").addFilter(_leaks_nothing)
+
+
+def _leaks_nothing(record: logging.LogRecord) -> bool:
+    # The SDK of Service Bus closes no WebSocket that it lost, or that was refused: aiohttp reports each when it is collected.
+    return "Unclosed client session" not in record.getMessage()
 
 
 def for_people() -> bool:

@@ -124,12 +124,14 @@ async def test_a_line_about_events_without_a_trace_names_none():
 
 @pytest.fixture
 def configured() -> Iterator[None]:
-    names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", "uamqp")
+    sender = "azure.servicebus.aio._base_handler_async"
+    names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", sender, "uamqp")
     before = {name: logging.getLogger(name).level for name in names}
     handlers = logging.getLogger().handlers[:]
     configure("INFO", "json")
     yield
     logging.getLogger().handlers[:] = handlers
+    logging.getLogger("asyncio").filters.clear()
     for name, level in before.items():
         logging.getLogger(name).setLevel(level)
 
@@ -141,7 +143,16 @@ def configured() -> Iterator[None]:
         ("azure.servicebus", logging.WARNING),
         ("azure.cosmos.LocationCache", logging.ERROR),
         ("azure.cosmos._routing.aio.routing_map_provider", logging.CRITICAL),
+        ("azure.servicebus.aio._base_handler_async", logging.CRITICAL),
     ],
 )
 def test_an_sdk_that_reports_each_retry_of_an_outage_is_not_heard(name: str, least: int):
     assert least == logging.getLogger(name).getEffectiveLevel()
+
+
+@pytest.mark.usefixtures("configured")
+def test_what_an_sdk_leaves_open_is_not_heard(caplog: pytest.LogCaptureFixture):
+    asyncio_log = logging.getLogger("asyncio")
+    for text in ("Unclosed client session\nclient_session: <x>", "Task exception was never retrieved"):
+        asyncio_log.error(text)
+    assert ["Task exception was never retrieved"] == caplog.messages
