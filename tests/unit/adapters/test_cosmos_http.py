@@ -158,6 +158,17 @@ async def test_an_answer_that_was_not_asked_for_is_not_taken_for_that_of_the_nex
         assert (200, b"/b") == await server.ask("/b", method="POST", body=b"")
 
 
+async def test_no_request_follows_one_that_was_answered_before_all_of_it_was_sent():
+    def refuse(transport: asyncio.Transport, _: bytes) -> None:
+        transport.pause_reading()
+        transport.write(answer(b"too large"))
+
+    async with serving(refuse, echo) as server:
+        assert (200, b"too large") == await server.ask(method="POST", body=bytes(20_000_000))
+        assert (200, b"/next") == await server.ask("/next")
+        assert 2 == len(server.connections)
+
+
 async def test_a_connection_that_was_long_unused_is_not_used_again(monkeypatch: pytest.MonkeyPatch):
     async with serving(echo) as server:
         await server.ask("/a")
@@ -227,7 +238,7 @@ async def test_a_header_or_a_path_cannot_begin_another_line():
     assert [] == server.requests
 
 
-async def test_headers_without_an_end_are_given_up(monkeypatch: pytest.MonkeyPatch):
+async def test_headers_without_an_end_are_given_up():
     def flood(transport: asyncio.Transport, _: bytes) -> None:
         transport.write(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 300_000)
 
