@@ -201,7 +201,7 @@ def _client(
         read_timeout=read_timeout_seconds,
         raw_response_hook=hook,
         # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
-        transport=AioHttpTransport(use_env_settings=bool(getproxies())),
+        transport=AioHttpTransport(use_env_settings=bool(getproxies().keys() - {"no"})),
     )
 
 

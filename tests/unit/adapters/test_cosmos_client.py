@@ -102,6 +102,7 @@ async def test_no_request_of_the_sdk_waits_for_a_thread_where_no_proxy_is_named(
     for name in getproxies_environment():
         monkeypatch.delenv(f"{name}_proxy", raising=False)
         monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")  # names none
     asked = []
     run_in_executor = asyncio.BaseEventLoop.run_in_executor
     async with (
