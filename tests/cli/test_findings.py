@@ -192,6 +192,16 @@ def test_a_container_that_is_missing_gets_the_time_to_live_that_a_worker_asks_fo
     assert "default time to live of -1" in fixes["lease-container"]
 
 
+def test_a_service_bus_that_does_not_answer_may_do_so_on_another_port():
+    asked = (
+        ("send to topic 'events'", "No."),
+        ("receive from 'events/all'", "No."),
+        ("create leases", "No."),
+    )
+    found = findings_in(replace(HEALTHY, unanswered=asked))
+    assert [True, True, False] == ["OUTBOX_SERVICEBUS_TRANSPORT" in finding.fix for finding in found]
+
+
 def test_the_worst_findings_come_first():
     found = findings_in(
         replace(HEALTHY, topics=Inspection(unknown="x"), leases=(), data=replace(DATA, exists=False))
