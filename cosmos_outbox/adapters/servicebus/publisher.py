@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import ssl
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 import certifi
 from azure.core.credentials_async import AsyncTokenCredential
-from azure.servicebus import TransportType, parse_connection_string
+from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.servicebus import encoding
@@ -31,6 +32,8 @@ _logger = logging.getLogger(__name__)
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
+# Of an emulator: for WebSockets the SDK takes port 443 unless it is told otherwise beside the connection string.
+_OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
 
 class BatchScope(StrEnum):
@@ -84,11 +87,8 @@ def open_service_bus_client(
         }
     if connection_string is not None:
         try:
-            endpoint = parse_connection_string(connection_string).endpoint
-            if (
-                websockets and urlsplit(endpoint).port
-            ):  # of an emulator: the SDK takes 443 unless it is told here
-                options["custom_endpoint_address"] = endpoint.rstrip("/")
+            if websockets and (own := _OWN_PORT.search(connection_string)):
+                options["custom_endpoint_address"] = own[1]
             return ServiceBusClient.from_connection_string(connection_string, **options)
         except ValueError as error:  # its text may quote the key
             raise ConfigurationError(
