@@ -35,6 +35,7 @@ from cosmos_outbox.cli.running import (
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.consumer_settings import load_consumer
+from cosmos_outbox.service.logs import names_no_leak
 from cosmos_outbox.service.named_consumer import consumer_named, made
 from cosmos_outbox.write.outbox import Outbox
 
@@ -107,9 +108,9 @@ async def doctor(
     subscription or queue, and its parked keys; no message is taken. An account that refuses this program, or its firewall, is an error,
     one that does not answer is unknown; then nothing else can be checked.
     """
-    # The SDKs log what fails while it is tried, and what they left open then; the findings name it.
-    for name in ("azure", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # The SDKs log what fails while it is tried; the findings name it.
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(names_no_leak)
     try:
         if consumer is not None:
             resources = await _of_consumer(consumer)

@@ -58,11 +58,14 @@ def configure(level: str, form: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name, least in _OF_SDKS.items():
         logging.getLogger(name).setLevel(least)
-    logging.getLogger("asyncio").addFilter(_leaks_nothing)
+    logging.getLogger("asyncio").addFilter(names_no_leak)
 
 
-def _leaks_nothing(record: logging.LogRecord) -> bool:
-    # The SDK of Service Bus closes no WebSocket that it lost, or that was refused: aiohttp reports each when it is collected.
+def names_no_leak(record: logging.LogRecord) -> bool:
+    """
+    Say of a record of asyncio whether it is about anything but what the SDK of Service Bus left open.
+    """
+    # It closes no WebSocket that it lost, or that was refused: aiohttp reports each when it is collected.
     return "Unclosed client session" not in record.getMessage()
 
 
