@@ -39,6 +39,7 @@ from cosmos_outbox.records import (
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
+_TOGETHER_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,13 @@ class _From:
 
 
 _Following = ChangePage | _From | None
+
+
+def together(seconds: float, *, now: float) -> float:
+    """
+    Return a pause that ends a bit earlier, with those of other leases: waking up for each would cost a fifth of its poll.
+    """
+    return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
 
 
 class Pump:
@@ -146,7 +154,7 @@ class Pump:
             self._progress.moved(now, lag=0, rest=self._poll)
             # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
             owned.advance(page.continuation, soon=owned.continuation is None)
-            await self._pause(self._poll)
+            await self._pause(together(self._poll, now=now))
             self._poll = min(self._poll * 2, self._longest)
         return _From(page.continuation)
 

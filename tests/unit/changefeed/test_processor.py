@@ -7,7 +7,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import textwrap
+from collections import defaultdict
 from datetime import datetime, timedelta
+from itertools import pairwise
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,8 @@ from cosmos_outbox import changefeed
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
-from cosmos_outbox.ports import ChangeBatch, Document, StartFrom
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeBatch, ChangePage, Document, StartFrom
 from cosmos_outbox.records import LeaseClosed, PageHandled, Record
 from tests.unit.changefeed.world import Faulty, World
 
@@ -238,6 +243,27 @@ async def test_a_worker_with_many_idle_leases_polls_each_more_rarely():
     await asyncio.sleep(6)
 
     assert 1400 <= feed.calls["read_page"] - before <= 1600
+    await world.stop_all()
+
+
+async def test_idle_leases_wake_their_worker_together_and_each_is_polled_as_often_as_it_should():
+    world, reads, chance = World(ranges=40), defaultdict[FeedRange, list[float]](list), Random(1)
+
+    class Distant(Faulty):
+        async def read_page(self, feed_range: FeedRange, **how: Any) -> ChangePage:
+            reads[feed_range].append(asyncio.get_running_loop().time())
+            await asyncio.sleep(chance.uniform(0, 0.03))
+            return await world.container.read_page(feed_range, **how)
+
+    processor = world.start("a", feed=Distant(world.container))  # type: ignore[arg-type] # it looks like one
+    await world.until(lambda: len(processor.status()) == 40)
+    await asyncio.sleep(5)
+    reads.clear()
+    await asyncio.sleep(10)
+
+    assert 10 * 20 >= len({round(moment, 3) for moments in reads.values() for moment in moments})
+    between = [after - before for moments in reads.values() for before, after in pairwise(moments)]
+    assert 0.95 < min(between) <= max(between) < 1.03
     await world.stop_all()
 
 
