@@ -23,6 +23,9 @@ settings.load_profile("claims")
 if not LONG:
     os.environ["SSL_CERT_FILE"] = os.devnull
 
+# Each pytest that a test starts would load this plugin for half a second, and none uses it.
+os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:schemathesis"
+
 
 # What is loaded until the tests are collected stays: the collector need not look at it, neither now nor each time that a test asks.
 gc.disable()
