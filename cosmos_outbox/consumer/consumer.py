@@ -86,10 +86,12 @@ class Consumer:
         backoff: Backoff | None = None,
         handler_timeout: timedelta = timedelta(seconds=30),
     ) -> None:
-        if not name or len(name) > _LONGEST_NAME or "." in name or "/" in name:
+        if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or "." in name or "/" in name:
             raise ConfigurationError(
                 f"A consumer needs a name of 1 to {_LONGEST_NAME} characters without dots and slashes, not {name!r}."
             )
+        if outbox_of is not None and not callable(outbox_of):
+            raise ConfigurationError(f"outbox_of takes a function of the message, not {outbox_of!r}.")
         try:
             self.policy = Policy(
                 inbox=Inbox(inbox),
@@ -122,7 +124,7 @@ class Consumer:
         *,
         subject: str | None = ...,
         version: int | None = ...,
-        permanent: tuple[type[Exception], ...] = ...,
+        permanent: type[Exception] | tuple[type[Exception], ...] = ...,
     ) -> Callable[
         [Callable[[EventT, Message, UnitOfWork], Awaitable[None]]],
         Callable[[EventT, Message, UnitOfWork], Awaitable[None]],
@@ -135,7 +137,7 @@ class Consumer:
         kind: type[UnitT],
         subject: str | None = ...,
         version: int | None = ...,
-        permanent: tuple[type[Exception], ...] = ...,
+        permanent: type[Exception] | tuple[type[Exception], ...] = ...,
     ) -> Callable[
         [Callable[[EventT, Message, UnitT], Awaitable[None]]],
         Callable[[EventT, Message, UnitT], Awaitable[None]],
@@ -146,7 +148,7 @@ class Consumer:
         *,
         subject: str | None = None,
         version: int | None = None,
-        permanent: tuple[type[Exception], ...] = (),
+        permanent: type[Exception] | tuple[type[Exception], ...] = (),
         kind: type[UnitOfWork] = UnitOfWork,
     ) -> Any:
         """
@@ -156,11 +158,11 @@ class Consumer:
             event_type: a DomainEvent, or any pydantic model that takes the body.
             subject: of the messages. Defaults to the action of the event; another model needs one.
             version: the schema version that the model takes. Defaults to the event's; without one, another model takes all.
-            permanent: errors that another attempt would raise again; the message has failed at the first.
+            permanent: an error, or a tuple of them, that another attempt would raise again; the message has failed at the first.
             kind: the subclass of UnitOfWork that the handler takes.
 
         Raises:
-            TypeError: that is no model, or no coroutine function of three arguments; or the subject has a handler.
+            TypeError: that is no model, no error, or no coroutine function of three arguments; or the subject has a handler.
         """
         if not (inspect.isclass(event_type) and issubclass(event_type, BaseModel)):
             raise TypeError(f"A consumer handles events and pydantic models, and {event_type!r} is none.")
@@ -168,10 +170,15 @@ class Consumer:
             subject, version = subject or event_type.action, version or event_type.schema_version
         if subject is None:
             raise TypeError(f"{event_type.__name__} is no DomainEvent: name the subject of its messages.")
+        errors = permanent if isinstance(permanent, tuple) else (permanent,)
+        if not all(inspect.isclass(error) and issubclass(error, Exception) for error in errors):
+            raise TypeError(
+                f"permanent takes a class of errors or a tuple of such, as `except` does, not {permanent!r}."
+            )
 
         def register(handler: Callable[[Any, Message, Any], Awaitable[None]]) -> Any:
             _check_handler(handler)
-            route = Route(handler=handler, model=event_type, version=version, permanent=permanent, kind=kind)
+            route = Route(handler=handler, model=event_type, version=version, permanent=errors, kind=kind)
             self._routes.add(subject, route)
             return handler
 

@@ -166,14 +166,13 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - also what the caller's function raises
             return self._dead_letter(message, None, error)
         try:
-            if self._parking is not None and await self._held(self._parking, message, key, state):
-                return Complete()
-            settlement = await self._handle(message, key, state)
+            settlement = await self._settled(message, key, state)
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
-        except OutboxError as error:  # an outage, or whatever keeps the parked store from holding a message
+        except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
             state.known.clear()
-            delay = self._waits.wait(message.message_id, at_least=getattr(error, "retry_after", None))
+            asked = getattr(error, "retry_after", None) if isinstance(error, OutboxError) else None
+            delay = self._waits.wait(message.message_id, at_least=asked)
             self._notify(
                 ConsumingDelayed(
                     consumer=self._name,
@@ -186,6 +185,16 @@ class Handling:
             return Retry(after_seconds=delay, counted=False)
         self._waits.ended(message.message_id)
         return settlement
+
+    async def _settled(self, message: Message, key: str, state: _SessionState) -> Settlement:
+        try:
+            if self._parking is not None and await self._held(self._parking, message, key, state):
+                return Complete()
+            return await self._handle(message, key, state)
+        except OutboxError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again and again, it would end at the dead letters, out of order
+            return await self._give_up(message, key, state, error, 1)
 
     async def release(
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
@@ -263,8 +272,7 @@ class Handling:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 state.known.clear()
-                halted = self.halted
-                final = halted or attempt >= self._policy.attempts or self._is_permanent(message, error)
+                final = self.halted or attempt >= self._policy.attempts or self._is_permanent(message, error)
                 delay = None if final else self._policy.backoff.delay(attempt)
                 self._notify(
                     AttemptFailed(
@@ -277,8 +285,6 @@ class Handling:
                         error=error,
                     )
                 )
-                if halted:
-                    return self._halted_by(error)
                 if delay is None:
                     return await self._give_up(message, key, state, error, attempt)
             else:
@@ -308,6 +314,8 @@ class Handling:
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
+        if self.halted:
+            return self._halted_by(error)
         if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
             return self._dead_letter(message, key, error)
         failure = failure_of(message.message_id, error, attempts=attempts)

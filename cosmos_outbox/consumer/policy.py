@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
 from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
 from cosmos_outbox.errors import ConfigurationError
@@ -17,6 +18,13 @@ from cosmos_outbox.retries import Backoff
 
 # The broker's default window for duplicates, and the longest lock; `doctor` reads both
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
+_TAKES: dict[str, tuple[Any, str]] = {
+    "record_ttl": (timedelta, "a timedelta"),
+    "handler_timeout": (timedelta, "a timedelta"),
+    "attempts": (int, "a whole number"),
+    "backoff": (Backoff, "a Backoff"),
+    "partition_key": (Callable | None, "a function of the message"),
+}
 
 
 class OnFailure(StrEnum):
@@ -71,6 +79,9 @@ class Policy:
     handler_timeout: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
+        for name, (kind, takes) in _TAKES.items():
+            if not isinstance(value := getattr(self, name), kind) or isinstance(value, bool):
+                raise ConfigurationError(f"{name} takes {takes}, not {value!r}.")
         if self.attempts < 1:
             raise ConfigurationError(f"A consumer needs at least one attempt, not {self.attempts}.")
         if self.handler_timeout <= timedelta(0):

@@ -14,7 +14,10 @@ import pytest
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.records import MessageHandled, MessageParked
+from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.ports import Complete
+from cosmos_outbox.records import ConsumingDelayed, MessageHandled, MessageParked
 from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, message
 
 Handle = Callable[[OrderPaid, UnitOfWork], Awaitable[None] | None]
@@ -185,3 +188,44 @@ async def test_an_error_whose_text_cannot_be_stored_parks_its_message_all_the_sa
     (key,) = await world.keys.list()
     assert key.failure is not None
     assert key.failure.error.encode()
+
+
+async def refused(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+    raise KeyError("no")
+
+
+@pytest.mark.parametrize("permanent", [KeyError, (KeyError,), LookupError])
+async def test_an_error_that_is_permanent_needs_no_tuple(permanent: Any):
+    consumer = Consumer("invoicing")
+    consumer.on(OrderPaid, permanent=permanent)(refused)
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert [("KeyError", 1)] == [(one.reason, one.attempts) for one in world.of(MessageParked)]
+
+
+@pytest.mark.parametrize("permanent", ["KeyError", [KeyError], (KeyError, 5), BaseException, KeyError()])
+def test_what_is_no_error_is_refused_as_permanent_at_once(permanent: Any):
+    with pytest.raises(TypeError, match="permanent takes a class of errors"):
+        Consumer("invoicing").on(OrderPaid, permanent=permanent)
+
+
+class Broken(Exception):
+    retry_after = "soon"
+
+
+@pytest.mark.parametrize("where", ["the policy", "the store of parked keys"])
+async def test_an_error_of_other_code_than_the_handler_counts_no_delivery(where: str, monkeypatch: Any):
+    def fails(*_: object) -> Any:
+        raise Broken
+
+    world = World(consumer_of(lambda event, uow: fails(), attempts=2))
+    with monkeypatch.context() as patched:
+        patched.setattr(*((Routes, "permanent") if where == "the policy" else (Parking, "hold")), fails)
+        world.subscription.deliver(message(OrderPaid(order_id="o1")))
+        await world.run(lambda: bool(world.of(MessageParked) or world.of(ConsumingDelayed)))
+    await world.run()
+
+    assert 1 == len(world.of(MessageParked))
+    assert [Complete()] == [settlement for _, settlement in world.subscription.settled]

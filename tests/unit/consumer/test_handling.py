@@ -5,6 +5,7 @@ A consumer: one effect for each message, order kept through failure, and what is
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -542,6 +543,25 @@ def test_a_consumer_refuses_what_cannot_work():
         World(consumer).consumer.handling(source="t/s")
     with pytest.raises(UsageError, match="has no outbox"):
         invoicing().handling(source="t/s")
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "takes"),
+    [
+        ("attempts", ["5", 1.5, True], "a whole number"),
+        ("handler_timeout", [30], "a timedelta"),
+        ("record_ttl", [86400], "a timedelta"),
+        ("backoff", [timedelta(seconds=1), 1], "a Backoff"),
+        ("partition_key", ["x"], "a function of the message"),
+        ("outbox_of", ["x"], "a function of the message"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_with_its_name_when_the_consumer_is_made(
+    option: str, values: list[Any], takes: str
+):
+    for value in values:
+        with pytest.raises(ConfigurationError, match=f"{option} takes {takes}, not "):
+            Consumer("a", **{option: value})
 
 
 async def _handler(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...
