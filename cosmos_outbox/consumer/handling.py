@@ -54,8 +54,15 @@ from cosmos_outbox.write.outbox import Outbox
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
-# While these last, no message is at fault.
-_OUTAGES = (TooManyRequests, StoreUnavailable, CommitOutcomeUnknown, AccessDenied, ParkingError)
+# While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
+_OUTAGES = (
+    TooManyRequests,
+    StoreUnavailable,
+    CommitOutcomeUnknown,
+    AccessDenied,
+    ConfigurationError,
+    ParkingError,
+)
 # Not MessageMissed: a read of the inbox may be behind
 _PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, HandlerStuck)
 

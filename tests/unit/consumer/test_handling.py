@@ -453,10 +453,16 @@ async def test_after_a_release_beside_a_held_session_the_next_message_is_compare
     assert 1 == len(world.of(SessionOpened))
 
 
-async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted():
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable(applied=False), ConfigurationError("The container does not exist.")]
+)
+async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted(error: Exception):
+    async def away(*_: Any) -> Any:
+        raise error
+
     world = World(invoicing())
     commit = world.container.commit
-    world.container.commit = _unavailable  # type: ignore[method-assign]
+    world.container.commit = away  # type: ignore[method-assign]
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     with pytest.raises(TimeoutError):
         await world.run(seconds=1800)
@@ -466,10 +472,6 @@ async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_coun
 
     assert 1 == len(world.documents("invoice"))
     assert [] == world.of(MessageParked)
-
-
-async def _unavailable(*_: Any) -> Any:
-    raise StoreUnavailable(applied=False)
 
 
 async def test_messages_of_a_key_whose_document_is_damaged_wait_until_it_is_corrected():
