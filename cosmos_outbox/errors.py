@@ -37,6 +37,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── MessageUnreadable
     │   ├── UnknownVersion
     │   ├── MessageMissed
+    │   ├── DeliveredTooOften
     │   └── HandlerTimeout
     └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
@@ -511,7 +512,7 @@ class LockLost(SubscriptionError):
 
 class MessageError(OutboxError):
     """
-    A consumer cannot handle a message as it is: release or drop it; base of the four below.
+    A consumer cannot handle a message as it is: release or drop it; base of the five below.
     """
 
 
@@ -530,6 +531,12 @@ class UnknownVersion(MessageError):
 class MessageMissed(MessageError):
     """
     Events of the entity before this message never reached the consumer, and it waits for them (`gaps="wait"`).
+    """
+
+
+class DeliveredTooOften(MessageError):
+    """
+    A message was delivered again and again, and no process came to an end with it.
     """
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
-from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.policy import DEFAULT_MAX_DELIVERIES, OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
 from cosmos_outbox.consumer.testing import ConsumerTest
 from cosmos_outbox.domain.events import DomainEvent
@@ -63,6 +63,8 @@ class Consumer:
         gaps: `ignore`, `warn` or `wait` where events of the entity before a message never arrived. The last two write the inbox also
             for ignored messages. Where the subscription filters, `ignore`. Defaults to `ignore`.
         attempts: how often a handler is tried before it failed. Defaults to 5.
+        max_deliveries: how often a message of a session is delivered without an outcome, as where its process dies or its handler
+            blocks the event loop, before it failed. Two less than the broker allows, or fewer. Defaults to 8.
         backoff: between attempts. Defaults to 0.2 s … 5 s, full jitter.
         handler_timeout: how long one attempt may take. Defaults to 30 s.
 
@@ -83,6 +85,7 @@ class Consumer:
         unknown: OnUnknown | str = OnUnknown.IGNORE,
         gaps: OnGap | str = OnGap.IGNORE,
         attempts: int = 5,
+        max_deliveries: int = DEFAULT_MAX_DELIVERIES,
         backoff: Backoff | None = None,
         handler_timeout: timedelta = timedelta(seconds=30),
     ) -> None:
@@ -101,6 +104,7 @@ class Consumer:
                 unknown=OnUnknown(unknown),
                 gaps=OnGap(gaps),
                 attempts=attempts,
+                max_deliveries=max_deliveries,
                 handler_timeout=handler_timeout,
                 **({} if backoff is None else {"backoff": backoff}),
             )

@@ -24,6 +24,7 @@ from cosmos_outbox.errors import (
     AccessDenied,
     CommitOutcomeUnknown,
     ConfigurationError,
+    DeliveredTooOften,
     MessageError,
     MessageUnreadable,
     OutboxError,
@@ -83,6 +84,7 @@ class _SessionState:
     """
 
     parked: bool | None = None  # None: not looked up yet
+    counts_losses: bool = True  # only without a session every message that is given back counts as delivered
     known: Watermarks = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -167,7 +169,10 @@ class Handling:
         Return how a message is to be settled: complete once it took effect, or waits in the parked store.
         """
         message = self._keyed(message)
-        state = _SessionState() if session.id is None else self._states.setdefault(session, _SessionState())
+        alone = session.id is None
+        state = (
+            _SessionState(counts_losses=False) if alone else self._states.setdefault(session, _SessionState())
+        )
         try:
             key = self._named(message)
         except Exception as error:  # noqa: BLE001 - also what the caller's function raises
@@ -197,11 +202,13 @@ class Handling:
         try:
             if self._parking is not None and await self._held(self._parking, message, key, state):
                 return Complete()
+            if state.counts_losses and self._is_lost(message):
+                return await self._lost(message, key, state)
             return await self._handle(message, key, state)
         except OutboxError:
             raise
         except Exception as error:  # noqa: BLE001 - raised again and again, it would end at the dead letters, out of order
-            return await self._give_up(message, key, state, error, 1)
+            return await self._failed(message, key, state, error, 1)
 
     async def release(
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
@@ -293,7 +300,7 @@ class Handling:
                     )
                 )
                 if delay is None:
-                    return await self._give_up(message, key, state, error, attempt)
+                    return await self._failed(message, key, state, error, attempt)
             else:
                 if effect is Effect.UNKNOWN:
                     return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
@@ -314,6 +321,33 @@ class Handling:
         declared = self._routes.permanent(message)
         return isinstance(error, (*_PERMANENT, *declared))
 
+    def _is_lost(self, message: Message) -> bool:
+        return (
+            message.delivery_count >= self._policy.max_deliveries and message.subject in self._routes.subjects
+        )
+
+    async def _lost(self, message: Message, key: str, state: _SessionState) -> Settlement:
+        """
+        Give a message up that no process came to an end with, before the broker dead-letters it: later ones would overtake it.
+        """
+        if await self._was_taken(message):
+            self._effects.repeated(message, key)
+            return Complete()
+        error = DeliveredTooOften(
+            f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
+            "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: mend that, then "
+            "release the key."
+        )
+        # Also if the consumer is halted: the broker would not wait
+        return await self._give_up(message, key, state, error, message.delivery_count)
+
+    async def _failed(
+        self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
+    ) -> Settlement:
+        if self.halted:
+            return self._halted_by(error)
+        return await self._give_up(message, key, state, error, attempts)
+
     def _halted_by(self, error: Exception) -> Retry:
         self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
         return Retry(after_seconds=self._waits.of_halted(), counted=False)
@@ -321,8 +355,6 @@ class Handling:
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
-        if self.halted:
-            return self._halted_by(error)
         if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
             return self._dead_letter(message, key, error)
         failure = failure_of(message.message_id, error, attempts=attempts)

@@ -18,10 +18,14 @@ from cosmos_outbox.retries import Backoff
 
 # The broker's default window for duplicates, and the longest lock; `doctor` reads both
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
+DEFAULT_MAX_DELIVERIES = 8
+# A process whose event loop is blocked loses the message at hand, and once more the session that it had asked for
+_LOST_AT_ONCE = 2
 _TAKES: dict[str, tuple[Any, str]] = {
     "record_ttl": (timedelta, "a timedelta"),
     "handler_timeout": (timedelta, "a timedelta"),
     "attempts": (int, "a whole number"),
+    "max_deliveries": (int, "a whole number"),
     "backoff": (Backoff, "a Backoff"),
     "partition_key": (Callable | None, "a function of the message"),
 }
@@ -75,6 +79,7 @@ class Policy:
     unknown: OnUnknown = OnUnknown.IGNORE
     gaps: OnGap = OnGap.IGNORE
     attempts: int = 5
+    max_deliveries: int = DEFAULT_MAX_DELIVERIES
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_seconds=0.2, maximum_seconds=5.0))
     handler_timeout: timedelta = timedelta(seconds=30)
 
@@ -84,6 +89,8 @@ class Policy:
                 raise ConfigurationError(f"{name} takes {takes}, not {value!r}.")
         if self.attempts < 1:
             raise ConfigurationError(f"A consumer needs at least one attempt, not {self.attempts}.")
+        if self.max_deliveries < 1:
+            raise ConfigurationError(f"max_deliveries must be at least 1, not {self.max_deliveries}.")
         if self.handler_timeout <= timedelta(0):
             raise ConfigurationError(f"handler_timeout must be more than 0, not {self.handler_timeout}.")
         if self.inbox is Inbox.RECORDS and self.gaps is not OnGap.IGNORE:
@@ -95,6 +102,13 @@ class Policy:
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {self.record_ttl}: the broker may deliver a message "
                 "again for so long, and without its record it would take effect again."
             )
+
+    @property
+    def least_delivery_count(self) -> int:
+        """
+        Return how many deliveries the broker has to allow, so that it does not dead-letter what this consumer would have parked.
+        """
+        return self.max_deliveries + _LOST_AT_ONCE
 
     @property
     def longest_handling(self) -> timedelta:

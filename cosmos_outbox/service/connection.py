@@ -223,19 +223,23 @@ class Connection:
         for topic in self.settings.topics.topics:
             await open_link(bus, topic)
 
-    async def inspect_source(self, settings: ConsumerSettings, *, record_ttl: timedelta | None) -> Inspection:
+    async def inspect_source(
+        self, settings: ConsumerSettings, *, record_ttl: timedelta | None, deliveries: int
+    ) -> Inspection:
         """
         Return what about the subscription or queue of a consumer costs messages or their order, or lets them take effect twice.
 
         Args:
             settings: of the consumer.
             record_ttl: how long its inbox remembers a message; None if for ever.
+            deliveries: that have to be allowed.
         """
         return await source_preflight(
             settings.entity,
             settings.subscription,
             sessions=settings.sessions,
             lock=timedelta(seconds=settings.lock_seconds),
+            deliveries=deliveries,
             record_ttl=record_ttl,
             connection_string=_text(settings.servicebus_connection_string),
             namespace=settings.servicebus_namespace,

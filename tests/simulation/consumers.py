@@ -26,7 +26,7 @@ from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling, Inbox, OnFailure, OnGap
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import HandlerTimeout, MessageMissed, OutboxError
+from cosmos_outbox.errors import DeliveredTooOften, HandlerTimeout, MessageMissed, OutboxError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.parking.documents import BY_HAND, KEY_ID
@@ -68,6 +68,7 @@ class Habit(StrEnum):
     SWALLOWS = "it goes on after it was cancelled"
     LASTS = "it takes longer than the lock"
     BABBLES = "it raises text that no store takes"
+    LOSES = "its process loses the lock with each call, and counts a delivery without an outcome"
     ROLLS_BACK = "it forgets what its unit of work was told before"
 
 
@@ -115,6 +116,7 @@ class Script:
     on_failure: OnFailure = OnFailure.PARK
     gaps: OnGap = OnGap.IGNORE
     attempts: int = 2
+    max_deliveries: int = 8
     deliveries: tuple[tuple[float, Message], ...]
     habits: Mapping[str, tuple[Habit, int]] = field(default_factory=dict)
     heals_at: float = 1e9
@@ -290,6 +292,7 @@ class Simulation:
             on_failure=script.on_failure,
             gaps=script.gaps,
             attempts=script.attempts,
+            max_deliveries=script.max_deliveries,
             backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
             handler_timeout=timedelta(seconds=4 if self._is_quick else 30),
         )
@@ -312,7 +315,7 @@ class Simulation:
 
     @property
     def _is_quick(self) -> bool:
-        return not any(habit is Habit.LASTS for habit, _ in self.script.habits.values())
+        return not any(habit in (Habit.LASTS, Habit.LOSES) for habit, _ in self.script.habits.values())
 
     async def _behave(self, event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
         await asyncio.sleep(self.script.handler_seconds)
@@ -337,6 +340,10 @@ class Simulation:
                 with suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
                 await asyncio.sleep(3)
+            case Habit.LOSES:
+                with suppress(KeyError):
+                    self.subscription.lose_lock(str(message.session_id))
+                await asyncio.Event().wait()
             case Habit.LASTS:
                 await asyncio.sleep(1.5 * LOCK_SECONDS)
 
@@ -423,11 +430,11 @@ class Simulation:
             self.violations.append(f"{document['key']} is parked for {document['failure']}")
 
     def _check_turn(self, message: Message) -> None:
-        before = [
-            waiting.message_id
-            for waiting in self.subscription.waiting
-            if waiting.session_id == message.session_id and waiting.sequence_number < message.sequence_number
-        ]
+        of_key = [one for one in self.subscription.waiting if one.session_id == message.session_id]
+        numbers = {one.sequence_number for one in of_key}
+        if message.sequence_number in numbers and message.delivery_count >= self.script.max_deliveries:
+            self.violations.append(f"{message.message_id} is tried after {message.delivery_count} deliveries")
+        before = [one.message_id for one in of_key if one.sequence_number < message.sequence_number]
         if before:
             self.violations.append(f"{message.message_id} is handled before {before} are settled")
 
@@ -452,7 +459,8 @@ class Simulation:
             self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
         if isinstance(record, MessageParked | MessageDeadLettered):
             self._troubled.add(str(record.key))
-            self.parked_for.append(record.message_id)
+            if not isinstance(record.error, DeliveredTooOften):
+                self.parked_for.append(record.message_id)
             if type(record.error).__name__ not in _REASONS:
                 self.violations.append(
                     f"{record.message_id} has not failed, and is given up: {record.error!r}"
@@ -513,7 +521,13 @@ _OPTIONS = SessionOptions(
     backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
 )
 # Why a message may be given up
-_REASONS = (HandlerFailed.__name__, HandlerTimeout.__name__, "HandlerStuck", MessageMissed.__name__)
+_REASONS = (
+    HandlerFailed.__name__,
+    HandlerTimeout.__name__,
+    "HandlerStuck",
+    MessageMissed.__name__,
+    DeliveredTooOften.__name__,
+)
 
 
 def body(state: str = "") -> bytes:

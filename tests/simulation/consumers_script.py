@@ -84,6 +84,7 @@ def random_consumers_script(chance: Random) -> Script:
         on_failure=on_failure,
         gaps=gaps,
         attempts=chance.choice((1, 2, 3)),
+        max_deliveries=chance.choice((2, 8)),
         deliveries=deliveries,
         habits={
             message_id: (chance.choice((*Habit, *(5 * [Habit.FAILS]))), chance.choice((-1, -1, -1, 1, 2)))

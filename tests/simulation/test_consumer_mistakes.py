@@ -224,6 +224,9 @@ MISTAKES = {
     "a process forgets that it parked the key": planted(
         (Handling, "_give_up", "state.parked = True", "pass")
     ),
+    "a message is tried however often its process lost it": planted(
+        (Handling, "_settled", "self._is_lost(message)", "False")
+    ),
     "a settlement that is not confirmed is believed": SettlementsAreBelieved,
 }
 

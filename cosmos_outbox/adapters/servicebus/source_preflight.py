@@ -45,7 +45,12 @@ LEAST_DELIVERIES = 10  # the default of Service Bus
 
 
 def source_misses(
-    name: str, source: SubscriptionProperties | QueueProperties, *, sessions: bool, lock: timedelta
+    name: str,
+    source: SubscriptionProperties | QueueProperties,
+    *,
+    sessions: bool,
+    lock: timedelta,
+    deliveries: int = LEAST_DELIVERIES,
 ) -> Iterator[Miss]:
     """
     Yield what is wrong with a subscription or queue for the consumer that receives from it.
@@ -55,6 +60,7 @@ def source_misses(
         source: its settings.
         sessions: whether the consumer receives with sessions.
         lock: for how long the consumer trusts a lock.
+        deliveries: that it has to allow, before which the consumer parks. Defaults to 10.
     """
     if bool(source.requires_session) != sessions:
         yield sessions_miss(name, sessions=sessions)
@@ -67,12 +73,13 @@ def source_misses(
             fix=f"Set OUTBOX_LOCK_SECONDS to {locked.total_seconds():g}, or lockDuration to {lock}.",
             grave=False,
         )
-    if (source.max_delivery_count or LEAST_DELIVERIES) < LEAST_DELIVERIES:
+    if (source.max_delivery_count or LEAST_DELIVERIES) < deliveries:
         yield Miss(
             check="max-delivery-count",
             message=f"{name} dead-letters a message after {source.max_delivery_count} deliveries, and later ones of its key "
-            "overtake it then. Attempts of a handler and waits for a store are not counted, but lost locks are.",
-            fix=f"Set maxDeliveryCount to {LEAST_DELIVERIES} or more.",
+            "overtake it then. Attempts of a handler and waits for a store are not counted, but lost locks are. The consumer parks such "
+            f"a message in time only where {deliveries} are allowed.",
+            fix=f"Set maxDeliveryCount to {deliveries} or more, or give the consumer fewer max_deliveries.",
             grave=False,
         )
     yield from auto_delete_misses(name, source.auto_delete_on_idle, "a receiver")
@@ -139,6 +146,7 @@ async def source_preflight(
     *,
     sessions: bool,
     lock: timedelta,
+    deliveries: int = LEAST_DELIVERIES,
     record_ttl: timedelta | None = None,
     connection_string: str | None = None,
     namespace: str | None = None,
@@ -168,7 +176,7 @@ async def source_preflight(
             unknown=f"{name} could not be checked ({type(error).__name__}); that needs the Manage right on the namespace (role "
             f"Azure Service Bus Data Owner), receiving does not. {by_hand}"
         )
-    misses = list(source_misses(name, source, sessions=sessions, lock=lock))
+    misses = list(source_misses(name, source, sessions=sessions, lock=lock, deliveries=deliveries))
     if record_ttl is not None and entered is not None:
         misses += memory_misses(entered, lock=duration(source.lock_duration) or lock, record_ttl=record_ttl)
     return Inspection(misses=tuple(misses))

@@ -144,7 +144,9 @@ async def inspect_for_consumer(
         else:
             policy = consumer.policy
             record_ttl = None if policy.inbox is Inbox.WATERMARK else policy.record_ttl
-            found.topics = await outbox.inspect_source(settings, record_ttl=record_ttl)
+            found.topics = await outbox.inspect_source(
+                settings, record_ttl=record_ttl, deliveries=policy.least_delivery_count
+            )
     found.topics = replace(found.topics, misses=(*misses, *found.topics.misses))
     return found
 

@@ -29,9 +29,10 @@ WINDOW, LOCK = timedelta(days=1), timedelta(minutes=1)
 REACHABLE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=a2V5"
 
 
-def misses(*, sessions: bool = True, **fields: Any) -> list[Miss]:
+def misses(*, sessions: bool = True, deliveries: int = 10, **fields: Any) -> list[Miss]:
     source = described(SubscriptionProperties, "all", **GOOD | ALSO | fields)
-    return list(source_misses("It", source, sessions=sessions, lock=timedelta(seconds=60)))
+    lock = timedelta(seconds=60)
+    return list(source_misses("It", source, sessions=sessions, lock=lock, deliveries=deliveries))
 
 
 def test_a_source_as_it_should_be_has_no_miss():
@@ -49,6 +50,12 @@ def test_a_source_as_it_should_be_has_no_miss():
         ({"sessions": False}, "sessions", True, "Take OUTBOX_SESSIONS away"),
         ({"lock_duration": timedelta(seconds=30)}, "lock-duration", False, "Set OUTBOX_LOCK_SECONDS to 30,"),
         ({"max_delivery_count": 9}, "max-delivery-count", False, "maxDeliveryCount to 10"),
+        (
+            {"deliveries": 14, "max_delivery_count": 13},
+            "max-delivery-count",
+            False,
+            "maxDeliveryCount to 14",
+        ),
         ({"auto_delete_on_idle": timedelta(hours=1)}, "auto-delete", True, "autoDeleteOnIdle"),
         ({"status": EntityStatus.RECEIVE_DISABLED}, "subscription-status", True, "Active"),
         (

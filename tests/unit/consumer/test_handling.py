@@ -5,12 +5,14 @@ A consumer: one effect for each message, order kept through failure, and what is
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.held_messages import message_of
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, UsageError
@@ -453,6 +455,70 @@ async def test_after_a_release_beside_a_held_session_the_next_message_is_compare
     assert 1 == len(world.of(SessionOpened))
 
 
+def losing(world: World) -> Consumer:
+    """
+    Return a consumer whose handler loses the session before it ends, as where it blocks the loop, for orders below zero.
+    """
+    consumer = Consumer("invoicing")
+
+    @consumer.on(OrderPaid)
+    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        uow.repository(Invoice).create(Invoice.of(event))
+        if event.total < 0:
+            world.subscription.lose_lock("o1")
+            await asyncio.Event().wait()
+
+    return consumer
+
+
+async def test_a_message_that_no_process_comes_to_an_end_with_is_parked_before_the_broker_dead_letters_it():
+    world = World(invoicing())
+    world.consumer = losing(world)
+    world.__post_init__()
+    for total in (-1, 2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
+    world.subscription.deliver(message(OrderPaid(order_id="o2", total=3), session="o2"))
+    await world.run()
+
+    assert [] == world.subscription.dead_letters
+    (parked,) = world.of(MessageParked)
+    assert ("DeliveredTooOften", 8) == (parked.reason, parked.attempts)
+    assert [3] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+    assert ["o1"] == [held.key for held in world.of(MessageHeld)]
+
+
+async def test_a_message_that_took_effect_is_completed_however_often_it_was_delivered():
+    world = World(invoicing())
+    for delivery_count in (0, 9):
+        once = message(OrderPaid(order_id="o1", id="e1"))
+        world.subscription.deliver(replace(once, delivery_count=delivery_count))
+    await world.run()
+
+    assert ([], 1) == (world.of(MessageParked), len(world.of(MessageRepeated)))
+
+
+async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wait_for_their_handlers():
+    world = World(invoicing(attempts=1))
+    for number in range(5):
+        failing = message(OrderPaid(order_id=f"k{number}", total=-1), session=f"k{number}")
+        world.subscription.deliver(failing)
+    await world.run(lambda: world.handling.halted)
+    world.subscription.deliver(replace(message(OrderPaid(order_id="o1")), delivery_count=8))
+    await world.run(seconds=60)
+
+    assert "DeliveredTooOften" == world.of(MessageParked)[-1].reason
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+async def test_deliveries_count_only_where_no_store_that_is_away_counts_them(sessions: bool):
+    world = World(invoicing(), subscription=MemorySubscription(sessions=sessions, max_deliveries=100))
+    world.subscription.deliver(replace(message(OrderPaid(order_id="o1")), delivery_count=50))
+    world.subscription.deliver(replace(message(InvoiceIssued(total=1), session="o2"), delivery_count=50))
+    await world.run()
+
+    assert (int(sessions), not sessions) == (len(world.of(MessageParked)), bool(world.documents("invoice")))
+
+
 @pytest.mark.parametrize(
     "error", [StoreUnavailable(applied=False), ConfigurationError("The container does not exist.")]
 )
@@ -551,6 +617,7 @@ def test_a_consumer_refuses_what_cannot_work():
     ("option", "values", "takes"),
     [
         ("attempts", ["5", 1.5, True], "a whole number"),
+        ("max_deliveries", ["5"], "a whole number"),
         ("handler_timeout", [30], "a timedelta"),
         ("record_ttl", [86400], "a timedelta"),
         ("backoff", [timedelta(seconds=1), 1], "a Backoff"),
