@@ -391,11 +391,12 @@ class SessionClosed(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivingFailed(Record):
     """
-    No session could be accepted; it is tried again after `delay_seconds`.
+    No session could be accepted or kept, since `lasting_seconds`; it is tried again after `delay_seconds`.
     """
 
     attempt: int
     delay_seconds: float
+    lasting_seconds: float
     error: BaseException
 
 

@@ -81,6 +81,7 @@ class ConsumerHealth:
         sessions: returns what is held.
         halted: says whether the handlers fail on all keys.
         delayed: says whether the last message had to wait for a store.
+        receiving: says whether messages could be received, and settled, when it was last tried.
         stalled_after: a message that is handled, or a service that is away, for this long makes the consumer unready.
         poll_interval: time between two polls of what is parked. Defaults to 15 s.
         utcnow: the wall clock, for times that people read.
@@ -97,6 +98,7 @@ class ConsumerHealth:
         sessions: Callable[[], tuple[SessionStatus, ...]],
         halted: Callable[[], bool],
         delayed: Callable[[], bool],
+        receiving: Callable[[], bool],
         stalled_after: timedelta,
         poll_interval: timedelta = timedelta(seconds=15),
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -107,6 +109,7 @@ class ConsumerHealth:
         self._named = {"instance": instance, "consumer": consumer, "source": source, "container": container}
         self._dashboard = dashboard
         self._sessions, self._is_halted, self._is_delayed = sessions, halted, delayed
+        self._is_receiving = receiving
         self._loop = asyncio.get_running_loop()
         self._reached = False
         self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
@@ -125,7 +128,7 @@ class ConsumerHealth:
         if isinstance(record, MessageHandled):
             self.vitals.count(1)
         elif isinstance(record, ReceivingFailed):
-            self._cut_off = (self._cut_off[0] if self._cut_off else now, record.error)
+            self._cut_off = (now - record.lasting_seconds, record.error)
         elif isinstance(record, ConsumingDelayed):
             self._delayed = (self._delayed[0] if self._delayed else now, record.error)
         elif isinstance(record, ConsumerHalted):
@@ -135,7 +138,7 @@ class ConsumerHealth:
         """
         Note that the broker answered.
         """
-        self._reached, self._cut_off = True, None
+        self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
         """
@@ -168,13 +171,15 @@ class ConsumerHealth:
         now, stalled = self._loop.time(), self.vitals.stalled_after.total_seconds()
         if not self._is_delayed():
             self._delayed = None
+        if self._is_receiving():
+            self._cut_off = None
         reasons = []
         if phase is Phase.STARTING:
             why = f": {self._cut_off[1]}" if self._cut_off else "."
             reasons.append(f"The consumer has not reached {self._named['source']} yet{why}")
         elif self._cut_off is not None and now - self._cut_off[0] > stalled:
             since, error = self._cut_off
-            reasons.append(f"No session could be accepted for {now - since:.0f} s: {error}")
+            reasons.append(f"No session could be accepted or kept for {now - since:.0f} s: {error}")
         if self._delayed is not None and now - self._delayed[0] > stalled:
             since, error = self._delayed
             reasons.append(f"Messages have waited for a store for {now - since:.0f} s: {error}")

@@ -108,6 +108,7 @@ async def assembled_consumer(
             sessions=lambda: processor.status(),  # noqa: PLW0108 - it is made below
             halted=lambda: handling.halted,
             delayed=lambda: handling.delayed,
+            receiving=lambda: processor.receiving,
             stalled_after=timedelta(seconds=settings.stalled_seconds),
             poll_interval=timedelta(seconds=settings.lag_seconds),
         )

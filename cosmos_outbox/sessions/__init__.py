@@ -28,8 +28,8 @@ comes. Each session that is found adds a call, up to the free slots, so where ma
 another call has long waited in vain, and with each call that ends in vain, the number is halved.
 
 Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
-limit it moves the message to the dead-letter queue. While the broker cannot be reached the processor asks it again with
-a back-off.
+limit it moves the message to the dead-letter queue. While the broker cannot be reached, or settles nothing, the processor asks
+it again with a back-off.
 """
 
 from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler

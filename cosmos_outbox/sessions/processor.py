@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from cosmos_outbox.errors import LockLost, SubscriptionError
+from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import (
     Hook,
+    MessageSettled,
     ReceivingFailed,
     Record,
     SessionClosed,
@@ -74,7 +75,11 @@ class SessionProcessor:
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._wanted = 1  # calls that wait for a session side by side
-        self._failures, self._failed_at = 0, -inf  # in a row; the last one
+        self._failures, self._failing_since, self._failed_at = (
+            0,
+            0.0,
+            -inf,
+        )  # in a row; the first and the last one
         self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
 
     def status(self) -> tuple[SessionStatus, ...]:
@@ -94,7 +99,7 @@ class SessionProcessor:
     @property
     def receiving(self) -> bool:
         """
-        Say whether the broker could be reached when it was last asked for a session.
+        Say whether messages can be received: false from a failure until a message is settled, or none waits.
         """
         return not self._failures
 
@@ -139,7 +144,8 @@ class SessionProcessor:
             self.stop()
 
     async def _serve(self) -> None:
-        session = await self._accepted()
+        began = asyncio.get_running_loop().time()
+        session = await self._accepted(began)
         if session is None:
             return
         held = HeldSession(
@@ -148,7 +154,7 @@ class SessionProcessor:
             self._options,
             stopping=self._stopping,
             crowded=lambda: len(self._serving) + self._wanted > self._options.max_concurrent_sessions,
-            notify=self._notify,
+            notify=self._heard,
         )
         before = {task: one for task, one in self._serving.items() if one.id == held.id is not None}
         task = asyncio.current_task()
@@ -170,29 +176,55 @@ class SessionProcessor:
                 end = SessionEnd.LOST
             await held.close()
             self._notify(SessionClosed(session=held.id, reason=end, messages=held.messages, error=held.error))
+        if isinstance(held.error, SubscriptionUnavailable) and not self._stopping.is_set():
+            # It would be taken, and lost again, without a pause.
+            if task is not None:
+                del self._serving[task]
+                self._accepting[task] = asyncio.get_running_loop().time()
+            await self._failed(held.error, began)
 
-    async def _accepted(self) -> Session | None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    async def _accepted(self, began: float) -> Session | None:
         try:
             session = await self._subscription.accept(_ACCEPT_SECONDS)
         except SubscriptionError as error:
-            self._wanted = 1
-            if began > self._failed_at:  # calls that waited side by side fail together, which is one failure
-                self._failures += 1
-            self._failed_at = loop.time()
-            delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
-            self._notify(ReceivingFailed(attempt=self._failures, delay_seconds=delay, error=error))
-            await asyncio.sleep(delay)
+            await self._failed(error, began)
             return None
-        self._failures = 0
+        if (
+            session is None and began > self._failed_at
+        ):  # a session that was found may be lost before a message is settled
+            self._failures = 0
         # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
         # would have found one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
-        in_vain = session is None or min(others, default=inf) < loop.time() - _OPENING_SECONDS
-        self._wanted = self._wanted // 2 if in_vain else self._wanted + 1
+        now = asyncio.get_running_loop().time()
+        in_vain = session is None or min(others, default=inf) < now - _OPENING_SECONDS
+        self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + 1
         self._wanted = min(max(1, self._wanted), self._options.max_concurrent_sessions)
         return session
+
+    async def _failed(self, error: SubscriptionError, began: float) -> None:
+        """
+        Wait before the broker is asked again, after a call or a session that began then.
+        """
+        self._wanted, now = 1, asyncio.get_running_loop().time()
+        if not self._failures:
+            self._failing_since = now
+        if (
+            began > self._failed_at or not self._failures
+        ):  # side by side they fail together, which is one failure
+            self._failures += 1
+        self._failed_at = now
+        delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
+        lasting = now - self._failing_since
+        self._notify(
+            ReceivingFailed(attempt=self._failures, delay_seconds=delay, lasting_seconds=lasting, error=error)
+        )
+        await asyncio.sleep(delay)
+
+    def _heard(self, record: Record) -> None:
+        if isinstance(record, MessageSettled):
+            self._failures = 0
+        self._notify(record)
 
     def _notify(self, record: Record) -> None:
         for hook in self._hooks:

@@ -35,7 +35,7 @@ class State:
     """
 
     sessions: tuple[SessionStatus, ...] = ()
-    halted = delayed = False
+    halted = delayed = receiving = False
 
 
 @pytest.fixture
@@ -53,12 +53,14 @@ async def health(state: State) -> ConsumerHealth:
         sessions=lambda: state.sessions,
         halted=lambda: state.halted,
         delayed=lambda: state.delayed,
+        receiving=lambda: state.receiving,
         stalled_after=timedelta(seconds=60),
     )
 
 
-def refused(attempt: int = 1) -> ReceivingFailed:
-    return ReceivingFailed(attempt=attempt, delay_seconds=1, error=SubscriptionUnavailable("no such thing"))
+def refused(attempt: int = 1, *, lasting: float = 0.0) -> ReceivingFailed:
+    error = SubscriptionUnavailable("no such thing")
+    return ReceivingFailed(attempt=attempt, delay_seconds=1, lasting_seconds=lasting, error=error)
 
 
 def delayed(key: str = "k") -> ConsumingDelayed:
@@ -89,15 +91,15 @@ async def test_an_answer_of_the_broker_is_an_answer_also_where_no_session_waits(
     assert () == health.snapshot().unready
 
 
-async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_when_it_is_back(health):
+async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_when_it_is_back(health, state):
     health.reached()
     for attempt in range(1, 7):
-        health(refused(attempt))
+        health(refused(attempt, lasting=(attempt - 1) * 10.1))
         assert () == health.snapshot().unready
         await asyncio.sleep(10.1)
     (reason,) = health.snapshot().unready
-    assert "No session could be accepted for 61 s: no such thing" in reason
-    health.reached()
+    assert "No session could be accepted or kept for 61 s: no such thing" in reason
+    state.receiving = True
     assert () == health.snapshot().unready
 
 

@@ -124,6 +124,7 @@ def used_by_a_consumer(telemetry: Telemetry) -> None:
         sessions=lambda: (SessionStatus(session="s", messages=1, handling_seconds=1.0),),
         halted=lambda: False,
         delayed=lambda: False,
+        receiving=lambda: True,
         stalled_after=timedelta(1),
         utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )

@@ -14,6 +14,7 @@ from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.memory.subscription import MemorySession
 from cosmos_outbox.errors import ConfigurationError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Settlement
 from cosmos_outbox.records import (
     HandlerIgnoresCancellation,
     MessageFailed,
@@ -222,6 +223,63 @@ async def test_a_broker_that_says_when_to_come_back_is_not_asked_before() -> Non
     await asyncio.sleep(69)
     assert 10 == broker.calls
     await world.stop()
+
+
+class Refusing(Counting):
+    """
+    Gives its sessions away, and refuses what is to be settled.
+    """
+
+    refusal: SubscriptionUnavailable | None = SubscriptionUnavailable("busy")
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        session = await super().accept(wait_seconds)
+        if session is None:
+            return None
+        settle = session.settle
+
+        async def settled(message: Message, settlement: Settlement) -> None:
+            if self.refusal is not None:
+                raise self.refusal
+            await settle(message, settlement)
+
+        session.settle = settled  # type: ignore[method-assign]
+        return session
+
+
+async def test_while_nothing_can_be_settled_sessions_are_taken_with_a_back_off_and_it_is_not_receiving() -> (
+    None
+):
+    world = World(subscription=(broker := Refusing()))
+    world.deliver("a1", "b1")
+    processor = world.start(backoff=Backoff(initial_seconds=0.1, maximum_seconds=10))
+    await world.until(lambda: world.begun)
+    for _ in range(200):
+        await asyncio.sleep(1)
+        assert (
+            not processor.receiving
+        )  # a session that is accepted says nothing, nor a call that waited beside it
+    assert 10 <= len(world.begun) <= 100
+    lasting = [failure.lasting_seconds for failure in world.of(ReceivingFailed)]
+    assert lasting == sorted(lasting)
+    assert lasting[-1] > 180
+    broker.refusal = None
+    await world.until_empty()
+    assert processor.receiving
+    await world.stop()
+
+
+async def test_a_broker_that_settles_nothing_is_asked_again_no_sooner_than_it_says_and_a_stop_does_not_wait() -> (
+    None
+):
+    world = World(subscription=(broker := Refusing()))
+    broker.refusal = SubscriptionUnavailable("busy", retry_after=7)
+    world.deliver("a1")
+    world.start()
+    await asyncio.sleep(69)
+    assert 22 >= len(world.begun)  # by the call that takes it, and by one that waits beside
+    await world.stop()
+    assert now() < 69.1
 
 
 async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_back() -> None:
