@@ -75,11 +75,8 @@ class SessionProcessor:
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._wanted = 1  # calls that wait for a session side by side
-        self._failures, self._failing_since, self._failed_at = (
-            0,
-            0.0,
-            -inf,
-        )  # in a row; the first and the last one
+        self._failures = 0  # in a row
+        self._failing_since, self._failed_at = 0.0, -inf  # the first and the last of them
         self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
 
     def status(self) -> tuple[SessionStatus, ...]:
@@ -189,9 +186,8 @@ class SessionProcessor:
         except SubscriptionError as error:
             await self._failed(error, began)
             return None
-        if (
-            session is None and began > self._failed_at
-        ):  # a session that was found may be lost before a message is settled
+        # A session that was found may be lost before a message is settled.
+        if session is None and began > self._failed_at:
             self._failures = 0
         # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
         # would have found one.
