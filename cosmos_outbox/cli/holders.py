@@ -144,7 +144,7 @@ class ConsumerHolder:
         """
         subject = (event.event.get("message") or {}).get("subject")
         body = event.event.get("body")
-        if body is None or event.original is not None:
+        if body is None or event.data or event.original is not None:
             return subject, event.data
         return subject, base64.b64decode(body).decode("utf-8", "replace")
 

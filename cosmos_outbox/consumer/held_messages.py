@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox.documents import Document
+from cosmos_outbox.documents import Document, copied_size
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.messages import Message
 
@@ -29,6 +29,7 @@ _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     UUID: (str, UUID),
 }
 _READ = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
+_ROOM = 1_800_000  # bytes of a body in a request of 2 MB, which also has the properties and the parked store's own fields
 _DEEPEST = 126  # of the 128 levels that a document may have, the parked store's own are two
 
 
@@ -48,19 +49,16 @@ class HeldMessage:
     @property
     def document(self) -> Document:
         """
-        Return what is stored: a body that is a JSON object as `data`, which an operator may edit; any other in base64.
+        Return what is stored: a body that is a JSON object as `data`, which an operator may edit; the bytes of any other in base64.
 
-        So is one that the store would refuse, or not return as it is.
+        So are those of one that the store would refuse, or that has other spaces or escapes than its `data` is written with.
         """
         message = self.message
-        body: Document = {"data": _kept_by_the_store(message.body)}
-        if not isinstance(body["data"], dict):
-            body = {"data": {}, "body": base64.b64encode(message.body).decode()}
         return {
             "id": message.message_id,
             "partitionKey": self.key,
             "type": "message",
-            **body,
+            **_stored_body(message.body),
             "message": {
                 "sessionId": message.session_id,
                 "subject": message.subject,
@@ -89,10 +87,7 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
     try:
         said = document["message"]
         body = document.get("body")
-        if body is None or edited:
-            content = json.dumps(document["data"], ensure_ascii=False, separators=(",", ":")).encode()
-        else:
-            content = base64.b64decode(body)
+        content = _written(document["data"]) if body is None or edited else base64.b64decode(body)
         return Message(
             message_id=document["id"],
             session_id=said["sessionId"],
@@ -111,10 +106,25 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
         ) from error
 
 
+def _stored_body(body: bytes) -> Document:
+    data = _kept_by_the_store(body)
+    raw: Document = {"body": base64.b64encode(body).decode()}
+    if not isinstance(data, dict):
+        return {"data": {}, **raw}
+    readable = {"data": data} if _written(data) == body else {"data": data, **raw}
+    # A letter outside of ASCII takes six bytes in `data`
+    ways: list[Document] = [readable, {"data": {}, **raw}, {"data": data}]
+    return next((way for way in ways if copied_size(way) <= _ROOM), min(ways, key=copied_size))
+
+
+def _written(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def _kept_by_the_store(body: bytes) -> Any:
     try:
         data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
-        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is legal in JSON as an escape
+        _written(data)  # half a surrogate pair is legal in JSON as an escape
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return data if _fits(data, _DEEPEST) else None
@@ -133,12 +143,12 @@ def _exact(digits: str) -> int:
     return number
 
 
-def _finite(digits: str) -> float:
+def _finite(digits: str) -> float | int:
     if not isfinite(number := float(digits)):
         raise ValueError(f"{digits} is no number in JSON")
     if Decimal(digits) != Decimal(repr(number)):
         raise ValueError(f"{digits} is stored as another number")
-    return number
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number  # 1.0 is returned as 1
 
 
 def _stored(value: Any) -> Any:

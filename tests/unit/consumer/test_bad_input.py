@@ -101,6 +101,41 @@ def test_a_body_has_no_other_number_after_it_was_held(digits: str, kept: bool):
     assert kept or sent.body == message_of(document, edited=False).body
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            '{ "orderId":"o1","total":-1}',
+            '{"total":-1.50,"orderId":"o1"}',
+            '{"orderId":"\\u00e9","total":-1.0}',
+        ),
+        *('{"orderId":"x","orderId":"o1","total":-1}', '{"orderId":"é","total":-1}', '{"total":-1e2}'),
+    ],
+)
+async def test_a_body_is_released_byte_by_byte_as_it_came_unless_an_operator_edited_it(body: str):
+    sent = message(OrderPaid(order_id="o1"), body=body.encode())
+    stored = json.dumps(HeldMessage(sent, "o1").document)
+    document = json.loads(stored, parse_int=as_double, parse_float=as_double)
+
+    assert body.encode() == message_of(document, edited=False).body
+    assert document["data"].items() >= {"total": json.loads(body)["total"]}.items()
+    assert document["data"] == json.loads(message_of(document, edited=True).body)
+
+
+@pytest.mark.parametrize("letter", ["y", "é", "漢", '\\"'])
+async def test_a_message_of_1_3_megabytes_is_parked_whatever_its_letters_are(letter: str):
+    world = World(invoicing(attempts=1))
+    note = letter * (1_300_000 // len(letter.encode()))
+    body = f'{{"orderId":"o1","note":"{note}","total":-1}}'.encode()
+    world.subscription.deliver(Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
+    await world.run()
+
+    assert [] == world.subscription.dead_letters
+    (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
+    assert len(json.dumps(kept)) < 2_000_000
+    assert body == message_of(kept["event"], edited=False).body
+
+
 def as_double(digits: str) -> float | int:
     number = float(digits)
     return int(number) if number.is_integer() else number
