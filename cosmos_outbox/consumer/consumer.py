@@ -264,13 +264,17 @@ class Consumer:
         """
         Return the consumer under test, in memory: `async with consumer.testing() as t:`.
 
+        With `outbox_of`, effects are where that says, as in production: have it name outboxes in memory.
+
         Args:
             container: of the effects. Defaults to a new one, partitioned on /partitionKey.
             outbox: on that container, if the program has handlers on it (`Outbox.on`). Defaults to a plain one.
         """
         container = container or MemoryContainer()
         outbox = outbox or Outbox(container, retries=_NO_PATIENCE)
-        return ConsumerTest(self.name, self._routes, self.policy, container, outbox)
+        return ConsumerTest(
+            self.name, self._routes, self.policy, container, outbox, outbox_of=self._outbox_of
+        )
 
 
 def _check_handler(handler: Callable[..., object]) -> None:

@@ -10,7 +10,7 @@ A consumer under test: messages reach its handlers as from a subscription, in me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
@@ -107,7 +107,14 @@ class ConsumerTest:
     """
 
     def __init__(
-        self, name: str, routes: Routes, policy: Policy, container: MemoryContainer, outbox: Outbox
+        self,
+        name: str,
+        routes: Routes,
+        policy: Policy,
+        container: MemoryContainer,
+        outbox: Outbox,
+        *,
+        outbox_of: Callable[[Message], Outbox] | None,
     ) -> None:
         self.container, self.outbox = container, outbox
         self.records: list[Record] = []
@@ -116,7 +123,7 @@ class ConsumerTest:
             name,
             routes,
             replace(policy, backoff=Backoff(initial_seconds=0, maximum_seconds=0)),
-            outbox_of=lambda message: outbox,
+            outbox_of=outbox_of or (lambda message: outbox),
             source=_SOURCE,
             sessions=True,
             parking=Parking(self._parked, references=False),
@@ -126,6 +133,7 @@ class ConsumerTest:
         self._keys = ParkedKeys(self._parked, self._handling.release, scope=self._handling.scope)
         self._sessions: dict[str, _Session] = {}
         self._places: dict[str, tuple[int, int]] = {}  # of each entity's newest event
+        self._sent: dict[tuple[str, str], Message] = {}  # by key and event
         self._delivered = 0
 
     async def __aenter__(self) -> Self:
@@ -145,7 +153,7 @@ class ConsumerTest:
         **fields: Any,
     ) -> Delivered:
         """
-        Deliver an event as the relay sends it, or a message as it is.
+        Deliver an event as the relay sends it, or a message as it is. An event that was delivered before is the same message.
 
         Args:
             what: the event or the message.
@@ -213,9 +221,12 @@ class ConsumerTest:
         Args:
             key: the parked key.
             payload: for its first message, in place of the one it was sent with.
+
+        Raises:
+            KeyNotParked: it holds nothing.
         """
-        first = self.parked()[key][0].message_id if payload is not None else None
-        return await self._keys.release(key, edited=payload, event_id=first)
+        held = self.parked().get(key)
+        return await self._keys.release(key, edited=payload, event_id=held[0].message_id if held else "")
 
     async def drop(self, key: str, message_id: str, *, reason: str) -> None:
         """
@@ -224,6 +235,8 @@ class ConsumerTest:
         await self._keys.drop(key, message_id, reason=reason)
 
     def _message(self, event: DomainEvent, key: str, version: int | None) -> Message:
+        if version is None and (sent := self._sent.get((key, event.id))) is not None:
+            return sent
         before = self._places.get(key, (0, 0))
         place = (before[0] + 1 if version is None else version, 0)
         if version is not None and version > before[0] + 1:
@@ -233,7 +246,8 @@ class ConsumerTest:
         meta |= {"previousVersion": before[0], "previousSequence": before[1]}
         document = event_document(event, partition_key=key, meta=meta, sequence=place[1])
         [stored] = filter(None, [stored_event(document)])
-        return delivered(message_of(stored))
+        self._sent[key, event.id] = message = delivered(message_of(stored))
+        return message
 
 
 def _position(held: tuple[int, Message]) -> int:

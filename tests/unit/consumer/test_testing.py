@@ -9,7 +9,7 @@ import pytest
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Message, Outcome
-from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.errors import KeyNotParked, StoreUnavailable
 from cosmos_outbox.ports import Complete, DeadLetter, Retry
 from cosmos_outbox.records import MessageGap
 from tests.unit.consumer.shop import InvoiceIssued, OrderPaid, invoicing
@@ -107,3 +107,29 @@ async def test_each_consumer_under_test_starts_empty(total: int):
     async with invoicing().testing() as t:
         await t.deliver(OrderPaid(order_id="o1", total=total), key="o1")
         assert [total] == [document["data"]["total"] for document in t.documents("invoice")]
+
+
+async def test_an_event_that_is_delivered_twice_is_the_same_message_and_shows_as_a_repetition():
+    paid = OrderPaid(order_id="o1", total=5)
+    async with invoicing().testing() as t:
+        outcomes = [
+            (await t.deliver(one, key="o1")).outcome for one in (paid, paid, OrderPaid(order_id="o1"))
+        ]
+
+        assert ["handled", "repeated", "handled"] == outcomes
+        assert 2 == len(t.documents("invoice"))
+
+
+async def test_a_release_with_a_payload_of_a_key_that_is_not_parked_says_so():
+    async with invoicing().testing() as t:
+        with pytest.raises(KeyNotParked):
+            await t.release("no", payload={"total": 1})
+
+
+async def test_a_consumer_under_test_writes_where_its_own_function_says():
+    elsewhere = MemoryContainer()
+    outbox = Outbox(elsewhere)
+    async with invoicing(outbox_of=lambda message: outbox).testing() as t:
+        await t.deliver(OrderPaid(order_id="o1"), key="o1")
+
+        assert ([], True) == (t.documents(), bool(elsewhere.documents()))
