@@ -248,6 +248,23 @@ async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_ta
     assert [(500, "EUR")] == seen
 
 
+async def test_an_upcaster_that_returns_no_payload_is_named_at_the_first_attempt():
+    class Priced(OrderPaid):
+        action = "OrderPaid"
+        schema_version = 2
+
+    consumer = Consumer("invoicing")
+    consumer.on(Priced)(_handler)  # type: ignore[arg-type]
+    consumer.upcasts(Priced, from_version=1)(lambda payload: payload.update(total=5))  # type: ignore[arg-type,func-returns-value]
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert ("MessageUnreadable", 1) == (parked.reason, parked.attempts)
+    assert "The upcaster of OrderPaid from version 1 returned None" in str(parked.error)
+
+
 async def test_subjects_without_a_handler_are_ignored_and_reported_once():
     world = World(invoicing())
     for _ in range(3):
