@@ -4,7 +4,10 @@ What every receiver of Service Bus keeps, whichever client it stands on: its opt
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
 
@@ -42,6 +45,32 @@ def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: floa
         return lock_seconds
     left = (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds()
     return min(lock_seconds, max(left, _SHORTEST_LOCK_SECONDS))
+
+
+def body_bytes(sections: Sequence[Any]) -> bytes:
+    """
+    Return the body of a message: data as it is, an AMQP value that is text as UTF-8, any other and sequences as JSON.
+    """
+    if all(isinstance(section, bytes) for section in sections):
+        return b"".join(sections)
+    if sections == [None]:
+        return b""
+    items = [item for section in sections for item in (section if isinstance(section, list) else [section])]
+    value = _plain(sections[0] if len(sections) == 1 else items)
+    return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case bytes():  # of the SDK also text
+            return value.decode("utf-8", "replace")
+        case dict():
+            return {str(_plain(name)): _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+    return str(value)
 
 
 def sendable(text: str) -> str:

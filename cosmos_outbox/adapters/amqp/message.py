@@ -12,6 +12,7 @@ from cosmos_outbox.adapters.amqp.decoding import decode_sections
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 from cosmos_outbox.adapters.amqp.frames import Code
 from cosmos_outbox.messages import Message
+from cosmos_outbox.ports.receiving import body_bytes
 
 ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
 LOCKED_UNTIL = "x-opt-locked-until"
@@ -71,7 +72,7 @@ def message_of(sections: Sections) -> Message:
         message_id=_id(properties[0]) or "",
         session_id=_text(properties[10]),
         subject=_text(properties[3]) or "",
-        body=_body(sections.body),
+        body=body_bytes(sections.body),
         content_type=_text(properties[6]),
         correlation_id=_id(properties[5]),
         properties={str(name): _text(value) for name, value in sections.application_properties.items()},
@@ -89,17 +90,6 @@ def moment(milliseconds: Any) -> datetime | None:
         return None if milliseconds is None else _EPOCH + timedelta(0, 0, 0, milliseconds)
     except (TypeError, ValueError, OverflowError):  # no time that Python has
         return None
-
-
-def _body(values: list[Any]) -> bytes:
-    if len(values) == 1 and isinstance(data := values[0], bytes):
-        return data
-    # An AMQP value or sequence is of a sender in another language.
-    return b"".join(value if isinstance(value, bytes) else _written(value) for value in values)
-
-
-def _written(value: Any) -> bytes:
-    return b"" if value is None else str(value).encode()
 
 
 def _number(value: Any) -> int:

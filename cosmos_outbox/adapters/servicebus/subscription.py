@@ -5,7 +5,7 @@ ServiceBusSubscription: the Subscription port on a topic's subscription or a que
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
-from cosmos_outbox.ports.receiving import check_options, sendable, trusted_seconds
+from cosmos_outbox.ports.receiving import body_bytes, check_options, sendable, trusted_seconds
 
 _OPEN_SECONDS = 15.0  # that opening a link may take: the SDK waits for ever for a broker that says nothing
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
@@ -233,14 +233,8 @@ def properties_of(received: ServiceBusReceivedMessage) -> dict[str, Any]:
 
 def _body(received: ServiceBusReceivedMessage) -> bytes:
     body = received.body
-    if isinstance(body, bytes):
-        return body
-    if body is None:
-        return b""
-    try:
-        return b"".join(body)
-    except TypeError:  # an AMQP value or sequence, of a sender in another language
-        return str(received).encode()
+    # Else an AMQP value, of a sender in another language
+    return body_bytes([*body] if isinstance(body, Iterator) else [body])
 
 
 def _text(value: Any) -> Any:

@@ -113,6 +113,8 @@ NAMES = st.none() | st.text(max_size=20)
 BODIES = (
     st.binary(max_size=400).map(lambda body: {"data_body": [body]})
     | st.lists(st.binary(max_size=20), min_size=1, max_size=4).map(lambda parts: {"data_body": parts})
+    | VALUES.map(lambda value: {"value_body": value})
+    | st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=3).map(lambda parts: {"sequence_body": parts})
 )  # fmt: skip
 PROPERTIES = st.dictionaries(
     st.text(min_size=1, max_size=12),
