@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
+from cosmos_outbox.consumer.threads import calls_of_handler
 from cosmos_outbox.errors import HandlerTimeout, MessageError, said
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.write.unit_of_work import commits_left_to
@@ -15,7 +18,7 @@ from cosmos_outbox.write.unit_of_work import commits_left_to
 
 class HandlerStuck(HandlerTimeout):
     """
-    A handler went on after it was cancelled; it was left behind, and its unit of work commits nothing.
+    A handler, or a thread that it started, went on after it was cancelled; it was left behind, and its unit of work commits nothing.
     """
 
 
@@ -30,11 +33,14 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         within: the time that it may take.
 
     Raises:
-        HandlerTimeout: it took longer; HandlerStuck if it still runs.
+        HandlerTimeout: it took longer; HandlerStuck if it, or a thread of it, still runs.
         MessageError: other code cancelled it, or it raised what ends a process.
     """
 
+    threads: set[Future[Any]] = set()
+
     async def ended() -> None:
+        calls_of_handler.set(threads)
         try:
             await handler()
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
@@ -57,6 +63,10 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     if done:
         return task.result()
     late = f"The handler of {subject} did not end within {within}"
-    if await cancelled(task):
-        raise HandlerTimeout(f"{late}.")
-    raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")
+    if not await cancelled(task):
+        raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")
+    if threads:
+        raise HandlerStuck(
+            f"{late}, and a thread that it started goes on. Give what blocks there a time-out of its own."
+        )
+    raise HandlerTimeout(f"{late}.")

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from cosmos_outbox.consumer.threads import DaemonThreads
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from cosmos_outbox.service import logs, otlp
 from cosmos_outbox.service.assembly import assembled
@@ -88,6 +89,7 @@ def _ended(
         logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
 
     async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
         async with assemble(settings) as program:
             instance, url = settings.instance_name, program.health_url
             logger.info("%s.started as %s, health at %s", name, instance, url)
