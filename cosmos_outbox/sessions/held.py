@@ -67,6 +67,7 @@ class HeldSession:
         self._trusted_until = self._renew_at = self._cancel_at = 0.0
         self.messages = 0  # settled so far
         self.handling_since: float | None = None  # in the loop's time
+        self.answered_at = self._loop.time()  # by the broker, last
         self.error: BaseException | None = None  # why it was lost
 
     @property
@@ -127,6 +128,7 @@ class HeldSession:
         began, self.handling_since = now if self.handling_since is None else self.handling_since, None
         if not isinstance(settlement, Retry) or settlement.counted:
             await self._session.settle(message, settlement)
+            self.answered_at = self._loop.time()
         self.messages += 1
         self._notify(
             MessageSettled(
@@ -209,10 +211,13 @@ class HeldSession:
                 self.error = error
                 return False
             except (OutboxError, TimeoutError) as error:
-                self.error = error
+                silent = SubscriptionUnavailable(
+                    "The lock of the session could not be renewed: the broker does not answer."
+                )
+                self.error = error if isinstance(error, OutboxError) else silent
                 await asyncio.sleep(min(_RENEWAL_PAUSE_SECONDS, max(self._cancel_at - self._loop.time(), 0)))
             else:
-                self.error = None
+                self.error, self.answered_at = None, self._loop.time()
                 self._see_lock()
                 return True
         return False

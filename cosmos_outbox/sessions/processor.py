@@ -25,6 +25,7 @@ from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 
 _ACCEPT_SECONDS = 20.0  # that one call waits for a session
+_FIRST_ACCEPT_SECONDS = 1.0  # the first: its end tells that the broker can be reached
 _OPENING_SECONDS = 3.0  # that a call may take until it waits for a session
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
@@ -75,8 +76,9 @@ class SessionProcessor:
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._wanted = 1  # calls that wait for a session side by side
-        self._failures = 0  # in a row
-        self._failing_since, self._failed_at = 0.0, -inf  # the first and the last of them
+        self._answered_at = -inf  # when a message was settled, or none waited
+        self._failures = 0  # since then
+        self._failing_since, self._failed_at = 0.0, -inf
         self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
 
     def status(self) -> tuple[SessionStatus, ...]:
@@ -178,17 +180,19 @@ class SessionProcessor:
             if task is not None:
                 del self._serving[task]
                 self._accepting[task] = asyncio.get_running_loop().time()
-            await self._failed(held.error, began)
+            await self._failed(held.error, began, answered_at=held.answered_at)
 
     async def _accepted(self, began: float) -> Session | None:
         try:
-            session = await self._subscription.accept(_ACCEPT_SECONDS)
+            session = await self._subscription.accept(
+                _FIRST_ACCEPT_SECONDS if self._answered_at == -inf else _ACCEPT_SECONDS
+            )
         except SubscriptionError as error:
-            await self._failed(error, began)
+            await self._failed(error, began, answered_at=began)
             return None
-        # A session that was found may be lost before a message is settled.
+        # A session that was found may be lost with its first message.
         if session is None and began > self._failed_at:
-            self._failures = 0
+            self._answered()
         # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
         # would have found one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
@@ -198,16 +202,18 @@ class SessionProcessor:
         self._wanted = min(max(1, self._wanted), self._options.max_concurrent_sessions)
         return session
 
-    async def _failed(self, error: SubscriptionError, began: float) -> None:
+    def _answered(self) -> None:
+        self._failures, self._answered_at = 0, asyncio.get_running_loop().time()
+
+    async def _failed(self, error: SubscriptionError, began: float, *, answered_at: float) -> None:
         """
-        Wait before the broker is asked again, after a call or a session that began then.
+        Wait before the broker is asked again, after a call or a session that began then, and was answered last then.
         """
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:
-            self._failing_since = now
-        if (
-            began > self._failed_at or not self._failures
-        ):  # side by side they fail together, which is one failure
+            self._failing_since = max(answered_at, self._answered_at)
+        # Those that went on side by side fail together, which is one failure.
+        if began > self._failed_at or not self._failures:
             self._failures += 1
         self._failed_at = now
         delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
@@ -219,7 +225,7 @@ class SessionProcessor:
 
     def _heard(self, record: Record) -> None:
         if isinstance(record, MessageSettled):
-            self._failures = 0
+            self._answered()
         self._notify(record)
 
     def _notify(self, record: Record) -> None:

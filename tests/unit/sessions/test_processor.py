@@ -282,6 +282,50 @@ async def test_a_broker_that_settles_nothing_is_asked_again_no_sooner_than_it_sa
     assert now() < 69.1
 
 
+async def test_the_first_call_ends_soon_as_its_end_tells_that_the_broker_can_be_reached() -> None:
+    world = World(subscription=(broker := Counting()))
+    world.start()
+    await asyncio.sleep(2)
+    assert (2, 1) == (broker.calls, broker.waiting_calls)
+    await world.stop()
+
+
+class Silent(Counting):
+    """
+    From a moment on nothing is answered, which is noticed 30 s later.
+    """
+
+    silent = False
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        session = await super().accept(wait_seconds)
+        if self.silent:
+            await asyncio.sleep(30)
+            raise SubscriptionUnavailable("silent")
+        if session is not None:
+            session.renew = self.renew  # type: ignore[method-assign]
+        return session
+
+    async def renew(self) -> None:
+        await asyncio.sleep(30)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "all sessions busy"])
+async def test_a_broker_that_does_not_answer_is_counted_as_away_from_its_last_answer_on(busy: bool) -> None:
+    world = World(subscription=(broker := Silent()))
+    if busy:
+        world.deliver("a1")
+    world.start(work=takes(300), max_concurrent_sessions=1)
+    await asyncio.sleep(2)
+    broker.silent = True
+    await world.until(lambda: world.of(ReceivingFailed))
+    (failed,) = world.of(ReceivingFailed)
+    last_answer = 0.0 if busy else 1.0
+    assert failed.lasting_seconds == pytest.approx(now() - last_answer, abs=0.2)
+    assert ("renewed" if busy else "silent") in str(failed.error)
+    await world.kill()
+
+
 async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_back() -> None:
     world = World(subscription=(broker := Counting()))
     world.deliver("a1", "a2", "b1")
