@@ -75,12 +75,12 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
     """
     if error.condition in _LOST:
         return LockLost(f"{entity}: {error}")
-    advice = (
-        "create it if it is missing, enable it, see that sessions are on or off as configured, or grant Azure Service Bus Data "
-        "Receiver on it"
-        if error.condition in _DENIED
-        else "it is tried again"
-    )
+    if error.condition == Condition.UNAUTHORIZED_ACCESS:
+        advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
+    elif error.condition in _DENIED:
+        advice = "create it if it is missing, enable it, or see that sessions are on or off as configured"
+    else:
+        advice = "it is tried again"
     return SubscriptionUnavailable(
         f"{entity!r} cannot be received from: {advice}. Service Bus said: {error}",
         retry_after=_RETRY_AFTER.get(error.condition),

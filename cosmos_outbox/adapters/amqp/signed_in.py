@@ -61,7 +61,7 @@ class SignedIn:
         except Exception as error:  # broadly: credentials read files and ask other services
             refused = isinstance(error, ClientAuthenticationError)
             condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
-            raise AmqpError(condition, f"No token: {error or 'no answer'}") from error
+            raise AmqpError(condition, f"No token: {str(error) or 'no answer'}") from error
         properties = {
             "type": string(token.kind),
             "name": string(audience),

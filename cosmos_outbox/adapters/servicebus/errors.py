@@ -69,9 +69,11 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
     if meaning is TopicUnavailable:
+        missing = "" if _status(error) == _UNAUTHORIZED else "create it if it is missing, enable it, "
+        clock = "" if missing else "see that this machine's clock is right, "
         return TopicUnavailable(
-            f"Topic {topic!r} cannot be sent to: create it if it is missing, enable it, correct the key, or grant Azure Service Bus "
-            f"Data Sender on it. Service Bus said: {said}"
+            f"Topic {topic!r} cannot be sent to: {missing}correct the key, {clock}or grant Azure Service Bus Data Sender on it. "
+            f"Service Bus said: {said}"
         )
     return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
 
@@ -81,13 +83,15 @@ def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
     Return this library's error for one of the SDK that a receiver raised.
     """
     said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
-    denied = isinstance(error, sdk.ServiceBusError) and _meaning(error) is not BrokerUnavailable
-    advice = (
-        "create it if it is missing, enable it, see that sessions are on or off as configured, correct the key, or grant Azure "
-        "Service Bus Data Receiver on it"
-        if denied
-        else "it is tried again"
-    )
+    if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is BrokerUnavailable:
+        advice = "it is tried again"
+    elif _status(error) == _UNAUTHORIZED:
+        advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
+    else:
+        advice = (
+            "create it if it is missing, enable it, see that sessions are on or off as configured, correct the key, or grant Azure "
+            "Service Bus Data Receiver on it"
+        )
     return SubscriptionUnavailable(
         f"{entity!r} cannot be received from: {advice}. Service Bus said: {said}",
         retry_after=_RETRY_AFTER.get(type(error)),

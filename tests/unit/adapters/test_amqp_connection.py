@@ -327,5 +327,15 @@ class TestSigningIn:
         assert (port, secure) == (namespace.port, namespace.tls is not None)
 
 
+async def test_a_credential_that_does_not_answer_is_said() -> None:
+    async def silent(audience: str) -> Token:
+        await asyncio.sleep(ANSWER_SECONDS + 1)
+        raise AssertionError
+
+    namespace = Namespace(host="ns", tls=None, token_for=silent)
+    with pytest.raises(AmqpError, match="No token: no answer"):
+        await signing.SignedIn(welcoming().connection, namespace, "q")._sign_in()
+
+
 async def _token(namespace: Namespace) -> Token:
     return await namespace.token_for("sb://ns/t")

@@ -10,8 +10,10 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
+from cosmos_outbox.adapters.amqp import errors as amqp_errors
+from cosmos_outbox.adapters.amqp.errors import AmqpError
 from cosmos_outbox.adapters.servicebus import errors as service_bus_errors
-from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error
+from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, receive_error
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
 
 SDK_EXCEPTIONS = {
@@ -112,6 +114,26 @@ def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
         "Topic 'events' cannot be sent to: create it if it is missing, enable it, correct the key, or grant"
     )
     assert told.endswith("Service Bus said: Outer. Status code: 404 Not found.")
+
+
+class Refusal(Exception):
+    """
+    Of a token, as the SDK's AMQP raises it.
+    """
+
+    status_code = 401
+
+
+def test_who_is_refused_is_told_of_key_clock_and_rights_and_not_to_create_what_exists() -> None:
+    refused = sdk.ServiceBusAuthenticationError(message="InvalidSignature", error=Refusal())
+    for error in (
+        publish_error(refused, topic="t"),
+        receive_error(refused, entity="t"),
+        amqp_errors.receive_error(AmqpError(amqp_errors.denied_by(401), "InvalidSignature"), entity="t"),
+    ):
+        told = str(error)
+        assert "correct the key, see that this machine's clock is right, or grant Azure Service Bus" in told
+        assert "create" not in told
 
 
 def test_only_an_answer_on_an_open_link_lets_the_sender_go_on() -> None:
