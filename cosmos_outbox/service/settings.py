@@ -38,7 +38,13 @@ _ONE_OF_EACH = (
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
         text = secret.get_secret_value() if secret else ""
-        missing = [part for part in parts if f"{part}=".casefold() not in text.casefold()]
+        given = text.casefold()
+        signed = "sharedaccesssignature=" in given  # instead of a key and its name
+        missing = [
+            part
+            for part in parts
+            if f"{part}=".casefold() not in given and not (signed and part.startswith("SharedAccessKey"))
+        ]
         if secret is not None and missing:
             raise ValueError(
                 f"is not a connection string: it lacks {' and '.join(f'{part}=…' for part in missing)}"
@@ -149,7 +155,8 @@ class Settings(BaseSettings):
         SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")
     ] = Field(
         default=None,
-        description="Service Bus namespace with its key. Either this or OUTBOX_SERVICEBUS_NAMESPACE.",
+        description="Service Bus namespace with its key, or a SharedAccessSignature, which expires. "
+        "Either this or OUTBOX_SERVICEBUS_NAMESPACE.",
     )
     servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = Field(
         default=None,

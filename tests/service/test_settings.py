@@ -246,6 +246,15 @@ def test_telemetry_that_the_worker_cannot_send_is_told_and_ends_no_worker(enviro
     assert sent == [destination(signal, os.environ) for signal in Signal]
 
 
+def test_a_signature_may_take_the_place_of_a_key(environment):
+    signature = "SharedAccessSignature=SharedAccessSignature sr=sb%3A%2F%2Fb&sig=s&se=2000000000&skn=n"
+    environment(**COMPLETE | {"OUTBOX_SERVICEBUS_CONNECTION_STRING": f"Endpoint=sb://b;{signature}"})
+    assert "b" == load().namespace
+    environment(**COMPLETE | {"OUTBOX_SERVICEBUS_CONNECTION_STRING": signature})
+    (mistake,) = mistakes()
+    assert mistake.endswith("it lacks Endpoint=…")
+
+
 def test_no_error_shows_a_secret(environment):
     environment(
         OUTBOX_COSMOS_CONNECTION_STRING=f"AccountKey={KEY}",
