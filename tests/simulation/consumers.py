@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -36,7 +36,7 @@ from cosmos_outbox.records import MessageDeadLettered, MessageFailed, MessagePar
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.sessions import SessionHandler, SessionOptions, SessionProcessor
 from tests.simulation.program import Fault, Port, Program, Receiver
-from tests.unit.parking.stores import Passing
+from tests.unit.parking.stores import Passing, ResultT
 
 NAME, SOURCE = "invoicing", "orders/invoicing"
 LOCK_SECONDS = 12.0
@@ -109,6 +109,7 @@ class Script:
     deliveries: repeated ones too.
     habits: of the handler with a message, and how often; -1 for until `heals_at`, or until an operator mends the payload.
     fails_all: from when to when every handler fails.
+    broken: from when to when the client of the parked store raises an error that no code foresees.
     away: from when to when a port answers nothing; the broker's is that of sessions.
     """
 
@@ -123,6 +124,7 @@ class Script:
     handler_seconds: float = 0.0
     fails_all: tuple[float, float] = (0.0, 0.0)
     lost_locks: tuple[tuple[float, str], ...] = ()
+    broken: tuple[float, float] = (0.0, 0.0)
     away: tuple[tuple[Port, float, float], ...] = ()
     processes: tuple[Process, ...] = ()
     operators: tuple[Operator, ...] = ()
@@ -195,6 +197,20 @@ class Counted(Passing):
             if write.id == KEY_ID and write.kind is WriteKind.CREATE and write.document is not None:
                 self._simulation.key_is_parked(write.document)
         return result
+
+
+class Breaking(Counted):
+    """
+    The same, through a client that breaks as the script says.
+    """
+
+    async def call(
+        self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        begins, ends = self._simulation.script.broken
+        if begins <= self._simulation.now() < ends:
+            raise RuntimeError("the client broke")
+        return await super().call(operation, partition_key, request)
 
 
 class Simulation:
@@ -309,7 +325,7 @@ class Simulation:
 
         return consumer.handling(
             source=SOURCE,
-            parking=self.parking(program.parked(Counted(self, self.parked))),
+            parking=self.parking(program.parked(Breaking(self, self.parked))),
             notify=self._hear,
         )
 

@@ -93,6 +93,7 @@ def random_consumers_script(chance: Random) -> Script:
         heals_at=chance.choice((8.0, 40.0, 1e9)),
         handler_seconds=chance.choice((0.0, 0.1, 1.0)),
         fails_all=chance.choice(((0.0, 9.0), (2.0, 4.0))) if many else (0.0, 0.0),
+        broken=chance.choice(((0.0, 0.0), (0.0, 0.0), (3.0, 12.0))),
         lost_locks=tuple((_time(chance), chance.choice(keys)) for _ in range(chance.randint(0, 5))),
         away=tuple(
             (

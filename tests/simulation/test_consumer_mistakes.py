@@ -224,6 +224,14 @@ MISTAKES = {
     "a process forgets that it parked the key": planted(
         (Handling, "_give_up", "state.parked = True", "pass")
     ),
+    "an error that is no outage leaves the handling": planted(
+        (
+            Handling,
+            "__call__",
+            "except Exception as error:  # noqa: BLE001 - an outage",
+            "except OutboxError as error:  # an outage",
+        )
+    ),
     "a message is tried however often its process lost it": planted(
         (Handling, "_settled", "self._is_lost(message)", "False")
     ),
