@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Retry, Session, Settlement, Subscription
@@ -65,7 +66,7 @@ async def consume_everything(
                 ConsumingDelayed(error=error)
                 | ConsumerHalted(error=error)
                 | ReceivingFailed(error=error)
-                | SessionClosed(error=BaseException() as error)
+                | SessionClosed(error=LockLost() as error)
             ):
                 progress.failed(error)
             case MessageSettled(outcome=outcome) if outcome != "retry":

@@ -106,6 +106,14 @@ async def test_what_stays_ends_a_worker_or_a_consumer_too(operation: str, fault:
     assert asyncio.get_running_loop().time() < 11  # virtual
 
 
+async def test_two_settlements_in_a_row_that_fail_are_two_failures_and_not_stuck():
+    harness = OutboxHarness()
+    await place(harness.outbox, "o1")
+    await harness.relay_all()
+    harness.fail("settle", "unavailable", times=2)
+    await harness.consume_all(invoicing())
+
+
 async def test_a_conflict_is_that_of_a_change_where_there_is_one():
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
