@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -297,16 +298,25 @@ async def _entered(server: Server) -> Server:
 
 @contextmanager
 def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
+    started: Future[asyncio.AbstractEventLoop] = Future()
+
+    def serve() -> None:
+        with (
+            asyncio.Runner() as runner
+        ):  # its end cancels what is left, such as a connection that is being accepted
+            loop = runner.get_loop()
+            started.set_result(loop)
+            loop.run_forever()
+
     # A daemon: a test run that is interrupted must not wait for it.
-    thread = Thread(target=loop.run_forever, name="cosmos-outbox-emulators", daemon=True)
+    thread = Thread(target=serve, name="cosmos-outbox-emulators", daemon=True)
     thread.start()
+    loop = started.result()
     try:
         yield loop
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.close()
 
 
 def _wait(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -5,13 +5,16 @@ TLS: the unmodified SDKs connect with verification on, and trust the certificate
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import socket
 import ssl
 import subprocess
 import sys
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import pytest
@@ -121,3 +124,15 @@ def test_the_process_says_where_its_certificate_is_and_serves_it():
         finally:
             process.terminate()
     assert (0, False) == (process.returncode, authority.exists())
+
+
+def test_a_client_that_connects_while_an_emulator_ends_leaves_nothing_behind(
+    folder: Path, caplog: pytest.LogCaptureFixture
+):
+    with cosmos_in_thread(tls=folder) as cosmos:
+        address = urlsplit(cosmos.connection_string.split("=")[1].removesuffix(";AccountKey"))
+        client = socket.create_connection((address.hostname, address.port))
+        cosmos.requests()  # the server has accepted it, and waits for its handshake
+    client.close()
+    gc.collect()
+    assert "Task was destroyed" not in caplog.text
