@@ -199,16 +199,11 @@ class Handling:
         return settlement
 
     async def _settled(self, message: Message, key: str, state: _SessionState) -> Settlement:
-        try:
-            if self._parking is not None and await self._held(self._parking, message, key, state):
-                return Complete()
-            if state.counts_losses and self._is_lost(message):
-                return await self._lost(message, key, state)
-            return await self._handle(message, key, state)
-        except OutboxError:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised again and again, it would end at the dead letters, out of order
-            return await self._failed(message, key, state, error, 1)
+        if self._parking is not None and await self._held(self._parking, message, key, state):
+            return Complete()
+        if state.counts_losses and self._is_lost(message):
+            return await self._lost(message, key, state)
+        return await self._handle(message, key, state)
 
     async def release(
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
