@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOTAL = 37_418
+TOTAL = 37_414
 BUDGET = {
     "service, cli, worker": 8_377,
     "relay, parking": 3_274,
-    "sessions, consumer": 2_696,
+    "sessions, consumer": 2_691,
     "changefeed, feed_range": 3_300,
     "ports": 781,
     "fastapi, functions": 857,
-    "testing": 4_551,
+    "testing": 4_552,
     "write, domain, adapters and the modules of the root": 13_582,
 }
 
