@@ -81,7 +81,7 @@ class BlockingDocuments(Generic[ModelT]):
 
     def __init__(self, documents: Documents[ModelT], thread: OneThread) -> None:
         self.save, self.delete = thread.checked(documents.save), thread.checked(documents.delete)
-        self.read = thread.blocking(documents.read)
+        self.read, self.etag_of = thread.blocking(documents.read), thread.checked(documents.etag_of)
 
 
 class BlockingUnitOfWork:

@@ -185,7 +185,10 @@ def _short(name: str) -> str:
 
 
 async def _read(uow: UnitOfWork, document_id: str, key: PartitionKey) -> dict[str, Any] | None:
+    documents = uow.documents()
     try:
-        return await uow.documents().read(document_id, partition_key=key)
+        found = await documents.read(document_id, partition_key=key)
     except NotFound:
         return None
+    found["_etag"] = documents.etag_of(found)  # a handler may have the unit of work forget what was read
+    return found

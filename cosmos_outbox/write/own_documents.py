@@ -108,6 +108,15 @@ class Documents(Generic[ModelT]):
         """
         self._entities.track(self._entities.required(model), Change.DELETE)
 
+    def etag_of(self, model: ModelT) -> str | None:
+        """
+        Return the etag of a model that was read or saved here, for `save` in another unit of work; None while it is new.
+
+        Raises:
+            UsageError: it was not read or saved here.
+        """
+        return self._entities.required(model).etag
+
     def _restored(self, document: Document, partition_key: PartitionKey) -> OwnDocument:
         content = stripped(document)
         try:

@@ -72,6 +72,21 @@ async def test_a_handler_that_rolls_back_has_its_effect_once_all_the_same(inbox:
     assert 1 == len(world.of(MessageHandled))
 
 
+async def test_a_handler_that_rolls_back_has_its_effect_where_another_process_wrote_the_watermark():
+    def second_thoughts(event: OrderPaid, uow: UnitOfWork) -> None:
+        uow.rollback()
+        create(event, uow)
+
+    container = MemoryContainer(ranges=1)
+    for version in (1, 2):
+        world = World(consumer_of(second_thoughts, inbox="watermark"), container=container)
+        place = {"entity-type": "order", "entity-id": "o1", "entity-version": version, "sequence": 0}
+        world.subscription.deliver(message(OrderPaid(id=f"m{version}", order_id="o1"), properties=place))
+        await world.run()
+
+    assert 2 == len(world.documents("invoice"))
+
+
 @pytest.mark.parametrize("forget", [UnitOfWork.rollback, UnitOfWork.close])
 async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
     forget: Callable[[UnitOfWork], None],
