@@ -33,10 +33,10 @@ run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
 # Four processes, for some wait where others compute: what starts workers; commands and the pages that use them; units, wheels,
-# faults, contracts and fleets; and all others. The checks run beside them. Exit code 5 of one of the four means that PYTEST_ARGS chose none of its tests.
+# faults and contracts; and all others. The checks run beside them. Exit code 5 of one of the four means that PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service
 COMMANDS := tests/cli tests/test_docs.py
-UNITS := tests/unit tests/packaging tests/faults tests/contracts tests/simulation
+UNITS := tests/unit tests/packaging tests/faults tests/contracts
 test: $(STAMP) ## everything CI runs
 	@logs=$$(mktemp -d); \
 	{ $(CHECKS); } > $$logs/checks 2>&1 & checks=$$!; \
