@@ -13,6 +13,7 @@ from opentelemetry import trace
 from pydantic import BaseModel
 
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
 from cosmos_outbox.consumer.policy import DEFAULT_MAX_DELIVERIES, OnFailure, OnGap, OnUnknown, Policy
@@ -246,17 +247,17 @@ class Consumer:
             if outbox is None:
                 raise UsageError(f"The consumer {self.name!r} has no outbox: give it one, or `bind` it.")
             outbox_of = lambda message: outbox  # noqa: E731 - one line says it
-        return Handling(
+        effects = Effects(
             self.name,
             self._routes,
             self.policy,
             outbox_of=outbox_of,
             source=source,
             sessions=sessions,
-            parking=parking,
             notify=notify,
             tracer_provider=tracer_provider,
         )
+        return Handling(effects, parking)
 
     def testing(
         self, container: MemoryContainer | None = None, *, outbox: Outbox | None = None

@@ -19,6 +19,7 @@ from cosmos_outbox.consumer.policy import OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import (
+    ConfigurationError,
     Conflict,
     MessageMissed,
     MessageUnreadable,
@@ -35,6 +36,7 @@ from cosmos_outbox.records import (
     MessageIgnored,
     MessageRepeated,
     SubjectIgnored,
+    guarded,
 )
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork, run_event_handlers
@@ -56,9 +58,20 @@ class Effect(Enum):
 
 class Effects:
     """
-    Calls the handlers of one consumer; see `Handling` for the arguments.
+    Calls the handlers of one consumer.
 
-    inbox: records or watermarks; the policy's, where messages come in order.
+    Args:
+        name: of the consumer.
+        routes: its handlers.
+        policy: its rules.
+        outbox_of: the outbox of the effect of a message.
+        source: the subscription or queue, as `topic/subscription`.
+        sessions: whether its messages come in order.
+        notify: hears what happens.
+        tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
+
+    Raises:
+        ConfigurationError: the policy needs an order that there is not.
     """
 
     def __init__(
@@ -69,12 +82,21 @@ class Effects:
         *,
         outbox_of: Callable[[Message], Outbox],
         source: str,
-        inbox: Inbox,
+        sessions: bool,
         notify: Hook,
-        tracer: trace.Tracer,
+        tracer_provider: trace.TracerProvider | None,
     ) -> None:
-        self._name, self._routes, self._policy, self._inbox = name, routes, policy, inbox
-        self._outbox_of, self._notify, self._tracer = outbox_of, notify, tracer
+        if not sessions and (policy.inbox is Inbox.WATERMARK or policy.gaps is not OnGap.IGNORE):
+            raise ConfigurationError(
+                f'The consumer {name!r} keeps watermarks (inbox="watermark", or gaps="{policy.gaps}"), which takes messages in order, '
+                f"and {source} has no sessions."
+            )
+        self.name, self.routes, self.policy, self.source = name, routes, policy, source
+        self.notify = guarded(notify)
+        self._outbox_of = outbox_of
+        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+        # Without order, a watermark would take a message that was overtaken for a repetition.
+        self._inbox = policy.inbox if sessions else Inbox.RECORDS
         self._topic, _, self._subscription = source.partition("/")
         self._ignored: set[str] = set()  # subjects that were reported
 
@@ -95,10 +117,10 @@ class Effects:
             Exception: whatever the handler raises; nothing of the message was committed.
         """
         began = asyncio.get_running_loop().time()
-        found = self._routes.find(message)
-        if found is None and self._policy.unknown is OnUnknown.DEAD_LETTER:
+        found = self.routes.find(message)
+        if found is None and self.policy.unknown is OnUnknown.DEAD_LETTER:
             return Effect.UNKNOWN
-        if found is None and (self._policy.gaps is OnGap.IGNORE or position_of(message) is None):
+        if found is None and (self.policy.gaps is OnGap.IGNORE or position_of(message) is None):
             return self._ignore(message)
         outbox, effect_key = self._outbox_of(message), self.key_of(message)
         known = watermarks[outbox, identity(effect_key)]
@@ -121,9 +143,9 @@ class Effects:
                     route, event = found
                     await called(
                         partial(_handled, route.handler, event, message, uow),
-                        of=self._name,
+                        of=self.name,
                         subject=message.subject,
-                        within=self._policy.handler_timeout,
+                        within=self.policy.handler_timeout,
                     )
                 await _committed(uow, entry)
         if entry.document.get("_etag"):
@@ -131,9 +153,9 @@ class Effects:
         if found is None:
             return self._ignore(message)
         age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
-        self._notify(
+        self.notify(
             MessageHandled(
-                consumer=self._name,
+                consumer=self.name,
                 subject=message.subject,
                 key=key,
                 message_id=message.message_id,
@@ -157,9 +179,9 @@ class Effects:
         """
         Report that a message took effect before.
         """
-        self._notify(
+        self.notify(
             MessageRepeated(
-                consumer=self._name, subject=message.subject, key=key, message_id=message.message_id
+                consumer=self.name, subject=message.subject, key=key, message_id=message.message_id
             )
         )
 
@@ -170,8 +192,8 @@ class Effects:
         Raises:
             MessageUnreadable: it has no session, and the policy names no other place.
         """
-        if self._policy.partition_key is not None:
-            return self._policy.partition_key(message)
+        if self.policy.partition_key is not None:
+            return self.policy.partition_key(message)
         if message.session_id is None:
             raise MessageUnreadable(
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
@@ -184,11 +206,11 @@ class Effects:
         return await entry_for(
             message,
             uow,
-            consumer=self._name,
+            consumer=self.name,
             inbox=self._inbox,
             key=key,
             paths=outbox.key_paths,
-            ttl=self._policy.record_ttl,
+            ttl=self.policy.record_ttl,
             known=known,
             now=utcnow(),
         )
@@ -196,24 +218,24 @@ class Effects:
     def _ignore(self, message: Message) -> Effect:
         if message.subject not in self._ignored:
             self._ignored.add(message.subject)
-            self._notify(SubjectIgnored(consumer=self._name, subject=message.subject))
-        self._notify(
-            MessageIgnored(consumer=self._name, subject=message.subject, message_id=message.message_id)
+            self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
+        self.notify(
+            MessageIgnored(consumer=self.name, subject=message.subject, message_id=message.message_id)
         )
         return Effect.IGNORED
 
     def _missed(self, message: Message, key: str, entry: Entry, *, released: bool) -> None:
         expected, found = str(entry.expected), str(previous_of(message))
-        if self._policy.gaps is OnGap.WAIT and not released:
+        if self.policy.gaps is OnGap.WAIT and not released:
             raise MessageMissed(
                 f"{message.subject} {message.message_id!r} follows {found} of its entity, and this consumer knows the entity up to "
                 f"{expected}. Have what is missing sent again (`cosmos-outbox replay`), then release the key; or release it to go on "
                 "without."
             )
-        if self._policy.gaps is not OnGap.IGNORE:
-            self._notify(
+        if self.policy.gaps is not OnGap.IGNORE:
+            self.notify(
                 MessageGap(
-                    consumer=self._name,
+                    consumer=self.name,
                     key=key,
                     message_id=message.message_id,
                     expected=expected,

@@ -11,14 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from opentelemetry import trace
-
 from cosmos_outbox.consumer.calling import HandlerStuck
 from cosmos_outbox.consumer.effects import Effect, Effects, Watermarks
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.inbox import Inbox, position_of
-from cosmos_outbox.consumer.policy import OnFailure, OnGap, Policy
-from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.consumer.inbox import position_of
+from cosmos_outbox.consumer.policy import OnFailure, OnGap
 from cosmos_outbox.consumer.waits import Waits
 from cosmos_outbox.errors import (
     AccessDenied,
@@ -45,13 +42,10 @@ from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
     ConsumingDelayed,
-    Hook,
     MessageDeadLettered,
     MessageHeld,
     MessageParked,
-    guarded,
 )
-from cosmos_outbox.write.outbox import Outbox
 
 # Keys that are parked while no message takes effect; then the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
@@ -93,57 +87,23 @@ class Handling:
     Handles the messages of one consumer: a handler for a SessionProcessor, and what sends parked messages on at a release.
 
     Args:
-        name: of the consumer.
-        routes: its handlers.
-        policy: its rules.
-        outbox_of: the outbox of the effect of a message.
-        source: the subscription or queue, as `topic/subscription`.
-        sessions: whether its messages come in order.
+        effects: of its messages, by its handlers and rules.
         parking: holds the messages of parked keys; needed where the policy is to park.
-        notify: hears what happens.
-        tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
 
     Raises:
-        ConfigurationError: there is no parked store, and the policy is to park; or the policy needs an order that there is not.
+        ConfigurationError: there is no parked store, and the policy is to park.
     """
 
-    def __init__(
-        self,
-        name: str,
-        routes: Routes,
-        policy: Policy,
-        *,
-        outbox_of: Callable[[Message], Outbox],
-        source: str,
-        sessions: bool,
-        parking: Parking | None,
-        notify: Hook,
-        tracer_provider: trace.TracerProvider | None,
-    ) -> None:
-        if parking is None and policy.on_failure is OnFailure.PARK:
+    def __init__(self, effects: Effects, parking: Parking | None) -> None:
+        if parking is None and effects.policy.on_failure is OnFailure.PARK:
             raise ConfigurationError(
-                f"The consumer {name!r} parks messages that it cannot handle, and has no parked store: name one "
+                f"The consumer {effects.name!r} parks messages that it cannot handle, and has no parked store: name one "
                 '(OUTBOX_PARKED_CONTAINER), or say on_failure="dead_letter".'
             )
-        if not sessions and (policy.inbox is Inbox.WATERMARK or policy.gaps is not OnGap.IGNORE):
-            raise ConfigurationError(
-                f'The consumer {name!r} keeps watermarks (inbox="watermark", or gaps="{policy.gaps}"), which takes messages in order, '
-                f"and {source} has no sessions."
-            )
-        self._name, self._routes, self._policy = name, routes, policy
-        self._parking, self._notify = parking, guarded(notify)
-        self._effects = Effects(
-            name,
-            routes,
-            policy,
-            outbox_of=outbox_of,
-            source=source,
-            # Without order, a watermark would take a message that was overtaken for a repetition.
-            inbox=policy.inbox if sessions else Inbox.RECORDS,
-            notify=self._notify,
-            tracer=trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider),
-        )
-        self.scope = Scope(processor=name, container=source)
+        self._effects, self._parking = effects, parking
+        self._name, self._routes, self._policy = effects.name, effects.routes, effects.policy
+        self._notify = effects.notify
+        self.scope = Scope(processor=effects.name, container=effects.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self._waits = Waits()
         self._given_up = 0  # keys parked since a message took effect

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked
+from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.held_messages import message_of as held_message
 from cosmos_outbox.consumer.policy import Policy
@@ -119,17 +120,17 @@ class ConsumerTest:
         self.container, self.outbox = container, outbox
         self.records: list[Record] = []
         self._parked = MemoryParked()
-        self._handling = Handling(
+        effects = Effects(
             name,
             routes,
             replace(policy, backoff=Backoff(initial_seconds=0, maximum_seconds=0)),
             outbox_of=outbox_of or (lambda message: outbox),
             source=_SOURCE,
             sessions=True,
-            parking=Parking(self._parked, references=False),
             notify=self.records.append,
             tracer_provider=None,
         )
+        self._handling = Handling(effects, Parking(self._parked, references=False))
         self._keys = ParkedKeys(self._parked, self._handling.release, scope=self._handling.scope)
         self._sessions: dict[str, _Session] = {}
         self._places: dict[str, tuple[int, int]] = {}  # of each entity's newest event
