@@ -5,8 +5,8 @@ The proxy that the environment names, for what goes to Service Bus over port 443
 from __future__ import annotations
 
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
+from cosmos_outbox.adapters.proxies import proxy_for
 from cosmos_outbox.errors import ConfigurationError
 
 
@@ -17,8 +17,8 @@ def https_proxy(host: str) -> str | None:
     Raises:
         ConfigurationError: it is none.
     """
-    named = getproxies().get("https")
-    if not named or proxy_bypass(host):
+    named = proxy_for("https", host)
+    if named is None:
         return None
     url = named if "://" in named else f"http://{named}"
     try:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 from weakref import WeakKeyDictionary
 
 from azure.core.credentials_async import AsyncTokenCredential
@@ -23,6 +22,7 @@ from azure.cosmos.documents import ConnectionPolicy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.rest import RestClient, open_rest_client
+from cosmos_outbox.adapters.proxies import any_proxy
 from cosmos_outbox.errors import ConfigurationError
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
@@ -201,7 +201,7 @@ def _client(
         read_timeout=read_timeout_seconds,
         raw_response_hook=hook,
         # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
-        transport=AioHttpTransport(use_env_settings=bool(getproxies().keys() - {"no"})),
+        transport=AioHttpTransport(use_env_settings=any_proxy()),
     )
 
 

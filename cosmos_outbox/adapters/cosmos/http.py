@@ -123,7 +123,7 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, request: bytes) -> _Answer:
         """
-        Send a request and return the answer; whoever stops waiting aborts the connection.
+        Send a request and return the answer. A caller that stops waiting for it has to abort the connection.
         """
         self.heard = self._whole = self._reusable = False
         self._in_head, self._head, self._headers, self._body = True, 0, {}, []

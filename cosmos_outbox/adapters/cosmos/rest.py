@@ -1,8 +1,9 @@
 """
 RestClient: one request to Cosmos DB over plain REST, for what is asked too often to pay for the SDK.
 
-A request through the SDK costs two to three milliseconds of CPU, most of it for retries, failover and sessions; here it costs a
-tenth (a fifth with aiohttp), and has none of them. The caller decides what an answer means, and does over through the SDK what it does not expect.
+A request through the SDK costs two to three milliseconds of CPU, most of it for retries, failover and sessions. Here it costs a
+tenth (a fifth with aiohttp), and has none of them. The caller decides what an answer means, and sends what it cannot judge once
+more through the SDK.
 """
 
 from __future__ import annotations

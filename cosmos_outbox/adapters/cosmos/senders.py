@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import lru_cache
 from typing import Protocol
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar
 from yarl import URL
+
+from cosmos_outbox.adapters.proxies import any_proxy, proxy_for
 
 _ANSWERS_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # to the SDK too
 
@@ -53,8 +54,7 @@ async def open_senders() -> AsyncIterator[Callable[[str], Sender]]:
             cookie_jar=DummyCookieJar(),
             timeout=ClientTimeout(),  # the caller has one for the whole request
             skip_auto_headers=("Content-Type", "Accept-Encoding"),
-            # Not without need: it looks for a .netrc at each request, in a thread.
-            trust_env=bool(getproxies()),
+            trust_env=any_proxy(),
         )
         through_proxies: Sender = _Aiohttp(await stack.enter_async_context(session))
         direct = through_proxies
@@ -69,8 +69,7 @@ async def open_senders() -> AsyncIterator[Callable[[str], Sender]]:
         @lru_cache
         def sender_of(endpoint: str) -> Sender:
             parts = urlsplit(endpoint)
-            proxied = parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
-            return through_proxies if proxied else direct
+            return through_proxies if proxy_for(parts.scheme, parts.hostname or "") else direct
 
         yield sender_of
 
