@@ -136,13 +136,7 @@ class Connection:
             ConfigurationError: the settings do not name a topic and its namespace.
         """
         require_service_bus(self.settings)
-        client = open_service_bus_client(
-            connection_string=_text(self.settings.servicebus_connection_string),
-            namespace=self.settings.servicebus_namespace,
-            credential=self.credential,
-            **_way(self.settings),
-        )
-        async with client as opened:
+        async with open_service_bus_client(**self._amqp(self.settings)) as opened:
             yield opened
 
     @asynccontextmanager
@@ -161,12 +155,7 @@ class Connection:
             "lock_duration": timedelta(seconds=settings.lock_seconds),
         }
         if settings.receiver is Receiver.AMQP:
-            namespace = namespace_of(
-                connection_string=_text(settings.servicebus_connection_string),
-                namespace=settings.servicebus_namespace,
-                credential=self.credential,
-                **_way(settings),
-            )
+            namespace = namespace_of(**self._amqp(settings))
             async with AmqpSubscription(namespace, *where, **options) as lean:
                 yield lean
         else:
@@ -241,9 +230,7 @@ class Connection:
             lock=timedelta(seconds=settings.lock_seconds),
             deliveries=deliveries,
             record_ttl=record_ttl,
-            connection_string=_text(settings.servicebus_connection_string),
-            namespace=settings.servicebus_namespace,
-            credential=self.credential,
+            **self._namespace(settings),
         )
 
     async def counted(self, settings: ConsumerSettings) -> tuple[int | None, int | None]:
@@ -253,9 +240,7 @@ class Connection:
         return await messages_counted(
             settings.entity,
             settings.subscription,
-            connection_string=_text(settings.servicebus_connection_string),
-            namespace=settings.servicebus_namespace,
-            credential=self.credential,
+            **self._namespace(settings),
         )
 
     async def inspect_topics(self) -> Inspection:
@@ -265,10 +250,21 @@ class Connection:
         return await preflight(
             self.settings.topics.topics,
             batch_scope=self.settings.batch_scope,
-            connection_string=_text(self.settings.servicebus_connection_string),
-            namespace=self.settings.servicebus_namespace,
-            credential=self.credential,
+            **self._namespace(self.settings),
         )
+
+    def _namespace(self, settings: Settings) -> dict[str, Any]:
+        return {
+            "connection_string": _text(settings.servicebus_connection_string),
+            "namespace": settings.servicebus_namespace,
+            "credential": self.credential,
+        }
+
+    def _amqp(self, settings: Settings) -> dict[str, Any]:
+        to = self._namespace(settings)
+        if settings.servicebus_transport is Transport.WEBSOCKETS:
+            to |= {"websockets": True, "proxy": https_proxy(settings.namespace or "")}
+        return to
 
 
 @asynccontextmanager
@@ -310,9 +306,3 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
 
 def _text(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
-
-
-def _way(settings: Settings) -> dict[str, Any]:
-    if settings.servicebus_transport is Transport.TCP:
-        return {}
-    return {"websockets": True, "proxy": https_proxy(settings.namespace or "")}
