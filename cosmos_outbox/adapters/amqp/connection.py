@@ -11,7 +11,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from cosmos_outbox.adapters.amqp.encoding import NULL, binary, string, symbol, uint, ushort
 from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
@@ -152,8 +152,7 @@ class Connection(asyncio.Protocol):
     # What the transport says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - narrows the type
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
         self._tick = self._loop.call_later(_TICK_SECONDS, self._on_tick)
         self._write(SASL_HEADER)
 

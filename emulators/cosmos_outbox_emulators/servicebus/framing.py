@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Protocol
+from typing import Protocol, cast
 
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.decoding import DecodeError
@@ -64,7 +64,7 @@ class Frames(asyncio.Protocol):
         self._flush_expected = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
+        transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
         if self.closed:  # cut before it was made
             transport.abort()
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 from aiohttp import WSMsgType, web
 
@@ -37,7 +38,7 @@ class FirstBytes(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
+        transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
         self._transport = transport
         self._frames.connection_made(transport)
 

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
@@ -131,5 +131,5 @@ class _AfterHandshake(asyncio.Protocol):
 
 class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: TCP is all that is served
+        transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
         transport.abort()

@@ -1,0 +1,69 @@
+"""
+A worker and a consumer inside a program that runs on uvloop, as one that `uvicorn[standard]` serves does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+
+import pytest
+
+from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.service import load, load_consumer, running_consumer, running_worker
+from cosmos_outbox.service.consumer_settings import Receiver
+from cosmos_outbox.service.settings import PREFIX, Transport
+from cosmos_outbox.write.unit_of_work import UnitOfWork
+from examples.contacts.domain import ContactCreatedEvent
+from tests.service.site import opened_site
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    pytest.mark.skipif(sys.platform == "win32", reason="uvloop does not exist for Windows"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:ssl=None is deprecated"),  # the SDK's, without TLS
+]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith((PREFIX, "OTEL_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("receiver", [*Receiver])
+@pytest.mark.parametrize("transport", [*Transport])
+def test_what_is_committed_takes_effect(
+    receiver: Receiver, transport: Transport, monkeypatch: pytest.MonkeyPatch
+):
+    uvloop = importlib.import_module("uvloop")
+    handled: list[str] = []
+    done = asyncio.Event()
+    consumer = Consumer("copying", on_failure="dead_letter")
+
+    @consumer.on(ContactCreatedEvent)
+    async def copy(event: ContactCreatedEvent, message: Message, uow: UnitOfWork) -> None:
+        handled.append(message.message_id)
+        done.set()
+
+    async def relay_and_consume() -> str:
+        assert type(asyncio.get_running_loop()).__module__ == "uvloop"
+        async with opened_site() as site:
+            asked = {
+                "OUTBOX_SUBSCRIPTION": "all",
+                "OUTBOX_RECEIVER": receiver.value,
+                "OUTBOX_SERVICEBUS_TRANSPORT": transport.value,
+            }
+            for name, value in (site.environment | asked).items():
+                monkeypatch.setenv(name, value)
+            event_id = await site.commit()
+            async with running_worker(load()), running_consumer(consumer, load_consumer()):
+                async with asyncio.timeout(HUNG_SECONDS):
+                    await done.wait()
+        return event_id
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert [runner.run(relay_and_consume())] == handled
