@@ -111,12 +111,25 @@ class KeyPaths:
             example = ", ".join(names[-1] for names in self.levels)
             asked = f"a tuple ({example})" if len(self.levels) > 1 else "a single value"
             return f"the container is partitioned on {self}, so its keys are {asked}"
-        size = 0
-        for part in parts:
-            if (why := _problem_of(part)) is not None:
-                return why
-            size += len(part.encode()) if isinstance(part, str) else 0
-        return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES or parts == ("",) else None
+        return _problem_of_all(parts)
+
+    def begins(self, key: PartitionKey | None, beginning: Sequence[KeyPart]) -> bool:
+        """
+        Say whether the first parts of a key are these.
+        """
+        return key is not None and identity(parts_of(key)[: len(beginning)]) == identity(tuple(beginning))
+
+    def problem_of_beginning(self, beginning: object) -> str | None:
+        """
+        Return why a value cannot be the first parts of keys of the container; None if it can.
+        """
+        parts = beginning if isinstance(beginning, tuple) else (beginning,)
+        if len(self.levels) == 1:
+            return f"the container is partitioned on {self} alone, and `list` reads a key of it"
+        if not 1 <= len(parts) < len(self.levels):
+            first = ", ".join(names[-1] for names in self.levels[:-1])
+            return f"the container is partitioned on {self}, so it takes one or more of ({first}); `list` reads a whole key"
+        return _problem_of_all(parts)
 
     def parse(self, text: str) -> PartitionKey:
         """
@@ -176,6 +189,15 @@ def _value_at(document: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 def _is_part(value: Any) -> TypeGuard[KeyPart]:
     return isinstance(value, str) or (isinstance(value, int | float) and _double(value) is not None)
+
+
+def _problem_of_all(parts: Sequence[object]) -> str | None:
+    size = 0
+    for part in parts:
+        if (why := _problem_of(part)) is not None:
+            return why
+        size += len(part.encode()) if isinstance(part, str) else 0
+    return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES or parts == ("",) else None
 
 
 def _problem_of(part: object) -> str | None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.partition_key import KeyPart, KeyPaths, PartitionKey
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
@@ -138,12 +138,19 @@ class Store(Protocol):
         ...
 
     async def query_types(
-        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
+        self,
+        types: Sequence[str],
+        *,
+        page_size: int,
+        continuation: str | None,
+        include_deleted: bool,
+        within: Sequence[KeyPart] = (),
     ) -> Page:
         """
         Return a page of the documents of some types over all partition keys, ordered by id, each document once.
 
-        Documents whose `data.deleted` is true are left out unless `include_deleted`.
+        Documents whose `data.deleted` is true are left out unless `include_deleted`; and those of partition keys that do not begin
+        with the parts `within`.
 
         Raises:
             InvalidRequest: this store did not give out `continuation`.

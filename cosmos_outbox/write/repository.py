@@ -24,7 +24,7 @@ from cosmos_outbox.errors import (
     UnreadableDocument,
     UsageError,
 )
-from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.partition_key import PartitionKey, parts_of
 from cosmos_outbox.ports import Page, Query, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
@@ -251,22 +251,37 @@ class Repository(Generic[EntityT]):
         page_size: int = DEFAULT_PAGE_SIZE,
         continuation: str | None = None,
         *,
+        within: PartitionKey | None = None,
         include_deleted: bool = False,
         readonly: bool = False,
     ) -> EntityPage[EntityT]:
         """
         Return a page of all entities of this type over all partition keys, ordered by id, as `list` does.
 
-        Each page asks every physical partition: a container of twenty costs at least twenty times as much as `list`.
+        Each page asks every physical partition: a container of twenty costs at least twenty times as much as `list`. With `within`
+        Cosmos DB asks those that hold such keys, one or few.
+
+        Args:
+            page_size: how many at most. Defaults to 10.
+            continuation: of the page before.
+            within: the first part of a hierarchical partition key, or a tuple of the first parts, that all keys begin with; such as
+                the tenant, where the container is partitioned on /tenantId and /userId. Defaults to all keys.
+            include_deleted: see `list`, as the others.
 
         Raises:
-            UsageError: `page_size` is less than 1.
+            UsageError: `page_size` is less than 1, or no key of the container begins with `within`.
             InvalidRequest: this library did not give out `continuation`.
         """
+        if within is not None and (why := self._store.key_paths.problem_of_beginning(within)) is not None:
+            raise UsageError(f"within={within!r:.100} is not the beginning of a partition key: {why}.")
         marked = include_deleted or not self._is_marked
         return await self._page(
             lambda: self._store.query_types(
-                self._types, page_size=page_size, continuation=continuation, include_deleted=marked
+                self._types,
+                page_size=page_size,
+                continuation=continuation,
+                include_deleted=marked,
+                within=() if within is None else parts_of(within),
             ),
             page_size=page_size,
             include_deleted=include_deleted,
@@ -276,6 +291,13 @@ class Repository(Generic[EntityT]):
     def _query(
         self, partition_key: PartitionKey, order_by: str, *, include_deleted: bool, **wanted: Any
     ) -> Query:
+        if len(self._store.key_paths.levels) > 1 and not self._store.key_paths.problem_of_beginning(
+            partition_key
+        ):
+            raise UsageError(
+                f"A list reads one partition key, and {partition_key!r:.100} is the beginning of many: `read_all(within=…)` pages "
+                f"over them; or give a value for each of {self._store.key_paths}."
+            )
         check_partition_key(partition_key, self._store.key_paths)
         return Query(
             partition_key=partition_key,

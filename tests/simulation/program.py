@@ -169,9 +169,7 @@ class Container:
     async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
         raise NotImplementedError
 
-    async def query_types(
-        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
-    ) -> Page:
+    async def query_types(self, types: Sequence[str], **options: Any) -> Page:
         raise NotImplementedError
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 from cosmos_outbox import NotFound, Store, StoreError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.partition_key import KeyPaths
@@ -106,9 +107,5 @@ class FaultyStore:
     async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
         return await self._store.query(query, page_size=page_size, continuation=continuation)
 
-    async def query_types(
-        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
-    ) -> Page:
-        return await self._store.query_types(
-            types, page_size=page_size, continuation=continuation, include_deleted=include_deleted
-        )
+    async def query_types(self, types: Sequence[str], **options: Any) -> Page:
+        return await self._store.query_types(types, **options)

@@ -97,9 +97,17 @@ class CosmosStore:
         return Page(documents=(), continuation=None)
 
     async def query_types(
-        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
+        self,
+        types: Sequence[str],
+        *,
+        page_size: int,
+        continuation: str | None,
+        include_deleted: bool,
+        within: Sequence[KeyPart] = (),
     ) -> Page:
         condition = of_types(types, include_deleted=include_deleted)
+        for path, part in zip(self.key_paths.levels, within, strict=False):
+            condition = condition.where(path, part)
         columns = [("id",), *self.key_paths.levels]
         after = _after(continuation, len(columns))
         wanted = page_size + 1  # to know whether more follow

@@ -148,7 +148,13 @@ class MemoryContainer:
         return replace(page, documents=tuple(map(copied, page.documents)))
 
     async def query_types(
-        self, types: Sequence[str], *, page_size: int, continuation: str | None, include_deleted: bool
+        self,
+        types: Sequence[str],
+        *,
+        page_size: int,
+        continuation: str | None,
+        include_deleted: bool,
+        within: Sequence[KeyPart] = (),
     ) -> Page:
         await asyncio.sleep(0)
         after = _after(continuation, len(self.key_paths.levels))
@@ -158,6 +164,7 @@ class MemoryContainer:
                 for partition in self._partitions
                 for document in self._visible(partition)
                 if is_listed(document, types, include_deleted=include_deleted)
+                and (not within or self.key_paths.begins(self.key_paths.key_of(document), within))
                 and (after is None or self._order(document) > after)
             ),
             key=self._order,
