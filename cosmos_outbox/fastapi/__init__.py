@@ -28,7 +28,7 @@ from cosmos_outbox.fastapi.conditions import (
     set_etag,
 )
 from cosmos_outbox.fastapi.installation import DocumentId, OutboxDep, UnitOfWorkDep, install, unit_of_work
-from cosmos_outbox.fastapi.problems import PROBLEMS, Problem
+from cosmos_outbox.fastapi.problems import PROBLEMS, Problem, problem_response
 
 __all__ = [
     "NOT_MODIFIED",
@@ -44,6 +44,7 @@ __all__ = [
     "RequiredIfMatch",
     "UnitOfWorkDep",
     "install",
+    "problem_response",
     "set_etag",
     "unit_of_work",
 ]

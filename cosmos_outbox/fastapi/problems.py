@@ -104,6 +104,22 @@ def add_handlers(app: FastAPI, invalid_status: int) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def problem_response(
+    request: Request, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
+) -> Response:
+    """
+    Return a problem, as an exception handler of the application's own errors answers it.
+
+    Args:
+        request: that failed.
+        status: of HTTP, which gives the title.
+        detail: what went wrong, for the caller of the API.
+        headers: of the answer.
+        members: more of the problem, such as `type`, `title`, or names of the application's own.
+    """
+    return _answer(request, status, {"detail": detail, **members}, headers)
+
+
 def _answer(
     request: Request, status: int, said: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response:
