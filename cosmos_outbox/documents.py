@@ -83,7 +83,7 @@ def state_of(entity: Entity) -> bytes | None:
     Return what an entity would store, to compare with a later state; None if that cannot be written.
     """
     try:
-        return _json(entity.document() if isinstance(entity, OwnDocument) else _merged_data(entity))
+        return json_bytes(entity.document() if isinstance(entity, OwnDocument) else _merged_data(entity))
     except (PydanticSerializationError, ValueError, UnstorableValue):
         return None
 
@@ -95,14 +95,17 @@ def stored_state(entity: Entity) -> bytes | None:
     stored = entity.stored
     if stored is None:
         return None
-    return _json(stored if isinstance(entity, OwnDocument) else stored["data"])
-
-
-def _json(value: Any) -> bytes:
     # Compared as JSON, since for Python, True is 1.
+    return json_bytes(stored if isinstance(entity, OwnDocument) else stored["data"])
+
+
+def json_bytes(value: Any) -> bytes:
+    """
+    Return compact JSON in UTF-8; what UTF-8 cannot carry, half of a surrogate pair, is escaped.
+    """
     try:
         return to_json(value, inf_nan_mode="constants")
-    except PydanticSerializationError:  # half of a surrogate pair
+    except ValueError:  # half of a surrogate pair
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -260,7 +263,8 @@ async def claimed_payload(
 
 def stored_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY) -> StoredEvent | None:
     """
-    Return the event of a document; None if it is something else, or malformed (see `is_malformed_event`).
+    Return the event of a document; None if it is something else, or claims to be one and cannot be published: its id is not a string,
+    its partition key missing or null, or its data not an object. Neither this library nor Microsoft's sample writes such documents.
 
     Only what the relay needs to route and order is required; the payload is passed on unchanged.
     """
@@ -296,15 +300,7 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     Raises:
         ValueError: `finite` is asked for, and a number in it is not, which JSON does not know.
     """
-    text = _json(document)
+    text = json_bytes(document)
     if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
         return len(text)  # several times as fast
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))
-
-
-def is_malformed_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY) -> bool:
-    """
-    Say whether a document has the type of an event but cannot be published: its id is not a string, its partition key missing
-    or null, or its data not an object. Neither this library nor Microsoft's sample writes such documents.
-    """
-    return claims_to_be_an_event(document) and stored_event(document, paths) is None

@@ -6,15 +6,12 @@ function, so every resend by any worker is the same message.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from pydantic_core import to_json
-
-from cosmos_outbox.documents import StoredEvent
+from cosmos_outbox.documents import StoredEvent, json_bytes
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
@@ -131,7 +128,7 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         message_id=broker_id(event.id),
         session_id=broker_id(event.partition_key),
         subject=text(event.action),
-        body=_json(event.data),
+        body=json_bytes(event.data),
         properties=_properties(event.meta),
     )
 
@@ -148,7 +145,7 @@ def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
     Return how many bytes the body and the properties of an event's message have; frames and ids come on top.
     """
     properties = _properties(meta).items()
-    return len(_json(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
+    return len(json_bytes(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
 
 
 def broker_id(name: str) -> str:
@@ -179,14 +176,7 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
 
 def _property(value: Any) -> PropertyValue:
     # Other programs write documents too: a value without an AMQP type is sent as JSON.
-    return text(value) if isinstance(value, str) else _json(value).decode()
-
-
-def _json(value: Any) -> bytes:
-    try:
-        return to_json(value, inf_nan_mode="constants")
-    except ValueError:  # half a surrogate pair: legal in JSON as an escape, not in UTF-8
-        return json.dumps(value, separators=(",", ":")).encode()
+    return text(value) if isinstance(value, str) else json_bytes(value).decode()
 
 
 def text(value: str) -> str:

@@ -60,7 +60,6 @@ class ProcessorOptions:
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
         on_position_ahead: what becomes of a lease that lies ahead of its range. Defaults to halt, with the alarm `PositionAhead`.
-        position_ahead_after: for how long a range may seem to be behind its lease, as a replica that lags does. Defaults to 30 s.
         slow_handler_after: a handler this slow is reported. Defaults to 60 s.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 
@@ -84,7 +83,6 @@ class ProcessorOptions:
     backoff: Backoff = field(default_factory=Backoff)
     halt_after_attempts: int = 10
     on_position_ahead: OnPositionAhead = OnPositionAhead.HALT
-    position_ahead_after: timedelta = timedelta(seconds=30)
     slow_handler_after: timedelta = timedelta(seconds=60)
     blocked_loop_after: timedelta = timedelta(seconds=5)
 
@@ -105,7 +103,7 @@ class ProcessorOptions:
         positive = "acquire_interval renew_interval min_poll_interval slow_handler_after blocked_loop_after"
         for name in positive.split():
             checks[f"{name} must be positive"] = getattr(self, name) > _ZERO
-        for name in ("checkpoint_interval", "position_ahead_after", "grace_period"):
+        for name in ("checkpoint_interval", "grace_period"):
             checks[f"{name} must not be negative"] = getattr(self, name) >= _ZERO
         if errors := [message for message, holds in checks.items() if not holds]:
             raise ConfigurationError("; ".join(errors) + ".")

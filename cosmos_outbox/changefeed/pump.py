@@ -40,6 +40,7 @@ _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
 _TOGETHER_SECONDS = 0.05
+_LAGS_FOR_SECONDS = 30.0  # a replica: so long may a range seem to be behind its lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ class Pump:
         return delay
 
     async def _wait_for(self, regression: Regression, now: float) -> _Following:
-        if now - regression.since <= self._options.position_ahead_after.total_seconds():
+        if now - regression.since <= _LAGS_FOR_SECONDS:
             if now > regression.since:  # seen twice: saved, should this worker be killed
                 self._owned.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest)

@@ -18,10 +18,9 @@ from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.partition_key import PartitionKey
 
+EntityT = TypeVar("EntityT", bound="Entity")
 # Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
 # PreconditionFailed instead of overwriting what another program may have written since.
-EntityT = TypeVar("EntityT", bound="Entity")
-
 UNKNOWN_ETAG = '"unknown"'
 
 

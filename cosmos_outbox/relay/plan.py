@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from cosmos_outbox.documents import Document, StoredEvent, is_malformed_event, stored_event
+from cosmos_outbox.documents import Document, StoredEvent, claims_to_be_an_event, stored_event
 from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.ports import ChangeBatch
 
@@ -68,7 +68,7 @@ def event_page(batch: ChangeBatch) -> EventPage:
     for document in batch.documents:
         if (event := stored_event(document, batch.key_paths)) is not None:
             events.append(Delivery(event=event, message=message_of(event), document=document))
-        elif is_malformed_event(document, batch.key_paths):
+        elif claims_to_be_an_event(document):
             malformed.append(document)
     # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
     events.sort(key=lambda delivery: delivery.event.order)

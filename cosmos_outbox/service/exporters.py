@@ -53,7 +53,6 @@ def opened_telemetry(
     instance: str,
     environ: Mapping[str, str],
     sign_in: bool = False,
-    export_every_seconds: float | None = None,
 ) -> Iterator[OpenedTelemetry]:
     """
     Open telemetry for as long as the block lasts; its end exports what is left.
@@ -72,7 +71,6 @@ def opened_telemetry(
     # The environment wins over these names; the SDK would merge them the other way round.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
-    every = None if export_every_seconds is None else export_every_seconds * 1000
     metric_exporters: list[MetricExporter] = []
     span_exporters: list[SpanExporter] = []
     if url := destination(Signal.METRICS, environ):
@@ -94,10 +92,7 @@ def opened_telemetry(
             readers = [
                 # There is one scope: its three labels would say nothing.
                 PrometheusMetricReader(registry=registry, scope_info_enabled=False),
-                *(
-                    PeriodicExportingMetricReader(exporter, export_interval_millis=every)
-                    for exporter in metric_exporters
-                ),
+                *map(PeriodicExportingMetricReader, metric_exporters),
             ]
             meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
         except ValueError as error:

@@ -7,7 +7,7 @@ on, so nothing rests on a split, a refusal or an outage being understood here.
 
 Endpoint, resource and the headers that matter are those of the SDK's last request. They hold for a few minutes; then the SDK
 sends one again, which takes all others to the region that it uses by now. A header that we do not know can only narrow a read
-of the SDK: ours asks about more, and nothing new in more is nothing new.
+of the SDK. Without it ours asks about more; if there is nothing new in that, there is nothing new for the SDK either.
 """
 
 from __future__ import annotations
