@@ -5,10 +5,10 @@ Preflight: settings of topics and subscriptions that would lose, disorder, repea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import AzureError, ResourceNotFoundError
@@ -22,6 +22,7 @@ from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.errors import BrokerUnavailable
 
+SettingsT = TypeVar("SettingsT")
 # The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
 LEAST_DEDUP_WINDOW = timedelta(minutes=10)
 _NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
@@ -203,16 +204,33 @@ async def _misses_of(
     client: ServiceBusAdministrationClient, topic: str, batch_scope: BatchScope
 ) -> AsyncIterator[Miss]:
     try:
-        found = await client.get_topic(topic)
+        found = await of_its_kind(client.get_topic(topic))
     except ResourceNotFoundError:
         yield Miss(
             check="topic", message=f"Topic {topic!r} does not exist.", fix="Create it, with a subscription."
+        )
+        return
+    if found is None:
+        yield Miss(
+            check="topic",
+            message=f"{topic!r} is no topic, but a queue or a subscription.",
+            fix="Correct OUTBOX_TOPIC or OUTBOX_ROUTES, so that it names a topic.",
         )
         return
     for miss in topic_misses(found, batch_scope=batch_scope):
         yield miss
     for miss in subscription_misses(topic, [one async for one in client.list_subscriptions(topic)]):
         yield miss
+
+
+async def of_its_kind(reading: Awaitable[SettingsT]) -> SettingsT | None:
+    """
+    Return the settings that the SDK reads of an entity; None if the name is that of an entity of another kind.
+    """
+    try:
+        return await reading
+    except AttributeError:  # asked for a topic, the SDK looks for a topic's settings in the entry of a queue
+        return None
 
 
 def _plain_http(options: dict[str, Any]) -> Any:

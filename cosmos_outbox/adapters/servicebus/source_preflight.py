@@ -38,6 +38,7 @@ from cosmos_outbox.adapters.servicebus.preflight import (
     auto_delete_misses,
     duration,
     is_emulator,
+    of_its_kind,
 )
 from cosmos_outbox.errors import SubscriptionUnavailable
 
@@ -160,10 +161,10 @@ async def source_preflight(
     by_hand = "Check yourself that it requires sessions, dead-letters what expires, and its lock and delivery count."
     try:
         async with administration(connection_string, namespace, credential) as client:
-            source: SubscriptionProperties | QueueProperties
+            source: SubscriptionProperties | QueueProperties | None
             entered: TopicProperties | QueueProperties | None
             if subscription is None:
-                source = entered = await client.get_queue(entity)
+                source = entered = await of_its_kind(client.get_queue(entity))
             else:
                 source = await client.get_subscription(entity, subscription)
                 entered = None if record_ttl is None else await client.get_topic(entity)
@@ -176,6 +177,8 @@ async def source_preflight(
             unknown=f"{name} could not be checked ({type(error).__name__}); that needs the Manage right on the namespace (role "
             f"Azure Service Bus Data Owner), receiving does not. {by_hand}"
         )
+    if source is None:
+        return Inspection(misses=(_no_queue(entity),))
     misses = list(source_misses(name, source, sessions=sessions, lock=lock, deliveries=deliveries))
     if record_ttl is not None and entered is not None:
         misses += memory_misses(entered, lock=duration(source.lock_duration) or lock, record_ttl=record_ttl)
@@ -200,9 +203,11 @@ async def messages_counted(
                 counts = await client.get_queue_runtime_properties(entity)
             else:
                 counts = await client.get_subscription_runtime_properties(entity, subscription)
+            return counts.active_message_count, counts.dead_letter_message_count
     except (AzureError, ValueError, TimeoutError):
         return None, None
-    return counts.active_message_count, counts.dead_letter_message_count
+    except AttributeError:  # of an entity of another kind, the SDK has the counts look in nothing
+        return None, None
 
 
 def source_name(entity: str, subscription: str | None) -> str:
@@ -222,6 +227,14 @@ def missing_source(name: str) -> Miss:
         check="subscription",
         message=f"{name} does not exist.",
         fix="Create it with requiresSession, or correct OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION, or OUTBOX_QUEUE.",
+    )
+
+
+def _no_queue(entity: str) -> Miss:
+    return Miss(
+        check="subscription",
+        message=f"{entity!r} is no queue, but a topic or a subscription.",
+        fix="Set OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION to receive from a subscription, or correct OUTBOX_QUEUE.",
     )
 
 
