@@ -54,7 +54,7 @@ from cosmos_outbox.errors import (
     UnstorableValue,
     UsageError,
 )
-from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.partition_key import PartitionKey, key_of_text, key_text
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.write.event_size import EventSizes
@@ -125,6 +125,7 @@ __all__ = [
     "UsageError",
     "claimed_payload",
     "correlated",
+    "key_of_text",
     "key_text",
     "stored_event",
 ]

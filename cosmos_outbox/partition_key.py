@@ -49,6 +49,33 @@ def key_text(key: PartitionKey) -> str:
     return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"), default=repr)
 
 
+def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
+    """
+    Return the key that a text names: the inverse of `key_text`.
+
+    Where keys are single values, the text `[5]` stands for the number, though it may have been that of a string. If all keys are strings,
+    each is its own text, and needs no inverse.
+
+    Args:
+        text: as `key_text` writes it, or with spaces between the parts; such as the session id of a message.
+        levels: of the container's partition key. Defaults to 1.
+
+    Raises:
+        ValueError: it names no key of so many levels.
+    """
+    found = _list_in(text)
+    if levels == 1:
+        match found:
+            case [int() | float() as value] if _is_part(value) and key_text(value) == text:
+                return value
+        return text
+    if found is None or len(found) != levels or not all(map(_is_part, found)):
+        raise ValueError(
+            f'{text[:_SHOWN]!r} names no partition key of {levels} levels, as ["t1","u1"] does of two.'
+        )
+    return tuple(found)
+
+
 def identity(key: PartitionKey) -> Hashable:
     """
     Return what is equal for equal keys only: Python takes True for 1.
@@ -138,16 +165,10 @@ class KeyPaths:
         Raises:
             ValueError: it names no key of the container.
         """
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
         if len(self.levels) == 1:
-            match found:
-                case [int() | float() as value] if _is_part(value) and key_text(value) == text:
-                    return value
-            return text
-        key = tuple(found) if isinstance(found, list) else (text,)
+            return key_of_text(text)
+        found = _list_in(text)
+        key = (text,) if found is None else tuple(found)
         if (why := self.problem(key)) is not None:
             example = json.dumps([names[-1] for names in self.levels], separators=(",", ":"))
             raise ValueError(f"{text[:_SHOWN]!r} names no partition key, for {why}; write it as {example}.")
@@ -178,6 +199,14 @@ def key_paths_of(paths: Sequence[str]) -> KeyPaths:
             )
         levels.append(names)
     return KeyPaths(tuple(levels))
+
+
+def _list_in(text: str) -> list[Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _value_at(document: Mapping[str, Any], names: Sequence[str]) -> Any:

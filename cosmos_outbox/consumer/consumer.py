@@ -54,7 +54,8 @@ class Consumer:
         name: of the consumer, for good: under another name every message takes effect again. Consumers of one container with
             different names know nothing of each other.
         outbox: of the container of the effects. Defaults to the one of `cosmos-outbox consume`.
-        partition_key: of the effect of a message. Defaults to the message's session.
+        partition_key: of the effect of a message. Defaults to the message's session; in a container of hierarchical keys, to the key whose
+            text that is (see `key_of_text`).
         outbox_of: where the effect of a message is written, if not always to `outbox`.
         inbox: how it remembers what took effect: `auto`, `records` or `watermark`. Defaults to `auto`.
         record_ttl: how long a record lives. Defaults to 7 days.

@@ -190,7 +190,7 @@ class Effects:
         Return the partition key of a message's effect.
 
         Raises:
-            MessageUnreadable: it has no session, and the policy names no other place.
+            MessageUnreadable: it has no session, or one that names no key of the container, and the policy names no other place.
         """
         if self.policy.partition_key is not None:
             return self.policy.partition_key(message)
@@ -198,7 +198,15 @@ class Effects:
             raise MessageUnreadable(
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
             )
-        return message.session_id
+        paths = self._outbox_of(message).key_paths
+        if len(paths.levels) == 1:
+            return message.session_id  # a string is its own text, also one that looks like a list
+        try:
+            return paths.parse(message.session_id)
+        except ValueError as error:
+            raise MessageUnreadable(
+                f"The session of the message: {error} Or give `partition_key=`."
+            ) from error
 
     async def _entry(
         self, message: Message, uow: UnitOfWork, outbox: Outbox, key: PartitionKey, known: Known

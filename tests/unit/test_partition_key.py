@@ -17,6 +17,7 @@ from cosmos_outbox.partition_key import (
     KeyPart,
     PartitionKey,
     identity,
+    key_of_text,
     key_paths_of,
     key_text,
 )
@@ -83,6 +84,28 @@ def test_the_session_of_a_string_is_what_it_always_was(key: str):
 def test_the_text_of_a_hierarchical_key_names_that_key(key: tuple[KeyPart, ...]):
     assert same(key, THREE.parse(key_text(key)))
     assert same(key, THREE.parse(json.dumps(key)))  # as an operator may write it, with spaces
+
+
+@given(st.lists(parts, min_size=2, max_size=3).map(tuple))
+@example(("t1", "u1"))
+@settings(max_examples=examples(300, many=5000))
+def test_the_key_of_the_text_of_a_hierarchical_key_is_that_key(key: tuple[KeyPart, ...]):
+    assert same(key, key_of_text(key_text(key), levels=len(key)))
+
+
+@given(parts.filter(lambda key: not (isinstance(key, str) and key.startswith("["))))
+@settings(max_examples=examples(300, many=5000))
+def test_the_key_of_the_text_of_a_single_value_is_that_value(key: KeyPart):
+    assert same(key, key_of_text(key_text(key)))
+
+
+@pytest.mark.parametrize(
+    "text", ["ada", '["t1"]', '["t1","u1","x"]', '["t1",null]', '["t1",[]]', "[" * 100_000, "{}"]
+)
+def test_a_text_that_names_no_key_of_so_many_levels_is_refused(text: str):
+    with pytest.raises(ValueError, match="names no partition key of 2 levels") as caught:
+        key_of_text(text, levels=2)
+    assert len(str(caught.value)) < 400
 
 
 @given(parts)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox import Outbox
+from cosmos_outbox import Entity, Outbox, UnitOfWork, key_of_text, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
+from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.errors import ConfigurationError, NotFound
 from cosmos_outbox.records import ConsumingDelayed, MessageParked
 from tests.unit.consumer.shop import OrderPaid, World, message
@@ -88,6 +89,55 @@ async def test_events_of_one_entity_may_take_effect_under_several_partition_keys
 
     assert [] == world.of(MessageParked)
     assert [1, 2, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+class Seat(Entity):
+    row: str
+    number: int
+
+    @property
+    def partition_key(self) -> tuple[str, int]:
+        return self.row, self.number
+
+
+def seating(**options: Any) -> Consumer:
+    consumer = Consumer("seating", attempts=1, **options)
+
+    @consumer.on(OrderPaid)
+    async def take(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        row, number = key_of_text(message.session_id or "", levels=2)
+        uow.repository(Seat).create(Seat(row=row, number=number))
+
+    return consumer
+
+
+async def test_in_a_container_of_hierarchical_keys_the_effect_lies_under_the_key_that_the_session_names():
+    world = World(seating(), container=MemoryContainer(ranges=1, key_paths=["/row", "/number"]))
+    world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))))
+    world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))))
+    await world.run()
+
+    assert [] == world.of(MessageParked)
+    assert [("a", 5)] == [(seat["row"], seat["number"]) for seat in world.documents("seat")]
+
+
+async def test_a_session_that_names_no_key_of_the_container_parks_its_message_with_the_way_out():
+    world = World(seating(), container=MemoryContainer(ranges=1, key_paths=["/row", "/number"]))
+    world.subscription.deliver(message(OrderPaid(order_id="o1"), session="o1"))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert "'o1' names no partition key" in str(parked.error)
+    assert str(parked.error).endswith('write it as ["row","number"]. Or give `partition_key=`.')
+
+
+@pytest.mark.parametrize("session", ["[5]", '["a","b"]'])
+async def test_in_a_container_of_one_path_the_session_is_the_key_whatever_it_looks_like(session: str):
+    world = World(invoicing(partition_key=None))
+    world.subscription.deliver(message(OrderPaid(order_id=session), session=session))
+    await world.run()
+
+    assert [session] == [invoice["partitionKey"] for invoice in world.documents("invoice")]
 
 
 async def test_events_of_one_entity_may_take_effect_in_several_containers():
