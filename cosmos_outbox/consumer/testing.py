@@ -26,6 +26,7 @@ from cosmos_outbox.documents import Document, StoredEvent, event_document, store
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.messages import Message, delivered, message_of
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
+from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import DeadLetter, Settlement
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -148,7 +149,7 @@ class ConsumerTest:
         self,
         what: DomainEvent | Message,
         *,
-        key: str | None = None,
+        key: PartitionKey | None = None,
         version: int | None = None,
         delivery_count: int | None = None,
         **fields: Any,
@@ -158,14 +159,20 @@ class ConsumerTest:
 
         Args:
             what: the event or the message.
-            key: the session of an event, and the id of its entity. Defaults to "key".
+            key: the partition key of an event, which its session names, and whose text is the id of its entity. Defaults to "key".
             version: of the entity. Defaults to the one after the last delivered of this key; a later one leaves a gap.
             delivery_count: how often it was delivered before. Defaults to that of the message, or 0.
             fields: other fields of the `Message`.
         """
         if not isinstance(what, DomainEvent | Message):
             raise TypeError(f"deliver takes an event or a message; {what!r:.100} is none.")
-        message = what if isinstance(what, Message) else self._message(what, key or "key", version)
+        if not isinstance(key, str | int | float | tuple | None):
+            raise TypeError(
+                f"key takes a partition key, a tuple if it is hierarchical; {key!r:.100} is none."
+            )
+        message = (
+            what if isinstance(what, Message) else self._message(what, "key" if key is None else key, version)
+        )
         self._delivered += 1
         if delivery_count is not None:
             fields["delivery_count"] = delivery_count
@@ -215,27 +222,29 @@ class ConsumerTest:
                 waiting.setdefault(held["partitionKey"], []).append((document["position"], message))
         return {key: [message for _, message in sorted(held, key=_position)] for key, held in waiting.items()}
 
-    async def release(self, key: str, *, payload: Mapping[str, Any] | None = None) -> Released:
+    async def release(self, key: PartitionKey, *, payload: Mapping[str, Any] | None = None) -> Released:
         """
         Handle what a parked key holds, as an operator's release does.
 
         Args:
-            key: the parked key.
+            key: the parked key, or its text as `parked` names it.
             payload: for its first message, in place of the one it was sent with.
 
         Raises:
             KeyNotParked: it holds nothing.
         """
-        held = self.parked().get(key)
-        return await self._keys.release(key, edited=payload, event_id=held[0].message_id if held else "")
+        text = key_text(key)
+        held = self.parked().get(text)
+        return await self._keys.release(text, edited=payload, event_id=held[0].message_id if held else "")
 
-    async def drop(self, key: str, message_id: str, *, reason: str) -> None:
+    async def drop(self, key: PartitionKey, message_id: str, *, reason: str) -> None:
         """
         Drop a message that waits, as an operator does.
         """
-        await self._keys.drop(key, message_id, reason=reason)
+        await self._keys.drop(key_text(key), message_id, reason=reason)
 
-    def _message(self, event: DomainEvent, key: str, version: int | None) -> Message:
+    def _message(self, event: DomainEvent, partition_key: PartitionKey, version: int | None) -> Message:
+        key = key_text(partition_key)
         if version is None and (sent := self._sent.get((key, event.id))) is not None:
             return sent
         before = self._places.get(key, (0, 0))

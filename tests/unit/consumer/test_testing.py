@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from cosmos_outbox import Outbox
+from cosmos_outbox import Outbox, PartitionKey, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Message, Outcome
 from cosmos_outbox.errors import KeyNotParked, StoreUnavailable
@@ -34,6 +34,22 @@ async def test_events_of_a_key_follow_one_another_unless_a_version_leaves_a_gap(
         delivered = await t.deliver(OrderPaid(order_id="o1"), key="o1", version=7)
 
         assert ["MessageGap", "MessageHandled"] == [type(record).__name__ for record in delivered.records]
+
+
+@pytest.mark.parametrize("key", [("t1", "ada"), 5, True, "o1"])
+async def test_the_key_of_an_event_is_any_partition_key(key: PartitionKey):
+    async with invoicing(partition_key=lambda message: "o1").testing() as t:
+        delivered = await t.deliver(OrderPaid(order_id="o1"), key=key)
+        failed = await t.deliver(OrderPaid(order_id="o1", total=-1), key=key)
+        assert ("handled", "parked") == (delivered.outcome, failed.outcome)
+        assert key_text(key) == delivered.message.session_id
+        assert (await t.release(key, payload=OrderPaid(order_id="o1").payload())).handed_back
+
+
+async def test_what_is_no_partition_key_is_named():
+    async with invoicing().testing() as t:
+        with pytest.raises(TypeError, match="a tuple if it is hierarchical"):
+            await t.deliver(OrderPaid(order_id="o1"), key=["t1", "ada"])  # type: ignore[arg-type]
 
 
 async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
