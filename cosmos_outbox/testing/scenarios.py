@@ -26,6 +26,9 @@ from typing import Any, overload
 
 import pytest
 
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.partition_key import KeyPaths
+from cosmos_outbox.testing.clock import Clock
 from cosmos_outbox.testing.crashing import APPLICATION, Crash, CrashHarness, Process, Run
 from cosmos_outbox.testing.guarantees import broken
 from cosmos_outbox.testing.harness import OutboxHarness
@@ -33,7 +36,7 @@ from cosmos_outbox.testing.harness import OutboxHarness
 Scenario = Callable[..., Coroutine[Any, Any, None]]
 Given = Callable[[OutboxHarness], Awaitable[object]]
 POINT = re.compile(r"[a-z-]+#\d+:(before|after)")
-_HARNESS = "harness"
+_HARNESS, _CONTAINER = "harness", "outbox_container"
 _WITHOUT = "without a crash"
 
 
@@ -106,7 +109,8 @@ def crash_points(
     """
     Run an async test once without a crash, and once for each of its crash points.
 
-    The test has a parameter `harness`; its other parameters are fixtures, which all runs share.
+    The test has a parameter `harness`; its other parameters are fixtures, which all runs share. In each run the container of
+    the harness is a new one, with the partition key paths and the ranges of the fixture `outbox_container`.
 
     Args:
         scenario: the test.
@@ -131,12 +135,22 @@ def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
     @functools.wraps(scenario)
     async def test(*arguments: Any, **fixtures: Any) -> None:
         async def play(point: str | None) -> _Outcome:
-            return await _played(functools.partial(scenario, *arguments, **fixtures), given, point)
+            return await _played(
+                functools.partial(scenario, *arguments, **fixtures),
+                given,
+                point,
+                await _nothing_stored_as_in(container),
+            )
 
+        container: MemoryContainer | None = fixtures.get(_CONTAINER)
+        if _CONTAINER not in signature.parameters:
+            fixtures.pop(_CONTAINER, None)
         await _all_points(play)
 
     signature = inspect.signature(scenario)
     others = [parameter for name, parameter in signature.parameters.items() if name != _HARNESS]
+    if _CONTAINER not in signature.parameters:  # asked of pytest for the harness
+        others.append(inspect.Parameter(_CONTAINER, inspect.Parameter.KEYWORD_ONLY))
     vars(test).update(__signature__=signature.replace(parameters=others))
     return test
 
@@ -182,11 +196,23 @@ async def _reached(play: Callable[[str | None], Awaitable[_Outcome]], point: str
     return outcome
 
 
-async def _played(scenario: Scenario, given: Given | None, point: str | None) -> _Outcome:
+async def _nothing_stored_as_in(container: MemoryContainer | None) -> OutboxHarness:
+    if container is None:
+        return OutboxHarness()
+    like, clock = OutboxHarness(container=container).container, Clock()
+    ranges, paths = await like.physical_ranges(), [str(KeyPaths((names,))) for names in like.key_paths.levels]
+    return OutboxHarness(
+        container=MemoryContainer(ranges=len(ranges), key_paths=paths, now=clock.time), clock=clock
+    )
+
+
+async def _played(
+    scenario: Scenario, given: Given | None, point: str | None, stored: OutboxHarness
+) -> _Outcome:
     """
-    Run a scenario whose process dies at a point, and what is left to do after it.
+    Run a scenario whose process dies at a point, on a harness that nothing is stored in, and what is left to do after it.
     """
-    run, stored = Run(point=point), OutboxHarness()
+    run = Run(point=point)
     if given is not None:
         if not inspect.isawaitable(giving := given(stored)):
             raise TypeError(

@@ -84,6 +84,53 @@ def test_cleared(outbox_harness):
 """
 
 
+CRASHING = """
+import pytest
+from cosmos_outbox import DomainEvent, Entity
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.testing import crash_points
+
+class Taken(DomainEvent):
+    pass
+
+class Seat(Entity):
+    row: str
+    number: int
+
+    @property
+    def partition_key(self):
+        return self.row, self.number
+
+@pytest.fixture
+def outbox_container():
+    return MemoryContainer(ranges=2, key_paths=["/row", "/number"])
+
+async def take(harness):
+    async with harness.outbox.unit_of_work() as uow:
+        uow.repository(Seat).create(Seat(id="s", row="a", number=1)).record(Taken())
+        await uow.commit()
+
+@pytest.mark.asyncio
+@crash_points(given=take)
+async def test_alone(harness):
+    assert 2 == len(await harness.container.physical_ranges())
+    await harness.relay_all()
+    assert ['["a",1]'] == [message.session_id for message in harness.broker.accepted]
+
+@pytest.mark.asyncio
+@crash_points(given=take)
+async def test_beside_other_fixtures(tmp_path, harness, outbox_container):
+    await harness.relay_all()
+    assert 1 == len(harness.broker.accepted)
+    assert () == outbox_container.documents()
+"""
+
+
+def test_each_run_of_a_crash_point_has_a_container_as_the_projects_fixture_makes_it(tmp_path: Path):
+    ran = run(tmp_path, CRASHING)
+    assert "2 passed" in ran.stdout, ran.stdout
+
+
 def test_a_fault_that_struck_no_call_is_an_error_of_a_test_that_else_is_green(tmp_path: Path):
     ran = run(tmp_path, UNSTRUCK)
     assert "1 failed, 2 passed, 1 error" in ran.stdout, ran.stdout
