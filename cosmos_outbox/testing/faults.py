@@ -30,7 +30,8 @@ from cosmos_outbox.errors import (
     SubscriptionUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import OutboundMessage, broker_id
+from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import Write
 from cosmos_outbox.testing.calls import Call
 
@@ -156,10 +157,10 @@ class _Rule:
     fault: _Fault
     skip: int
     left: int | None
-    key: object
+    key: str | None
     said: str
     seen: Counter[str] = field(default_factory=Counter)  # calls since it was added, by their names
-    keys: set[object] = field(default_factory=set)  # of those calls that are of its operation
+    keys: set[str] = field(default_factory=set)  # of those calls that are of its operation
     struck: bool = False
 
     def see(self, call: Call) -> None:
@@ -202,7 +203,13 @@ class Faults:
         self._late: set[asyncio.Task[None]] = set()
 
     def add(
-        self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, key: object = None
+        self,
+        operation: str,
+        fault: str,
+        *,
+        times: int | None = 1,
+        skip: int = 0,
+        key: PartitionKey | None = None,
     ) -> None:
         """
         Have the next calls of an operation fail.
@@ -212,7 +219,7 @@ class Faults:
             fault: such as `lost_answer`.
             times: how many calls; None for all from now on. Defaults to 1.
             skip: how many calls go well before. Defaults to 0.
-            key: strike only calls that concern this partition key, of a commit, a read or a send. Defaults to all.
+            key: strike only calls that concern this partition key, of a commit, a read or a send; a tuple if it is hierarchical. Defaults to all.
 
         Raises:
             ValueError: there is no such operation or fault, or no such key, and lists what there is; or no call could fail.
@@ -234,7 +241,7 @@ class Faults:
                 fault=faults[fault],
                 skip=skip,
                 left=times,
-                key=key,
+                key=None if key is None else _session_of(key),
                 said=said_of(operation, fault, times=times, skip=skip, key=key),
             )
         )
@@ -284,8 +291,14 @@ class Faults:
             await proceed()
 
 
-def _keys_of(call: Call) -> tuple[object, ...]:
+def _keys_of(call: Call) -> tuple[str, ...]:
     if call.port == "publisher":
         messages: Sequence[OutboundMessage] = call.arguments[1]
         return tuple(message.session_id for message in messages)
-    return (call.arguments[0 if call.method == "commit" else 1],)
+    return (_session_of(call.arguments[0 if call.method == "commit" else 1]),)
+
+
+def _session_of(key: PartitionKey) -> str:
+    return broker_id(
+        key_text(key)
+    )  # as the messages of the key say it, so that one value is meant at all operations

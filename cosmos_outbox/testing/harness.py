@@ -17,6 +17,7 @@ from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Settlement, Store
 from cosmos_outbox.records import Record, log_hook
 from cosmos_outbox.relay.resend import resending
@@ -114,7 +115,13 @@ class OutboxHarness:
         self.outbox = Outbox(self.store, retries=_RETRIES)
 
     def fail(
-        self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, key: object = None
+        self,
+        operation: str,
+        fault: str,
+        *,
+        times: int | None = 1,
+        skip: int = 0,
+        key: PartitionKey | None = None,
     ) -> None:
         """
         Have the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.

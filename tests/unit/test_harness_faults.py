@@ -13,10 +13,13 @@ from cosmos_outbox import (
     BrokerUnavailable,
     CommitOutcomeUnknown,
     Conflict,
+    DomainEvent,
+    Entity,
     PreconditionFailed,
     RequestTooLarge,
     TooManyRequests,
 )
+from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.testing import Call, Faults, OutboxHarness, Stuck
 from cosmos_outbox.testing.faults import OPERATIONS, FaultNotStruck
@@ -104,6 +107,39 @@ async def test_what_stays_ends_a_worker_or_a_consumer_too(operation: str, fault:
     with pytest.raises(Stuck):
         await (harness.consume_all(invoicing()) if operation == "settle" else harness.relay_all())
     assert asyncio.get_running_loop().time() < 11  # virtual
+
+
+class Taken(DomainEvent):
+    pass
+
+
+class Seat(Entity):
+    row: str
+    number: int
+
+    @property
+    def partition_key(self) -> tuple[str, int]:
+        return self.row, self.number
+
+
+@pytest.mark.parametrize(("operation", "fault"), [("commit", "too_large"), ("send", "too_large")])
+async def test_the_key_of_a_fault_is_a_partition_key_at_each_operation(operation: str, fault: str):
+    harness = OutboxHarness(container=MemoryContainer(key_paths=["/row", "/number"]))
+    harness.fail(operation, fault, key=("a", 1))
+    refused = []
+    for number in (1, 2):
+        async with harness.outbox.unit_of_work() as uow:
+            seat = uow.repository(Seat).create(Seat(row="a", number=number))
+            seat.record(Taken())
+            try:
+                await uow.commit()
+            except RequestTooLarge:
+                refused.append(number)
+                uow.rollback()
+    relayed = [message.session_id for message in await harness.relay_all()]
+    assert ['["a",2]'] == relayed
+    assert (operation == "commit") == (refused == [1])
+    harness.faults.require_struck()
 
 
 async def test_two_settlements_in_a_row_that_fail_are_two_failures_and_not_stuck():
