@@ -174,6 +174,8 @@ async def _log_warnings(connection: Connection) -> None:
             "account.several-write-regions order, leases and the batch of entity and event hold inside one region only; "
             "have all programs that commit events write to one region"
         )
+    if (wrong := await connection.time_to_live_miss()) is not None:
+        _logger.warning("container.time-to-live %s", wrong)
     if connection.settings.preflight:
         inspected = await connection.inspect_topics()
         for miss in inspected.misses:

@@ -4,6 +4,7 @@ Connection: the clients, containers, publisher and parked store that the setting
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pydantic import SecretStr
 
 from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
 from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos.containers import time_to_live_miss
+from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
@@ -27,7 +30,7 @@ from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted,
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
-from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
@@ -39,6 +42,8 @@ from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.proxy import https_proxy
 from cosmos_outbox.service.settings import MessageFormat, Settings, Transport, require_service_bus
+
+_LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,17 @@ class Connection:
             ConfigurationError: the container is missing or cannot be used.
         """
         return await open_store(self.client, self.settings.cosmos_database, self.settings.cosmos_container)
+
+    async def time_to_live_miss(self) -> str | None:
+        """
+        Return what is wrong with the time to live of the container of events; None if nothing is, or it cannot be read now.
+        """
+        try:
+            async with translated(), asyncio.timeout(_LOOK_SECONDS):
+                properties = await self.data.read()
+        except (OutboxError, TimeoutError):  # the feed reports it, and goes on once it can be read
+            return None
+        return time_to_live_miss(properties, database=self.settings.cosmos_database)
 
     async def parked_store(self) -> ParkedStore:
         """

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.cosmos import PartitionKey
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient
 
@@ -184,3 +185,21 @@ async def test_a_worker_on_an_account_with_several_write_regions_warns():
     async with opened_site(several_write_regions=True) as site:
         worker = await site.start_worker()
         await worker.said("account.several-write-regions")
+
+
+async def test_a_worker_warns_where_time_to_live_is_not_as_an_outbox_needs_it_and_goes_on():
+    async with opened_site() as site:
+        database = site.client.get_database_client("contacts")
+        for name, seconds, said in (
+            ("off", None, "'off' is off, so sent events"),
+            ("short", 60, "'short' has a default of 60 s"),
+        ):
+            await database.create_container(name, PartitionKey("/partitionKey"), default_ttl=seconds)
+            worker = await site.start_worker(OUTBOX_COSMOS_CONTAINER=name, OUTBOX_PROCESSOR_NAME=name)
+            await worker.said("container.time-to-live")
+            assert said in worker.output
+            assert f"--ttl=-1 --name {name} --database-name contacts" in worker.output
+            await eventually(await worker.health_url() + "/readyz", lambda status, body: status == 200)
+        beside = await site.start_worker()
+        await eventually(await beside.health_url() + "/readyz", lambda status, body: status == 200)
+        assert "container.time-to-live" not in beside.output
