@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, TypeVar, overload
 
 from opentelemetry import trace
@@ -31,6 +32,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 EventT = TypeVar("EventT", bound=BaseModel)
 UnitT = TypeVar("UnitT", bound=UnitOfWork)
+ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 _LONGEST_NAME = 100
 _NO_PATIENCE = RetryOptions(
     deadline_seconds=0.2, attempt_seconds=0.2
@@ -97,21 +99,18 @@ class Consumer:
             )
         if outbox_of is not None and not callable(outbox_of):
             raise ConfigurationError(f"outbox_of takes a function of the message, not {outbox_of!r}.")
-        try:
-            self.policy = Policy(
-                inbox=Inbox(inbox),
-                record_ttl=record_ttl,
-                partition_key=partition_key,
-                on_failure=OnFailure(on_failure),
-                unknown=OnUnknown(unknown),
-                gaps=OnGap(gaps),
-                attempts=attempts,
-                max_deliveries=max_deliveries,
-                handler_timeout=handler_timeout,
-                **({} if backoff is None else {"backoff": backoff}),
-            )
-        except ValueError as error:
-            raise ConfigurationError(f"Consumer {name!r}: {error}.") from None
+        self.policy = Policy(
+            inbox=_one_of(Inbox, "inbox", inbox),
+            record_ttl=record_ttl,
+            partition_key=partition_key,
+            on_failure=_one_of(OnFailure, "on_failure", on_failure),
+            unknown=_one_of(OnUnknown, "unknown", unknown),
+            gaps=_one_of(OnGap, "gaps", gaps),
+            attempts=attempts,
+            max_deliveries=max_deliveries,
+            handler_timeout=handler_timeout,
+            **({} if backoff is None else {"backoff": backoff}),
+        )
         self.name, self._outbox, self._outbox_of = name, outbox, outbox_of
         self._bound: Outbox | None = None
         self._routes = Routes()
@@ -277,6 +276,15 @@ class Consumer:
         return ConsumerTest(
             self.name, self._routes, self.policy, container, outbox, outbox_of=self._outbox_of
         )
+
+
+def _one_of(kind: type[ChoiceT], name: str, value: ChoiceT | str) -> ChoiceT:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name} takes {' or '.join(map(repr, map(str, kind)))}, not {value!r}."
+        ) from None
 
 
 def _check_handler(handler: Callable[..., object]) -> None:

@@ -631,6 +631,21 @@ def test_a_consumer_refuses_what_cannot_work():
 
 
 @pytest.mark.parametrize(
+    ("option", "takes"),
+    [
+        ("inbox", "'auto' or 'records' or 'watermark'"),
+        ("on_failure", "'park' or 'dead_letter'"),
+        ("unknown", "'ignore' or 'dead_letter'"),
+        ("gaps", "'ignore' or 'warn' or 'wait'"),
+    ],
+)
+@pytest.mark.parametrize("value", ["stop", None, 5])
+def test_a_choice_that_there_is_not_is_refused_with_those_that_there_are(option: str, takes: str, value: Any):
+    with pytest.raises(ConfigurationError, match=f"{option} takes {takes}, not {value!r}"):
+        Consumer("a", **{option: value})
+
+
+@pytest.mark.parametrize(
     ("option", "values", "takes"),
     [
         ("attempts", ["5", 1.5, True], "a whole number"),
