@@ -374,10 +374,18 @@ def loaded(
         contradictions: returns one line for every two of them that contradict each other.
     """
     errors, settings, invalid = [], None, frozenset[str]()
+    misspelled = _misspelled(os.environ, kind)
+
+    def required(names: Collection[str]) -> str:
+        set_instead = ", ".join(name for name, near in misspelled.items() if near in names)
+        return "is required" + (f"; {set_instead} is set, and is not a setting" if set_instead else "")
+
     for names in _ONE_OF_EACH:
         given = sum(bool(os.environ.get(variable(name))) for name in names)
         if given > 1 or (given == 0 and not (for_command and names == _ONE_OF_EACH[1])):
-            errors.append(one_of(names, "give only one of them" if given else "one of them is required"))
+            errors.append(
+                one_of(names, "give only one of them" if given else f"one of them {required(names)}")
+            )
     if not for_command:
         if (sink := os.environ.get(AZURE_MONITOR)) and "instrumentationkey=" not in sink.casefold():
             errors.append(f"{AZURE_MONITOR}: is not a connection string: it lacks InstrumentationKey=…")
@@ -388,8 +396,10 @@ def loaded(
         found = failure.errors(include_url=False, include_context=False, include_input=False)
         invalid = frozenset(str(one["loc"][0]) for one in found)
         for one in found:
-            text = "is required" if one["type"] == "missing" else one["msg"].removeprefix("Value error, ")
-            errors.append(f"{variable(str(one['loc'][0]))}: {text}")
+            name = str(one["loc"][0])
+            missing = one["type"] == "missing"
+            text = required([name]) if missing else one["msg"].removeprefix("Value error, ")
+            errors.append(f"{variable(name)}: {text}")
     given_or_default = {
         name: os.environ.get(variable(name)) or field.get_default()
         for name, field in kind.model_fields.items()
@@ -458,15 +468,22 @@ def unknown_variables(environ: Mapping[str, str], kind: type[Settings] = Setting
     """
     Return a sentence for every `OUTBOX_` variable that is not a setting of some kind: most likely a typing error.
     """
-    known = {name.upper() for name in kind.model_fields}
-    sentences = []
+    return [
+        f"{name} is not a setting" + (f"; did you mean {variable(near)}?" if near else "")
+        for name, near in _misspelled(environ, kind).items()
+    ]
+
+
+def _misspelled(environ: Mapping[str, str], kind: type[Settings]) -> dict[str, str | None]:
+    """
+    Return the `OUTBOX_` variables that are no setting of a kind, each with the field that it probably means.
+    """
+    found: dict[str, str | None] = {}
     for name in sorted(environ):
-        short = name.removeprefix(PREFIX)  # the prefix alone would make any two names similar
-        if name.startswith(PREFIX) and short not in known:
-            near = difflib.get_close_matches(short, known, n=1)
-            hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
-            sentences.append(f"{name} is not a setting{hint}")
-    return sentences
+        short = name.removeprefix(PREFIX).lower()  # the prefix alone would make any two names similar
+        if name.startswith(PREFIX) and short not in kind.model_fields:
+            found[name] = next(iter(difflib.get_close_matches(short, kind.model_fields, n=1)), None)
+    return found
 
 
 def variable(name: str) -> str:

@@ -319,6 +319,35 @@ def test_an_unknown_variable_is_named_with_the_setting_it_probably_means():
     ] == unknown_variables({"OUTBOX_LANNES": "4", "OUTBOX_ZZZ": "1", "OUTBOX_TOPIC": "t", "PATH": "/"})
 
 
+def test_a_setting_that_is_missing_is_said_with_the_variable_that_was_probably_meant_for_it(environment):
+    environment(
+        **{
+            name: value
+            for name, value in COMPLETE.items()
+            if name not in {"OUTBOX_TOPIC", "OUTBOX_COSMOS_DATABASE"}
+        },
+        OUTBOX_TOPICS="events",
+        OUTBOX_LANNES="4",
+    )
+    assert [
+        "OUTBOX_COSMOS_DATABASE: is required",
+        "OUTBOX_TOPIC: is required; OUTBOX_TOPICS is set, and is not a setting",
+    ] == mistakes()
+
+
+def test_one_of_two_settings_that_is_missing_is_said_with_the_variable_that_was_probably_meant_for_it(
+    environment,
+):
+    environment(
+        **{name: value for name, value in COMPLETE.items() if "SERVICEBUS" not in name},
+        OUTBOX_SERVICEBUS_NAMESPACES="n",
+    )
+    (mistake,) = mistakes()
+    assert mistake.endswith(
+        "one of them is required; OUTBOX_SERVICEBUS_NAMESPACES is set, and is not a setting"
+    )
+
+
 def test_more_parked_keys_than_one_document_names_are_refused(environment):
     environment(**COMPLETE, OUTBOX_PARKED_MAX_KEYS="2001")
     (mistake,) = mistakes()
