@@ -577,8 +577,8 @@ async def _() -> None:
     26,
     "a missing database",
     ConfigurationError,
-    "'c' of database 'nowhere'",
-    "create it with partition key /partitionKey",
+    "The database 'nowhere' does not exist",
+    "in it the container 'c' with partition key /partitionKey, or the paths that your entities have",
 )
 async def _() -> None:
     async with an_account() as (_, client):

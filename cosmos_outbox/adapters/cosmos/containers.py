@@ -9,12 +9,15 @@ from itertools import combinations
 from typing import Any
 
 from azure import cosmos as blocking
-from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError
 from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 
+NEEDED_BY_EVENTS = (
+    "partition key /partitionKey, or the paths that your entities have, and a default time to live of -1"
+)
 _NO_DEFAULT = -1  # on, and documents without a `ttl` of their own stay
 
 
@@ -85,7 +88,7 @@ def time_to_live_miss(properties: Mapping[str, Any], *, database: str) -> str | 
 
 
 async def open_container(
-    client: CosmosClient, database: str, container: str, *, needed_ttl: str
+    client: CosmosClient, database: str, container: str, *, needed: str
 ) -> tuple[ContainerProxy, Mapping[str, Any]]:
     """
     Return an existing container and its properties.
@@ -94,20 +97,37 @@ async def open_container(
         client: of the account.
         database: its name.
         container: its name.
-        needed_ttl: the time to live that it needs, for the message if it is missing.
+        needed: the partition key and time to live that it needs, for the message if it is missing.
 
     Raises:
-        ConfigurationError: it is missing.
+        ConfigurationError: it, or its database, is missing.
         TypeError: the client is the blocking one.
     """
     refuse_blocking(client)
-    proxy = client.get_database_client(database).get_container_client(container)
+    within = client.get_database_client(database)
+    proxy = within.get_container_client(container)
     try:
         async with translated():
             properties = await proxy.read()
     except ConfigurationError:
-        raise ConfigurationError(
-            f"The container {container!r} of database {database!r} does not exist; create it with partition key "
-            f"/partitionKey and {needed_ttl}."
-        ) from None
+        missing = (
+            f"The container {container!r} of database {database!r} does not exist; create it with {needed}."
+        )
+        if await _is_missing(within):
+            missing = (
+                f"The database {database!r} does not exist; correct the name, or create it, and in it the container "
+                f"{container!r} with {needed}."
+            )
+        raise ConfigurationError(missing) from None
     return proxy, properties
+
+
+async def _is_missing(database: DatabaseProxy) -> bool:
+    try:
+        async with translated():
+            await database.read()
+    except NotFound:
+        return True
+    except OutboxError:  # then no more is known than that the container is missing
+        return False
+    return False

@@ -22,7 +22,7 @@ from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
-from cosmos_outbox.adapters.cosmos.containers import usable_key_paths
+from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.learned import OF_A_POLL, RANGE_ID, Learned
 from cosmos_outbox.adapters.cosmos.rest import RestClient
@@ -212,8 +212,8 @@ class CosmosChangeFeed:
                 return await self._container.read()
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"The container {self._container.id!r} of the events, or its database, does not exist; create it with partition key "
-                "/partitionKey and a default time to live of -1 (workers never create containers)."
+                f"The container {self._container.id!r} of the events, or its database, does not exist; create it with "
+                f"{NEEDED_BY_EVENTS} (workers never create containers)."
             ) from error
 
 

@@ -103,7 +103,9 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
     Raises:
         ConfigurationError: the container is missing, or held events could not be found or would expire in it.
     """
-    proxy, properties = await open_container(client, database, container, needed_ttl="no time to live")
+    proxy, properties = await open_container(
+        client, database, container, needed="partition key /partitionKey and no time to live"
+    )
     paths, seconds = properties["partitionKey"]["paths"], properties.get("defaultTtl")
     if paths != ["/partitionKey"]:
         raise ConfigurationError(

@@ -15,7 +15,12 @@ from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import lsn_in
-from cosmos_outbox.adapters.cosmos.containers import open_container, refuse_blocking, usable_key_paths
+from cosmos_outbox.adapters.cosmos.containers import (
+    NEEDED_BY_EVENTS,
+    open_container,
+    refuse_blocking,
+    usable_key_paths,
+)
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN
 from cosmos_outbox.adapters.cosmos.sql import Condition, of_query, of_types
@@ -206,9 +211,7 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     Raises:
         ConfigurationError: the container is missing, or is set up so that the outbox could not work.
     """
-    proxy, properties = await open_container(
-        client, database, container, needed_ttl="a default time to live of -1"
-    )
+    proxy, properties = await open_container(client, database, container, needed=NEEDED_BY_EVENTS)
     key_paths = usable_key_paths(properties)
     if properties.get("defaultTtl") is None:
         raise ConfigurationError(
