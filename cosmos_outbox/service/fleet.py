@@ -23,6 +23,7 @@ from cosmos_outbox.service.vitals import Phase
 _MOST_CHARACTERS = 300
 _MOST_TEXTS = 3
 _LATE, _KEPT = timedelta(seconds=30), timedelta(minutes=10)
+_SLOW_POLL = timedelta(seconds=10)  # a sign may come so much later where Cosmos DB is slow
 _LEAVING_SECONDS = 2.0
 
 
@@ -82,7 +83,9 @@ class Heartbeat:
             return "not ready"
         if owns and self.phase == Phase.STARTING:  # its first sign comes before its first lease
             return str(Phase.RUNNING)
-        return "stand-by" if self.phase == Phase.RUNNING and not owns else self.phase
+        if self.phase != Phase.RUNNING or owns:
+            return self.phase
+        return "late" if self.silent_for > max(2 * self.every, _SLOW_POLL) else "stand-by"
 
 
 _STORED = TypeAdapter(Heartbeat)
