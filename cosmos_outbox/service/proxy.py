@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from cosmos_outbox.adapters.proxies import proxy_for
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.proxies import proxy_for
 
 
 def https_proxy(host: str) -> str | None:

@@ -22,8 +22,8 @@ from azure.cosmos.documents import ConnectionPolicy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.rest import RestClient, open_rest_client
-from cosmos_outbox.adapters.proxies import any_proxy
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.proxies import any_proxy
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
 # The SDK's timeouts apply between bytes and to single requests, so a slow trickle, or requests that it repeats by itself, may

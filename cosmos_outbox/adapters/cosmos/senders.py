@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar
 from yarl import URL
 
-from cosmos_outbox.adapters.proxies import any_proxy, proxy_for
+from cosmos_outbox.proxies import any_proxy, proxy_for
 
 _ANSWERS_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # to the SDK too
 
