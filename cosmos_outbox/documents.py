@@ -17,12 +17,11 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.identifiers import EVENT_TYPE, PAYLOAD_TYPE
 from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE, OwnDocument
 from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
 
-EVENT_TYPE = "domainEvent"
-PAYLOAD_TYPE = "eventPayload"
 CLAIM = "claimCheck"
 LAST_EVENT = "lastEvent"
 KEPT_FOREVER = -1

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL, DomainEvent, refuse_taken_names
+from cosmos_outbox.domain.identifiers import RESERVED_TYPES
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.partition_key import PartitionKey
@@ -90,6 +91,7 @@ class Entity(BaseModel):
             )
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
+        _check_type(cls)
 
     @classmethod
     def restore(
@@ -321,6 +323,19 @@ def _stored_names(entity_class: type[Entity]) -> frozenset[str]:
     return frozenset(
         fields | {field.alias or name for name, field in entity_class.model_computed_fields.items()}
     )
+
+
+def _check_type(cls: type[Entity]) -> None:
+    name: object = cls.entity_type
+    if isinstance(name, str) and name in RESERVED_TYPES:
+        raise TypeError(
+            f"A {cls.__name__} cannot be stored with the type {name!r}, which this library gives to documents of its own: it would "
+            "be taken for one of them. Give the class another `entity_type`."
+        )
+    if not name or not isinstance(name, str | property):  # a property where each object says its own
+        raise TypeError(
+            f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
+        )
 
 
 def _check_mark(cls: type[Entity]) -> None:

@@ -1,11 +1,18 @@
 """
-Identifiers: which ids and partition keys Cosmos DB takes.
+Identifiers: which ids and partition keys Cosmos DB takes, and which types are taken.
 """
 
 from __future__ import annotations
 
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
+
+# The `type` of what the library stores itself: the relay takes an entity that has the first one for an event.
+EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
+INBOX_TYPES = frozenset(
+    {"inboxRecord", "inboxWatermark"}
+)  # which a consumer saves in its handlers' units of work
+RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, "parkedKey", "parkedEvent"}) | INBOX_TYPES
 
 _FORBIDDEN = frozenset("/\\?#\t\r\n")
 _RELATIVE = frozenset({".", ".."})

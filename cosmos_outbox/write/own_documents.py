@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from cosmos_outbox.documents import first_error
 from cosmos_outbox.domain.entities import CommitEvents
-from cosmos_outbox.domain.identifiers import check_id, check_partition_key
+from cosmos_outbox.domain.identifiers import INBOX_TYPES, RESERVED_TYPES, check_id, check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, OwnDocument, stripped
-from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument
+from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
@@ -84,7 +84,7 @@ class Documents(Generic[ModelT]):
             etag: of the document that another program, or the SDK, read. Defaults to the `_etag` of a dict, if it has one.
 
         Raises:
-            UsageError: what is stored of it has no id.
+            UsageError: what is stored of it has no id, or a `type` of this library's own documents.
             PreconditionFailed: `etag` is not the one that this unit of work read.
         """
         own = self._entities.own(model)
@@ -95,6 +95,7 @@ class Documents(Generic[ModelT]):
             self._entities.track(own, Change.UPDATE)
             return model
         own = OwnDocument(model, self._mapper, self._key_of)
+        _check_type(own)
         if etag is None:
             self._entities.track(own, Change.CREATE)
         else:
@@ -135,3 +136,13 @@ class Documents(Generic[ModelT]):
         own.keep_others(content)
         own.mark_committed(version=1, etag=document["_etag"], taken=CommitEvents())
         return own
+
+
+def _check_type(own: OwnDocument) -> None:
+    kind = own.entity_type
+    if kind in RESERVED_TYPES - INBOX_TYPES and own.document().get("type") == kind:
+        raise UsageError(
+            f"The document {own.id!r} has the type {kind!r}, which this library gives to documents of its own: it would be taken "
+            "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",
+            document_id=own.id,
+        )

@@ -845,6 +845,40 @@ async def _() -> None:
         await uow.repository(SameThing).read("c1", partition_key="t")
 
 
+for _type in ("domainEvent", "eventPayload", "inboxRecord", "inboxWatermark", "parkedKey", "parkedEvent"):
+
+    @wrong(
+        41,
+        f"an entity_type {_type!r}",
+        TypeError,
+        f"Taken cannot be stored with the type '{_type}'",
+        "another",
+    )
+    async def _(text: str = _type) -> None:
+        class Taken(Entity):
+            entity_type = text
+
+
+@wrong(41, "an entity whose class makes it an event", TypeError, "'domainEvent'", "another `entity_type`")
+async def _() -> None:
+    type("DomainEvent", (Entity,), {"__module__": __name__})
+
+
+@wrong(41, "an empty entity_type", TypeError, "Empty.entity_type", "such as 'order', not ''")
+async def _() -> None:
+    class Empty(Entity):
+        entity_type = ""
+
+
+for _type in ("domainEvent", "eventPayload"):
+
+    @wrong(
+        41, f"a document of type {_type!r}", UsageError, "'d1'", f"the type '{_type}'", "`uow.record(event"
+    )
+    async def _(text: str = _type) -> None:
+        an_outbox().unit_of_work().save({"id": "d1", "partitionKey": "t", "type": text})
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
     if row.raises is None:
@@ -858,4 +892,4 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
 
 
 def test_every_row_of_the_table_is_here():
-    assert [*range(1, 41)] == sorted({row.number for row in ROWS})
+    assert [*range(1, 42)] == sorted({row.number for row in ROWS})
