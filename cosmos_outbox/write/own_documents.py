@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from cosmos_outbox.documents import first_error
-from cosmos_outbox.domain.entities import CommitEvents
+from cosmos_outbox.domain.entities import CommitEvents, Entity
 from cosmos_outbox.domain.identifiers import INBOX_TYPES, RESERVED_TYPES, check_id, check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, OwnDocument, stripped
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
@@ -84,9 +84,17 @@ class Documents(Generic[ModelT]):
             etag: of the document that another program, or the SDK, read. Defaults to the `_etag` of a dict, if it has one.
 
         Raises:
-            UsageError: what is stored of it has no id, or a `type` of this library's own documents.
+            UsageError: it is an entity; or what is stored of it has no id, or a `type` of this library's own documents.
             PreconditionFailed: `etag` is not the one that this unit of work read.
         """
+        if isinstance(model, Entity):
+            name = type(model).__name__
+            raise UsageError(
+                f"`save` was given the {name} {model.id!r}, which is an entity, and would store it without its version and its events. "
+                f"Give it to the repository: `uow.repository({name}).create(…)`, or `update(…)`.",
+                document_id=model.id,
+                partition_key=model.partition_key,
+            )
         own = self._entities.own(model)
         if etag is None and isinstance(model, dict):
             etag = model.get("_etag")

@@ -56,12 +56,21 @@ class Repository(Generic[EntityT]):
     def __init__(
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
     ) -> None:
+        if not isinstance(entity_type, type) or not issubclass(entity_type, Entity):
+            raise UsageError(
+                f"`uow.repository(…)` takes a class that derives from Entity, and {entity_type!r:.100} is none. For a dict or a model of "
+                "your own use `uow.documents(…)`."
+            )
         self._type, self._store, self._entities, self._options = entity_type, store, entities, options
 
     def create(self, entity: EntityT) -> EntityT:
         """
         Add a new entity. The commit raises Conflict if its id is taken.
+
+        Raises:
+            UsageError: it is no entity of this repository's type, or another unit of work has it.
         """
+        self._check(entity, "create")
         self._entities.track(entity, Change.CREATE)
         return entity
 
@@ -140,8 +149,10 @@ class Repository(Generic[EntityT]):
         Write the entity with the next commit, even if it was not changed; one that was read and changed needs no update.
 
         Raises:
+            UsageError: see `create`; or it was never stored.
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
+        self._check(entity, "update")
         check_etag(entity, etag)
         self._entities.track(entity, Change.UPDATE)
         return entity
@@ -332,6 +343,21 @@ class Repository(Generic[EntityT]):
                     entities.append(self._kept(entity, readonly=readonly))
         return EntityPage(
             entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
+        )
+
+    def _check(self, entity: object, method: str) -> None:
+        if isinstance(entity, self._type):
+            return
+        wanted, given = self._type.__name__, type(entity).__name__
+        call = f"`uow.repository({wanted}).{method}(…)` takes objects of {wanted}"
+        if isinstance(entity, Entity):
+            raise UsageError(
+                f"{call}, and {entity.id!r} is one of {given}: use `uow.repository({given})`.",
+                document_id=entity.id,
+                partition_key=entity.partition_key,
+            )
+        raise UsageError(
+            f"{call}, and {entity!r:.100} is none: make an object of that class. `uow.save(…)` takes dicts and models of your own."
         )
 
     @cached_property

@@ -879,6 +879,55 @@ for _type in ("domainEvent", "eventPayload"):
         an_outbox().unit_of_work().save({"id": "d1", "partitionKey": "t", "type": text})
 
 
+@wrong(
+    42, "save(entity)", UsageError, "the Order 'o1', which is an entity", "`uow.repository(Order).create(…)`"
+)
+async def _() -> None:
+    an_outbox().unit_of_work().save(Order(id="o1"))
+
+
+class OrderOfHome(Order):
+    pass
+
+
+@wrong(
+    43,
+    "an entity of another type",
+    UsageError,
+    "takes objects of Customer",
+    "'o1' is one of Order:",
+    "uow.repository(Order)",
+)
+async def _() -> None:
+    an_outbox().unit_of_work().repository(Customer).create(Order(id="o1"))  # type: ignore[arg-type]
+
+
+@wrong(43, "an update of another type", UsageError, "(Customer).update(…)", "'o1' is one of OrderOfHome")
+async def _() -> None:
+    an_outbox().unit_of_work().repository(Customer).update(OrderOfHome(id="o1"))  # type: ignore[arg-type]
+
+
+@wrong(43, "a subclass for a base class", None)
+async def _() -> None:
+    uow = an_outbox().unit_of_work()
+    uow.repository(Order).create(OrderOfHome(id="o1"))
+    assert 1 == (await uow.commit()).operations
+
+
+@wrong(43, "create(dict)", UsageError, "takes objects of Order, and {'id': 'o1'} is none", "`uow.save(…)`")
+async def _() -> None:
+    an_outbox().unit_of_work().repository(Order).create({"id": "o1"})  # type: ignore[arg-type]
+
+
+for _type in ("x", dict, DomainEvent):
+
+    @wrong(
+        43, f"repository({_type!r:.20})", UsageError, "derives from Entity", repr(_type), "`uow.documents(…)`"
+    )
+    async def _(kind: Any = _type) -> None:
+        an_outbox().unit_of_work().repository(kind)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
     if row.raises is None:
@@ -892,4 +941,4 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
 
 
 def test_every_row_of_the_table_is_here():
-    assert [*range(1, 42)] == sorted({row.number for row in ROWS})
+    assert [*range(1, 44)] == sorted({row.number for row in ROWS})
