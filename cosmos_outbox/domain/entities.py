@@ -5,7 +5,7 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Self, TypeVar
@@ -43,6 +43,11 @@ class _Progress:
     created: DomainEvent | None = None
     stored: Mapping[str, Any] | None = None
     closed: str | None = None  # why no commit writes it
+    tracked_by: Callable[[], Any] | None = field(default=None, compare=False)  # a weak reference
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy and a pickle belong to no unit of work, and a weak reference cannot be pickled.
+        return _Progress, (self.version, self.etag, self.recorded, self.created, self.stored, self.closed)
 
 
 class Entity(BaseModel):
@@ -107,7 +112,8 @@ class Entity(BaseModel):
     def __copy__(self) -> Self:
         copied = super().__copy__()
         state = self._state
-        copied._progress = replace(state, recorded=list(state.recorded))  # noqa: SLF001 - an object of this class
+        recorded = list(state.recorded)
+        copied._progress = replace(state, recorded=recorded, tracked_by=None)  # noqa: SLF001 - an object of this class
         return copied
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -261,6 +267,21 @@ def keep_recorded(entity: Entity, events: Iterable[DomainEvent]) -> None:
     Put these events in place of what the entity recorded.
     """
     entity._state.recorded, entity._state.closed = list(events), None  # noqa: SLF001 - of this module
+
+
+def tracker_of(entity: Entity) -> Any:
+    """
+    Return what tracked the entity last, if it still exists.
+    """
+    tracked_by = entity._state.tracked_by  # noqa: SLF001 - of this module
+    return None if tracked_by is None else tracked_by()
+
+
+def note_tracker(entity: Entity, tracker: Callable[[], Any]) -> None:
+    """
+    Note what tracks the entity, by a weak reference.
+    """
+    entity._state.tracked_by = tracker  # noqa: SLF001 - of this module
 
 
 def close(entity: Entity, why: str) -> None:

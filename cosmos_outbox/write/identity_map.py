@@ -5,12 +5,20 @@ IdentityMap: the entities of one unit of work, one object per type, id and parti
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
 from cosmos_outbox.documents import state_of, stored_state
-from cosmos_outbox.domain.entities import Entity, close, keep_recorded, recorded_events
+from cosmos_outbox.domain.entities import (
+    Entity,
+    close,
+    keep_recorded,
+    note_tracker,
+    recorded_events,
+    tracker_of,
+)
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.domain.own_documents import OwnDocument
@@ -155,6 +163,7 @@ class IdentityMap:
 
     def __init__(self) -> None:
         self._tracked: dict[Place, Tracked] = {}
+        self._reference = weakref.ref(self)
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
 
@@ -223,15 +232,25 @@ class IdentityMap:
 
         Raises:
             IdentityConflict: another object with the same type, id and partition key is tracked.
-            UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored.
+            UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored; or it belongs to
+                another unit of work that is still open.
         """
         self.guard.check()
         place = _place(entity)
         known = self._entry(entity, place) or self._tracked.get(place)
         if known is None:
+            self._check_free(entity)
             if entity.is_new:
                 _check_new(entity, change)
+            elif change is Change.CREATE:
+                raise UsageError(
+                    f"{entity.entity_type} {entity.id!r} cannot be created: a commit wrote it already, so its created event would be "
+                    "missing. Change it with `update`; for another container or id, make another object.",
+                    document_id=entity.id,
+                    partition_key=entity.partition_key,
+                )
             self.refusal = None
+            note_tracker(entity, self._reference)
             keep_recorded(entity, recorded_events(entity))
             tracked = self._tracked[place] = Tracked(entity, change)
             if not entity.is_new:
@@ -326,6 +345,20 @@ class IdentityMap:
                 }
             else:
                 tracked.settle(part, stored_under=commit.partition_key)
+
+    def _check_free(self, entity: Entity) -> None:
+        other: IdentityMap | None = tracker_of(entity)
+        if other is None or other is self or other.guard.closed or not other.holds(entity):
+            return
+        instead = "Make another object here"
+        if not entity.is_new:
+            instead = "Read it in this one and change that object"
+        raise UsageError(
+            f"{entity.entity_type} {entity.id!r} belongs to another unit of work, which is still open, so both would write it. "
+            f"{instead}, or end the other one first.",
+            document_id=entity.id,
+            partition_key=entity.partition_key,
+        )
 
     def _entry(self, entity: Entity, place: Place) -> Tracked | None:
         tracked = self._tracked.get(place)

@@ -928,6 +928,32 @@ for _type in ("x", dict, DomainEvent):
         an_outbox().unit_of_work().repository(kind)
 
 
+ANOTHER = "belongs to another unit of work, which is still open"
+
+
+@wrong(44, "an entity of an open unit in another", UsageError, f"order 'o1' {ANOTHER}", "Read it in this one")
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    async with outbox.unit_of_work() as first, outbox.unit_of_work() as second:
+        order = await first.repository(Order).read("o1", partition_key="t")
+        order.note = "mine"
+        second.repository(Order).update(order)
+
+
+@wrong(44, "a new entity in two outboxes", UsageError, f"order 'o1' {ANOTHER}", "Make another object here")
+async def _() -> None:
+    first, second = an_outbox().unit_of_work(), an_outbox().unit_of_work()
+    order = first.repository(Order).create(Order(id="o1"))
+    second.repository(Order).create(order)
+
+
+@wrong(44, "one entity created twice", UsageError, "order 'o1' cannot be created", "make another object")
+async def _() -> None:
+    order = Order(id="o1")
+    await committed(order)
+    await committed(order)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
     if row.raises is None:
@@ -941,4 +967,4 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
 
 
 def test_every_row_of_the_table_is_here():
-    assert [*range(1, 44)] == sorted({row.number for row in ROWS})
+    assert [*range(1, 45)] == sorted({row.number for row in ROWS})

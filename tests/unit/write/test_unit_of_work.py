@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
 
 import pytest
 from opentelemetry import trace
@@ -506,3 +511,56 @@ async def test_the_span_of_a_refused_commit_names_the_error(container: MemoryCon
         (span.attributes or {})["error.type"],
         span.status.status_code,
     )
+
+
+async def test_an_entity_of_a_unit_that_has_ended_is_taken_over_by_another(container: MemoryContainer):
+    outbox, note = Outbox(container), Note(id="n")
+    async with outbox.unit_of_work() as first:
+        first.repository(Note).create(note)
+        await first.commit()
+    async with outbox.unit_of_work() as second:
+        second.repository(Note).update(note).change("second")
+        await second.commit()
+        second.rollback()
+        third = outbox.unit_of_work()
+        third.repository(Note).update(note).change("third")
+        await third.commit()
+    del third  # no block ended it
+    async with outbox.unit_of_work() as fourth:
+        fourth.repository(Note).update(note).change("fourth")
+        await fourth.commit()
+    assert 4 == note.version
+
+
+def pickled(note: Note) -> Note:
+    read: Note = pickle.loads(pickle.dumps(note))  # noqa: S301 - its own
+    return read
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+async def test_a_copy_belongs_to_no_unit_of_work_and_is_equal_all_the_same(
+    container: MemoryContainer, copied: Callable[[Note], Note]
+):
+    outbox = Outbox(container)
+    async with outbox.unit_of_work() as first:
+        note = first.repository(Note).create(Note(id="n"))
+        await first.commit()
+        assert note == copied(note)
+        async with outbox.unit_of_work() as second:
+            second.repository(Note).update(copied(note))
+            assert 1 == (await second.commit()).operations
+
+
+async def test_a_unit_of_work_that_nothing_refers_to_is_freed_at_once_and_so_are_its_entities(
+    container: MemoryContainer,
+):
+    gc.disable()
+    try:
+        async with Outbox(container).unit_of_work() as uow:
+            note = uow.repository(Note).create(Note(id="n"))
+            await uow.commit()
+        kept = weakref.ref(uow), weakref.ref(note)
+        del uow, note
+        assert (None, None) == tuple(one() for one in kept)
+    finally:
+        gc.enable()
