@@ -19,7 +19,7 @@ from cosmos_outbox.errors import OutboxError, SharedUnitOfWork
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import Repository
-from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork
+from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork, warn_of_what_is_left
 
 EntityT = TypeVar("EntityT", bound=Entity)
 ModelT = TypeVar("ModelT")
@@ -103,6 +103,8 @@ class BlockingUnitOfWork:
     ) -> None:
         # The error of the block must not be hidden.
         with suppress(*((SharedUnitOfWork,) if error else ())):
+            if error is None:
+                self._thread.checked(warn_of_what_is_left)(self._unit, commit="uow.commit()")
             self.close()
 
     def close(self) -> None:

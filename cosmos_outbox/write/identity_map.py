@@ -166,6 +166,7 @@ class IdentityMap:
         self._reference = weakref.ref(self)
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
+        self.compared = False  # a commit looked for edits, and nothing was read or added since
 
     def find(
         self, types: Collection[str], entity_id: str, partition_key: PartitionKey | None = None
@@ -236,6 +237,7 @@ class IdentityMap:
                 another unit of work that is still open.
         """
         self.guard.check()
+        self.compared = False
         place = _place(entity)
         known = self._entry(entity, place) or self._tracked.get(place)
         if known is None:
@@ -274,6 +276,16 @@ class IdentityMap:
         Return what a commit would write, in the order in which it was first tracked.
         """
         return [tracked for tracked in self._tracked.values() if tracked.pending]
+
+    def left(self) -> Sequence[Tracked]:
+        """
+        Return what the end of the unit forgets: as `changed`, but without the fields set since a commit looked for edits.
+
+        To compare all fields again would cost each unit of work that commits, for those that go on after it.
+        """
+        if self.compared:
+            return [tracked for tracked in self._tracked.values() if tracked.asked_for]
+        return self.changed()
 
     def recorded(self) -> Iterator[DomainEvent]:
         """

@@ -116,6 +116,7 @@ class UnitOfWork:
         self._dispatch: Dispatch[UnitOfWork] | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
         self._committing = self._entered = False
+        self._refused = False  # the last commit raised, so the caller knows of what is left
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
     async def __aenter__(self) -> Self:
@@ -133,6 +134,7 @@ class UnitOfWork:
     ) -> None:
         if error is None:
             self._entities.guard.check()
+            warn_of_what_is_left(self)
         self.close()  # also while another task commits: the error of the block must not be hidden
 
     def close(self) -> None:
@@ -217,9 +219,32 @@ class UnitOfWork:
         """
         return self._entities.refusal is error
 
+    def _warn_of_what_is_left(self, commit: str) -> None:
+        if self._refused:
+            return
+        try:
+            if left := self._entities.left():
+                first = left[0].entity
+                _logger.warning(
+                    "unit_of_work.left %d changed, the first of them %s %r of partition key %r: its block has ended, and no commit wrote "
+                    "them. `%s` writes them, `rollback()` says that they are to be forgotten, and what is read with readonly=True is "
+                    "never written.",
+                    len(left),
+                    first.entity_type,
+                    first.id,
+                    first.partition_key,
+                    commit,
+                    extra={"changed": len(left), "document": first.id},
+                )
+        except (
+            Exception
+        ):  # a caller's properties and serializers; the block has done its work whatever they do
+            _logger.debug("unit_of_work.not_compared", exc_info=True)
+
     def _forget(self) -> None:
         self._entities.clear()
         self._dispatch = self._unresolved = None
+        self._refused = False
         self._after_commit.clear()
 
     async def commit(self) -> Commit:
@@ -249,8 +274,10 @@ class UnitOfWork:
                 "with the record that the message was handled; what another unit of work commits would take effect again with "
                 "each delivery. Use the unit of work of the handler."
             )
+        self._refused = True  # until it is written
         with self._occupied():
             commit = await self._commit_all()
+        self._refused, self._entities.compared = False, True
         if commit is None:
             return Commit()
         await self._run_hooks(commit)
@@ -392,3 +419,14 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
         SharedUnitOfWork: another task uses the unit of work right now.
     """
     await uow._run_handlers_early()  # noqa: SLF001 - of this module
+
+
+def warn_of_what_is_left(uow: UnitOfWork, *, commit: str = "await uow.commit()") -> None:
+    """
+    Log a warning if a unit of work has changes that no commit wrote and no rollback forgot, at the end of its block.
+
+    Args:
+        uow: that ends.
+        commit: how its caller commits.
+    """
+    uow._warn_of_what_is_left(commit)  # noqa: SLF001 - of this module

@@ -267,9 +267,14 @@ def test_correlation_and_current_span_of_the_calling_thread_reach_the_stored_eve
     assert f"{commit.context.trace_id:032x}-{commit.context.span_id:016x}" in inside["traceparent"]
 
 
-def test_a_unit_of_work_ends_with_its_block(outbox: BlockingOutbox):
+def test_a_unit_of_work_ends_with_its_block_and_what_it_leaves_is_logged(
+    outbox: BlockingOutbox, caplog: pytest.LogCaptureFixture
+):
     with outbox.unit_of_work() as uow:
         uow.repository(Note).create(Note(id="n"))
+    (said,) = [one.getMessage() for one in caplog.records if one.name == "cosmos_outbox.unit_of_work"]
+    assert "unit_of_work.left 1 changed, the first of them note 'n'" in said
+    assert "`uow.commit()` writes them" in said
     with pytest.raises(UsageError, match="has ended"):
         uow.commit()
     with outbox.unit_of_work() as uow, pytest.raises(NotFound):

@@ -46,7 +46,9 @@ async def test_all_of_a_request_shares_one_unit_of_work_and_no_other_request_doe
     assert all(type(uow) is Orders for uow in seen)
 
 
-async def test_what_a_request_did_not_commit_is_forgotten_at_its_end():
+async def test_what_a_request_did_not_commit_is_forgotten_at_its_end_and_logged(
+    caplog: pytest.LogCaptureFixture,
+):
     container = MemoryContainer()
     app, seen = make_app(container), []
 
@@ -56,6 +58,8 @@ async def test_what_a_request_did_not_commit_is_forgotten_at_its_end():
         seen.append(uow)
 
     assert 200 == (await ask(app, "POST", "/forgetful")).status
+    (said,) = [one.getMessage() for one in caplog.records if one.name == "cosmos_outbox.unit_of_work"]
+    assert "unit_of_work.left 1 changed, the first of them order 'o1'" in said
     with pytest.raises(UsageError, match="has ended"):
         await seen[0].commit()
     assert () == container.documents()

@@ -1,0 +1,168 @@
+"""
+The end of a block that leaves changes behind: one line in the log says so, and says nothing where the caller knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Entity, MixedPartitionKeys, Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from tests.support.notes import Line, Note
+
+Work = Callable[[UnitOfWork], Awaitable[Any]]
+
+
+async def said_of(work: Work, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """
+    Return what is logged of a unit of work that does this beside the stored note 'n' and line 'l'.
+    """
+    outbox = Outbox(MemoryContainer())
+    for entity in (Note(id="n"), Line(id="l", book="n", text="old")):
+        stores = outbox.unit_of_work()
+        stores.repository(type(entity)).create(entity)
+        await stores.commit()
+    caplog.clear()
+    async with outbox.unit_of_work() as uow:
+        await work(uow)
+    return [record.getMessage() for record in caplog.records]
+
+
+async def note_of(uow: UnitOfWork) -> Note:
+    return await uow.repository(Note).read("n")
+
+
+async def creates(uow: UnitOfWork) -> None:
+    uow.repository(Note).create(Note(id="new"))
+
+
+async def sets_a_field(uow: UnitOfWork) -> None:
+    (await note_of(uow)).text = "edited"
+
+
+async def records(uow: UnitOfWork) -> None:
+    (await note_of(uow)).glance()
+
+
+async def deletes(uow: UnitOfWork) -> None:
+    await uow.repository(Line).delete("l", partition_key="n")
+
+
+async def saves(uow: UnitOfWork) -> None:
+    uow.save({"id": "own", "partitionKey": "n"})
+
+
+async def forgets_to_await(uow: UnitOfWork) -> None:
+    await creates(uow)
+    uow.commit().close()  # as the interpreter does, after a warning of its own
+
+
+async def records_after_the_commit(uow: UnitOfWork) -> None:
+    note = await note_of(uow)
+    note.change("first")
+    await uow.commit()
+    note.change("second")
+
+
+async def reads_after_the_commit(uow: UnitOfWork) -> None:
+    await uow.commit()
+    await sets_a_field(uow)
+
+
+@pytest.mark.parametrize(
+    ("work", "first"),
+    [
+        (creates, "note 'new' of partition key 'new'"),
+        (sets_a_field, "note 'n' of partition key 'n'"),
+        (records, "note 'n' of partition key 'n'"),
+        (deletes, "line 'l' of partition key 'n'"),
+        (saves, "dict 'own' of partition key 'n'"),
+        (forgets_to_await, "note 'new' of partition key 'new'"),
+        (records_after_the_commit, "note 'n' of partition key 'n'"),
+        (reads_after_the_commit, "note 'n' of partition key 'n'"),
+    ],
+)
+async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
+    work: Work, first: str, caplog: pytest.LogCaptureFixture
+):
+    (said,) = await said_of(work, caplog)
+    assert said.startswith(f"unit_of_work.left 1 changed, the first of them {first}: ")
+    assert "`await uow.commit()` writes them, `rollback()` says" in said
+
+
+async def test_the_line_counts_what_is_left(caplog: pytest.LogCaptureFixture):
+    async def work(uow: UnitOfWork) -> None:
+        await sets_a_field(uow)
+        await deletes(uow)
+
+    (said,) = await said_of(work, caplog)
+    assert said.startswith("unit_of_work.left 2 changed, the first of them note 'n'")
+
+
+async def commits(uow: UnitOfWork) -> None:
+    await sets_a_field(uow)
+    await uow.commit()
+
+
+async def rolls_back(uow: UnitOfWork) -> None:
+    await sets_a_field(uow)
+    uow.rollback()
+
+
+async def edits_what_is_not_tracked(uow: UnitOfWork) -> None:
+    (await uow.repository(Note).read("n", readonly=True)).text = "masked"
+
+
+async def creates_and_deletes(uow: UnitOfWork) -> None:
+    await creates(uow)
+    await uow.repository(Note).delete("new", hard=True)
+
+
+async def was_told_by_the_commit(uow: UnitOfWork) -> None:
+    uow.repository(Note).create(Note(id="a"))
+    uow.repository(Note).create(Note(id="b"))
+    with suppress(MixedPartitionKeys):
+        await uow.commit()
+
+
+async def fails(uow: UnitOfWork) -> None:
+    await creates(uow)
+    raise LookupError
+
+
+async def cannot_be_compared(uow: UnitOfWork) -> None:
+    class Broken(Entity):
+        @property
+        def partition_key(self) -> str:
+            if self.id in known:
+                raise ZeroDivisionError
+            return "n"
+
+    known: set[str] = set()
+    known.add(uow.repository(Broken).create(Broken()).id)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        note_of,
+        commits,
+        rolls_back,
+        edits_what_is_not_tracked,
+        creates_and_deletes,
+        was_told_by_the_commit,
+        fails,
+        cannot_be_compared,
+    ],
+)
+async def test_nothing_is_logged_where_nothing_is_left_or_the_caller_knows(
+    work: Work, caplog: pytest.LogCaptureFixture
+):
+    said: list[str] = []
+    with suppress(LookupError):
+        said = await said_of(work, caplog)
+    assert ([], []) == (said, caplog.records)
