@@ -171,12 +171,20 @@ class Repository(Generic[EntityT]):
         Raises:
             NotFound: there is none.
             PreconditionFailed: `etag` is given and the entity has another one.
+            UsageError: the class overrides `delete`, and its own does not mark the entity.
         """
         with self._entities.guard:
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
             check_etag(entity, etag)
             if isinstance(entity, SoftDeletable) and not entity.deleted:
                 entity.delete()
+                if not entity.deleted:
+                    raise UsageError(
+                        f"{type(entity).__name__}.delete did not mark {entity.entity_type} {entity_id!r} as deleted, so it would stay as "
+                        "it is: call `super().delete()` in it, or set `deleted`.",
+                        document_id=entity.id,
+                        partition_key=entity.partition_key,
+                    )
             soft = isinstance(entity, SoftDeletable) and not hard
             self._entities.track(entity, Change.UPDATE if soft else Change.DELETE)
             return entity

@@ -38,6 +38,7 @@ from cosmos_outbox import (
     Outbox,
     RetryOptions,
     SharedUnitOfWork,
+    SoftDeletable,
     StoreUnavailable,
     TooManyRequests,
     UnitOfWork,
@@ -954,6 +955,17 @@ async def _() -> None:
     await committed(order)
 
 
+class Unmarked(SoftDeletable):
+    def delete(self) -> None:
+        self.record(OrderPaid())
+
+
+@wrong(45, "delete() without super", UsageError, "Unmarked.delete", "unmarked 'x'", "`super().delete()`")
+async def _() -> None:
+    async with (await committed(Unmarked(id="x"))).unit_of_work() as uow:
+        await uow.repository(Unmarked).delete("x")
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
     if row.raises is None:
@@ -967,4 +979,4 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
 
 
 def test_every_row_of_the_table_is_here():
-    assert [*range(1, 45)] == sorted({row.number for row in ROWS})
+    assert [*range(1, 46)] == sorted({row.number for row in ROWS})
