@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 from cosmos_outbox.blocking.portal import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
 from cosmos_outbox.errors import PreconditionFailed, UsageError
-from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox
+from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_kind, check_work
 
 UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
 ResultT = TypeVar("ResultT")
@@ -32,10 +32,15 @@ class BlockingOutbox:
     """
 
     def __init__(self, opener: Opener[Outbox]) -> None:
+        if not callable(opener) or inspect.isasyncgenfunction(opener):
+            raise TypeError(
+                f"BlockingOutbox needs a function with @asynccontextmanager that opens client and store and yields an Outbox, and "
+                f"{opener!r:.100} is none: pass the decorated function itself."
+            )
         self._portal = Portal(opener)
 
     def __enter__(self) -> Self:
-        self._portal.opened()
+        self._opened()
         return self
 
     def __exit__(
@@ -57,7 +62,16 @@ class BlockingOutbox:
         """
         Return a new unit of work of this thread, or one of the given subclass.
         """
-        return kind(self._portal.opened().unit_of_work(), self._portal)
+        check_kind(kind, BlockingUnitOfWork)
+        return kind(self._opened().unit_of_work(), self._portal)
+
+    def _opened(self) -> Outbox:
+        outbox = self._portal.opened()
+        if not isinstance(outbox, Outbox):
+            raise UsageError(
+                f"The function that BlockingOutbox was given yields {outbox!r:.100}, and not an Outbox: have it `yield Outbox(store)`."
+            )
+        return outbox
 
     @overload
     def run(self, work: Callable[[BlockingUnitOfWork], ResultT], *, attempts: int = ...) -> ResultT: ...
@@ -74,11 +88,10 @@ class BlockingOutbox:
         Run `work(unit_of_work)` in this thread, commit, and return what it returned; see `Outbox.run`.
 
         Raises:
-            UsageError: `work` is a coroutine function.
+            UsageError: `work` is a coroutine function, or none at all.
             PreconditionFailed, OutboxError: see `Outbox.run`.
         """
-        if attempts < 1:
-            raise UsageError(f"Work needs at least one attempt, not {attempts}.")
+        check_work(work, attempts)
         if inspect.iscoroutinefunction(work):
             raise UsageError("A BlockingOutbox runs plain functions; give `async def` ones to Outbox.run.")
         attempt = 0
@@ -93,5 +106,5 @@ class BlockingOutbox:
                         raise
                 else:
                     return result
-            pause = self._portal.opened().retries.backoff.delay(attempt)
+            pause = self._opened().retries.backoff.delay(attempt)
             self._portal.call(partial(asyncio.sleep, pause))

@@ -50,6 +50,8 @@ class Outbox:
                 f"Outbox needs a store, and a {type(store).__name__} is none: pass `await open_store(client, database, container)` "
                 "of cosmos_outbox.adapters.cosmos, or a MemoryContainer in tests."
             )
+        _check_option("retries", retries, RetryOptions, of="deadline_seconds")
+        _check_option("sizes", sizes, EventSizes, of="max_message_bytes")
         self._store, self.retries = store, retries or RetryOptions()
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
@@ -90,7 +92,9 @@ class Outbox:
 
         Raises:
             TypeError: that is no event type, or the handler does not take these two arguments.
+            UsageError: `kind` is no UnitOfWork.
         """
+        check_kind(kind, UnitOfWork)
         self._handlers.on(event_type, handler, kind)
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
@@ -109,7 +113,11 @@ class Outbox:
     def unit_of_work(self, kind: type[UnitOfWork] = UnitOfWork) -> UnitOfWork:
         """
         Return a new unit of work, or one of the given subclass.
+
+        Raises:
+            UsageError: `kind` is no UnitOfWork.
         """
+        check_kind(kind, UnitOfWork)
         return kind(
             self._store,
             options=self.retries,
@@ -145,12 +153,11 @@ class Outbox:
             attempts: how often to run it at most. Defaults to 10.
 
         Raises:
-            UsageError: `work` returned nothing to await, so it is no coroutine function.
+            UsageError: `work` is no function, or returned nothing to await, so it is no coroutine function.
             PreconditionFailed: another program was first each time; or `work` raised it, then there was no further attempt.
             OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
         """
-        if attempts < 1:
-            raise UsageError(f"Work needs at least one attempt, not {attempts}.")
+        check_work(work, attempts)
         attempt = 0
         while True:
             attempt += 1
@@ -169,3 +176,42 @@ class Outbox:
                 else:
                     return result
             await asyncio.sleep(self.retries.backoff.delay(attempt))
+
+
+def check_work(work: object, attempts: int) -> None:
+    """
+    Check what `run` is asked for.
+
+    Raises:
+        UsageError: there is nothing to call, or no attempt.
+    """
+    if attempts < 1:
+        raise UsageError(f"Work needs at least one attempt, not {attempts}.")
+    if not callable(work):
+        if inspect.iscoroutine(work):
+            work.close()
+        raise UsageError(
+            f"`run` calls its work with a new unit of work for each attempt, and {work!r:.100} cannot be called: pass the function "
+            "itself, `run(work)` and not `run(work(…))`."
+        )
+
+
+def check_kind(kind: object, base: type) -> None:
+    """
+    Check that a kind of unit of work is one.
+
+    Raises:
+        UsageError: it does not derive from `base`.
+    """
+    if not isinstance(kind, type) or not issubclass(kind, base):
+        raise UsageError(
+            f"{kind!r:.100} is no kind of unit of work: pass a class that derives from {base.__name__}."
+        )
+
+
+def _check_option(name: str, given: object, kind: type, *, of: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(
+            f"Outbox takes {name}=… as {kind.__name__}, and {given!r:.100} is none: pass for example "
+            f"`{name}={kind.__name__}({of}=…)`."
+        )

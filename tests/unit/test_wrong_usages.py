@@ -57,6 +57,7 @@ from cosmos_outbox.adapters.cosmos.errors import translate
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.adapters.servicebus.preflight import preflight, subscription_misses
+from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
 from cosmos_outbox.errors import TopicUnavailable
 from cosmos_outbox.service.settings import load, unknown_variables
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
@@ -966,6 +967,78 @@ async def _() -> None:
         await uow.repository(Unmarked).delete("x")
 
 
+@wrong(46, "run(work())", UsageError, "<coroutine object", "`run(work)` and not `run(work(…))`")
+async def _() -> None:
+    async def work(uow: UnitOfWork) -> None:
+        pass
+
+    await an_outbox().run(work(an_outbox().unit_of_work()))  # type: ignore[arg-type]
+
+
+@wrong(46, "run(5) of a BlockingOutbox", UsageError, "5 cannot be called: pass the function itself")
+async def _() -> None:
+    BlockingOutbox(open_outbox).run(5)  # type: ignore[arg-type]
+
+
+@wrong(
+    47, "sizes=1024", TypeError, "sizes=… as EventSizes, and 1024 is none", "EventSizes(max_message_bytes=…)"
+)
+async def _() -> None:
+    Outbox(MemoryContainer(), sizes=1024)  # type: ignore[arg-type]
+
+
+@wrong(
+    47, "retries=5", TypeError, "retries=… as RetryOptions, and 5 is none", "RetryOptions(deadline_seconds=…)"
+)
+async def _() -> None:
+    Outbox(MemoryContainer(), retries=5)  # type: ignore[arg-type]
+
+
+@wrong(48, "a unit of work of no kind", UsageError, "Order'> is no kind", "derives from UnitOfWork")
+async def _() -> None:
+    an_outbox().unit_of_work(Order)  # type: ignore[type-var]
+
+
+@wrong(48, "a handler for no kind", UsageError, "'Books' is no kind", "derives from UnitOfWork")
+async def _() -> None:
+    an_outbox().on(OrderPaid, lambda event, uow: None, kind="Books")  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def open_outbox() -> AsyncIterator[Outbox]:
+    yield an_outbox()
+
+
+@asynccontextmanager
+async def open_container() -> AsyncIterator[MemoryContainer]:
+    yield MemoryContainer()
+
+
+def _blocking(usage: str, opener: Any, raises: type[Exception], *fragments: str, kind: Any = None) -> None:
+    @wrong(49, usage, raises, *fragments)
+    async def _() -> None:
+        def use() -> None:
+            outbox = BlockingOutbox(opener)
+            try:
+                outbox.unit_of_work(kind or BlockingUnitOfWork)
+            finally:
+                outbox.close()
+
+        await asyncio.to_thread(use)
+
+
+async def undecorated() -> AsyncIterator[Outbox]:
+    yield an_outbox()
+
+
+_blocking("BlockingOutbox(Outbox)", an_outbox(), TypeError, "with @asynccontextmanager", "Outbox object")
+_blocking("BlockingOutbox(generator)", undecorated, TypeError, "with @asynccontextmanager", "undecorated")
+_blocking("an opener of a store", open_container, UsageError, "MemoryContainer", "`yield Outbox(store)`")
+_blocking(
+    "a unit that does not block", open_outbox, UsageError, "derives from BlockingUnitOfWork", kind=UnitOfWork
+)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
     if row.raises is None:
@@ -979,4 +1052,4 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
 
 
 def test_every_row_of_the_table_is_here():
-    assert [*range(1, 46)] == sorted({row.number for row in ROWS})
+    assert [*range(1, 50)] == sorted({row.number for row in ROWS})
