@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
@@ -83,6 +83,11 @@ class Entity(BaseModel):
         for base in cls.__mro__[1:]:
             if base.__module__ == __name__:
                 refuse_taken_names(cls, base)
+        if not callable(cls.created_event):
+            raise TypeError(
+                f"{cls.__name__}.created_event has to be a method that returns an event, and is a {type(cls.created_event).__name__}: "
+                "write `def created_event(self)`, without @property."
+            )
         if cls._marked_when_deleted:
             _check_mark(cls)
         elif hasattr(cls, "delete"):
@@ -97,6 +102,22 @@ class Entity(BaseModel):
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
         _check_type(cls)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """
+            Raise AttributeError, as pydantic does; of an object that is not made yet, with the cause.
+            """
+            try:
+                return super().__getattr__(name)
+            except AttributeError as error:
+                if not _is_made(self):
+                    error.add_note(
+                        f"This {type(self).__name__} is not made yet: its `__init__` has to call `super().__init__(…)` with its fields, "
+                        "before all else."
+                    )
+                raise
 
     @classmethod
     def restore(
@@ -246,6 +267,14 @@ class Entity(BaseModel):
         progress = self._state
         progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
         progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
+
+
+def _is_made(entity: Entity) -> bool:
+    try:
+        object.__getattribute__(entity, "__pydantic_fields_set__")
+    except AttributeError:
+        return False
+    return True
 
 
 def etag_condition(entity: Entity) -> str | None:

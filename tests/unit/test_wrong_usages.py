@@ -1039,6 +1039,35 @@ _blocking(
 )
 
 
+@wrong(
+    50, "created_event as a property", TypeError, "Placed.created_event", "a property", "without @property"
+)
+async def _() -> None:
+    class Placed(Entity):
+        @property
+        def created_event(self) -> OrderPlaced:  # type: ignore[override]
+            return OrderPlaced()
+
+
+class Unmade(Entity):
+    note: str = ""
+
+    def __init__(self, note: str | None = None) -> None:
+        if note is not None:
+            self.note = note
+
+
+def _unmade(usage: str, use: Callable[[], object]) -> None:
+    @wrong(51, usage, AttributeError, "This Unmade is not made yet", "`super().__init__(…)`")
+    async def _() -> None:
+        use()
+
+
+_unmade("__init__ without super", lambda: Unmade("x"))
+_unmade("create() of such an object", lambda: an_outbox().unit_of_work().repository(Unmade).create(Unmade()))
+_unmade("record() of such an object", lambda: Unmade().record(OrderPaid()))
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
     if row.raises is None:
@@ -1052,4 +1081,4 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
 
 
 def test_every_row_of_the_table_is_here():
-    assert [*range(1, 50)] == sorted({row.number for row in ROWS})
+    assert [*range(1, 52)] == sorted({row.number for row in ROWS})
