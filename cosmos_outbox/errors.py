@@ -54,6 +54,8 @@ from typing import ClassVar, Literal
 
 from cosmos_outbox.partition_key import PartitionKey
 
+_UNNAMED = frozenset({"a field", "a number", "the whole"})  # what stands for a field whose path is not known
+
 
 class OutboxError(Exception):
     """
@@ -117,6 +119,7 @@ class BatchTooLarge(UsageError):
 
     operations      how many writes it has: one for each entity and event.
     size_bytes      how large they are together.
+    document_id     of a document that is too large for any commit; None if there is none.
     """
 
     def __init__(
@@ -127,11 +130,20 @@ class BatchTooLarge(UsageError):
         max_operations: int,
         max_bytes: int,
         partition_key: PartitionKey | None = None,
+        document_id: str | None = None,
+        document_bytes: int = 0,
     ) -> None:
         of = "" if partition_key is None else f" of partition key {partition_key!r}"
+        advice = "Split it into several commits."
+        if document_id is not None:
+            advice = (
+                f"The document {document_id!r} alone has {document_bytes} bytes: store what is large elsewhere, and a reference in the "
+                "document."
+            )
         super().__init__(
             f"The commit{of} has {operations} operations and {size_bytes} bytes; one transactional batch holds at most "
-            f"{max_operations} operations and {max_bytes} bytes. Split it into several commits.",
+            f"{max_operations} operations and {max_bytes} bytes. {advice}",
+            document_id=document_id,
             partition_key=partition_key,
         )
         self.operations, self.size_bytes = operations, size_bytes
@@ -155,8 +167,9 @@ class UnstorableValue(UsageError):
     def __init__(
         self, owner: str, *, document_id: str, partition_key: PartitionKey, field: str, reason: str
     ) -> None:
+        shown = field if field in _UNNAMED else f"the field {field!r}"
         super().__init__(
-            f"{owner} {document_id!r} of partition key {partition_key!r} cannot be committed, because {field} could not be read "
+            f"{owner} {document_id!r} of partition key {partition_key!r} cannot be committed, because {shown} could not be read "
             f"back as it is: {reason}. Correct the value, or give the field a type that JSON can hold.",
             document_id=document_id,
             partition_key=partition_key,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from cosmos_outbox.documents import LAST_EVENT, Document, event_meta, last_event, meta_after
+from cosmos_outbox.documents import LAST_EVENT, Document, copied_size, event_meta, last_event, meta_after
 from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
@@ -155,7 +155,7 @@ def assembled(
         size += _size_of(write, part.entity, partition_key)
     writes.extend(payloads)
     _check_identities(writes, events, partition_key)
-    _check_batch_size(len(writes), size, partition_key)
+    _check_batch_size(writes, size, partition_key)
     return PendingCommit(
         commit_id=commit_id,
         partition_key=partition_key,
@@ -251,10 +251,15 @@ def _check_event_size(event: DomainEvent, size: int, partition_key: PartitionKey
         )
 
 
-def _check_batch_size(operations: int, size: int, partition_key: PartitionKey) -> None:
-    if operations > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
+def _check_batch_size(writes: Sequence[Write], size: int, partition_key: PartitionKey) -> None:
+    if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
+        sizes = {write.id: copied_size(write.document) for write in writes if write.document}
+        largest = max(sizes, key=sizes.__getitem__, default="")
+        alone = sizes.get(largest, 0) + _OPERATION_OVERHEAD_BYTES > MAX_BATCH_BYTES
         raise BatchTooLarge(
-            operations=operations,
+            document_id=largest if alone else None,
+            document_bytes=sizes.get(largest, 0),
+            operations=len(writes),
             size_bytes=size,
             max_operations=MAX_BATCH_OPERATIONS,
             max_bytes=MAX_BATCH_BYTES,

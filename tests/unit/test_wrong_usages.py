@@ -342,7 +342,7 @@ def _unstorable(usage: str, field: str, **facts: Any) -> None:
         usage,
         UnstorableValue,
         "OrderPaid 'e1' of partition key 't'",
-        f"because {field}",
+        f"because the field '{field}' could not be read back",
         "Correct the value",
     )
     async def _() -> None:
@@ -356,7 +356,11 @@ _unstorable("bytes that are no text", "proof", proof=b"\xff")
 
 
 @wrong(
-    13, "an entity with such a number", UnstorableValue, "Order 'o1' of partition key 't'", "because weight"
+    13,
+    "an entity with such a number",
+    UnstorableValue,
+    "Order 'o1' of partition key 't'",
+    "the field 'weight'",
 )
 async def _() -> None:
     await committed(Order(id="o1", weight=float("inf")))
@@ -517,6 +521,11 @@ async def _() -> None:
 @wrong(21, "more than 2 MB", BatchTooLarge, "2 operations and 24", f"{2 * 1024 * 1024} bytes", "Split it")
 async def _() -> None:
     await committed(*(Order(note="x" * 1_200_000) for _ in range(2)))
+
+
+@wrong(21, "a document of more than 2 MB", BatchTooLarge, "'o1' alone has 2200", "elsewhere, and a reference")
+async def _() -> None:
+    await committed(Order(id="o0"), Order(id="o1", note="x" * 2_200_000))
 
 
 for _text in ("", "nonsense", "Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=a2V5"):
