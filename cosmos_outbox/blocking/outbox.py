@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 from cosmos_outbox.blocking.portal import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
 from cosmos_outbox.errors import PreconditionFailed, UsageError
-from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_kind, check_work
+from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_kind, check_work, exhausted
 
 UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
 ResultT = TypeVar("ResultT")
@@ -102,7 +102,10 @@ class BlockingOutbox:
                     result = work(unit)
                     unit.commit()
                 except PreconditionFailed as refusal:
-                    if attempt >= attempts or not unit.was_refused(refusal):
+                    if not unit.was_refused(refusal):
+                        raise
+                    if attempt >= attempts:
+                        refusal.add_note(exhausted(attempts))
                         raise
                 else:
                     return result

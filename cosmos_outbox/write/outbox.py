@@ -171,7 +171,10 @@ class Outbox:
                     result = await answer
                     await unit.commit()
                 except PreconditionFailed as refusal:
-                    if attempt >= attempts or not unit.was_refused(refusal):
+                    if not unit.was_refused(refusal):
+                        raise
+                    if attempt >= attempts:
+                        refusal.add_note(exhausted(attempts))
                         raise
                 else:
                     return result
@@ -194,6 +197,16 @@ def check_work(work: object, attempts: int) -> None:
             f"`run` calls its work with a new unit of work for each attempt, and {work!r:.100} cannot be called: pass the function "
             "itself, `run(work)` and not `run(work(…))`."
         )
+
+
+def exhausted(attempts: int) -> str:
+    """
+    Return what to add to the refusal of the last attempt of `run`.
+    """
+    return (
+        f"Each of the {attempts} attempts of `run` was refused: other programs write the same document at the same time. Call it again "
+        "later, or with more `attempts`."
+    )
 
 
 def check_kind(kind: object, base: type) -> None:

@@ -36,6 +36,7 @@ from cosmos_outbox import (
     MixedPartitionKeys,
     NotFound,
     Outbox,
+    PreconditionFailed,
     RetryOptions,
     SharedUnitOfWork,
     SoftDeletable,
@@ -830,6 +831,30 @@ async def _() -> None:
     order.record(paid)
     order.record(paid)
     await committed(order)
+
+
+def overtaken(outbox: Outbox) -> Callable[[UnitOfWork], Awaitable[None]]:
+    async def work(uow: UnitOfWork) -> None:
+        order = await uow.repository(Order).read("o1", partition_key="t")
+        async with outbox.unit_of_work() as other:
+            (await other.repository(Order).read("o1", partition_key="t")).note += "first"
+            await other.commit()
+        order.note = "second"
+
+    return work
+
+
+@wrong(
+    37,
+    "run() that is always overtaken",
+    PreconditionFailed,
+    "'o1'",
+    "Each of the 2 attempts",
+    "more `attempts`",
+)
+async def _() -> None:
+    outbox = await committed(Order(id="o1"))
+    await outbox.run(overtaken(outbox), attempts=2)
 
 
 @wrong(39, "order_by=[…]", UsageError, "the name of one field", "not ['note']")

@@ -164,9 +164,10 @@ def test_run_gives_up_after_its_attempts_and_raises_what_work_raises_at_once(out
         outbox.run(lambda theirs: theirs.repository(Note).read("n").tag_as(str(len(attempts))))
         note.change("ours")
 
-    with pytest.raises(PreconditionFailed):
+    with pytest.raises(PreconditionFailed) as refused:
         outbox.run(overtaken, attempts=2)
     assert 2 == len(attempts)
+    assert "Each of the 2 attempts" in refused.value.__notes__[0]
 
     def outdated(uow: BlockingUnitOfWork) -> None:
         attempts.append(uow)
