@@ -45,7 +45,11 @@ def check_id(document_id: str, *, of: str = "a document") -> None:
 
 
 def check_partition_key(
-    partition_key: object, paths: KeyPaths = ON_PARTITION_KEY, *, of: str = "a document"
+    partition_key: object,
+    paths: KeyPaths = ON_PARTITION_KEY,
+    *,
+    of: str = "a document",
+    by_default: bool = False,
 ) -> None:
     """
     Check that a container takes a partition key, and that Service Bus can name a session after it.
@@ -53,12 +57,14 @@ def check_partition_key(
     Args:
         partition_key: the partition key.
         of: what has it, for the message.
+        by_default: it is the id, as the caller gave no partition key.
 
     Raises:
         UsageError: one of them cannot.
     """
     if (problem := paths.problem(partition_key)) is not None:
-        raise UsageError(f"{_shown(partition_key)} cannot be the partition key of {of}: {problem}.")
+        advice = " It is the id, as no `partition_key=` was given: pass one." if by_default else ""
+        raise UsageError(f"{_shown(partition_key)} cannot be the partition key of {of}: {problem}.{advice}")
 
 
 def _bytes_of(text: object) -> int:

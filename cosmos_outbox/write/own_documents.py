@@ -58,7 +58,7 @@ class Documents(Generic[ModelT]):
         """
         key: PartitionKey = document_id if partition_key is None else partition_key
         check_id(document_id)
-        check_partition_key(key, self._store.key_paths)
+        check_partition_key(key, self._store.key_paths, by_default=partition_key is None)
         with self._entities.guard:
             self._entities.refusal = None  # a new attempt begins
             own = self._entities.find_own(document_id, key)

@@ -117,7 +117,12 @@ class Repository(Generic[EntityT]):
             if entity is None:
                 key: PartitionKey = entity_id if partition_key is None else partition_key
                 check_id(entity_id, of=f"a {self._type.entity_type}")
-                check_partition_key(key, self._store.key_paths, of=f"{self._type.entity_type} {entity_id!r}")
+                check_partition_key(
+                    key,
+                    self._store.key_paths,
+                    of=f"{self._type.entity_type} {entity_id!r}",
+                    by_default=partition_key is None,
+                )
                 try:
                     document = await retry_reads(
                         lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options

@@ -198,6 +198,18 @@ async def _() -> None:
     await committed(Order.model_construct(id="o1", tenant=None))
 
 
+def _without_its_key(usage: str, use: Callable[[UnitOfWork], Awaitable[object]]) -> None:
+    @wrong(
+        2, usage, UsageError, "'o1' cannot be the partition key", "as no `partition_key=` was given: pass one"
+    )
+    async def _() -> None:
+        await use(Outbox(MemoryContainer(key_paths=["/tenantId", "/userId"])).unit_of_work())
+
+
+_without_its_key("an entity without its hierarchical key", lambda uow: uow.repository(Order).read("o1"))
+_without_its_key("a document without its hierarchical key", lambda uow: uow.documents().read("o1"))
+
+
 @wrong(3, "an id that Cosmos DB refuses", UsageError, "'a/b'", "the id of a new order", "without / \\ ? #")
 async def _() -> None:
     await committed(Order(id="a/b"))
