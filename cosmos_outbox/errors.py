@@ -105,10 +105,10 @@ class MixedPartitionKeys(UsageError):
     first, second   the partition keys of two of its entities.
     """
 
-    def __init__(self, first: PartitionKey, second: PartitionKey) -> None:
+    def __init__(self, first: PartitionKey, second: PartitionKey, *, advice: str | None = None) -> None:
         super().__init__(
             f"One commit may only touch one partition key, but it holds {first!r} and {second!r}; "
-            "commit them in two units of work."
+            f"{advice or 'commit them in two units of work'}."
         )
         self.first, self.second = first, second
 

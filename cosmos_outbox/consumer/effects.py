@@ -23,6 +23,7 @@ from cosmos_outbox.errors import (
     Conflict,
     MessageMissed,
     MessageUnreadable,
+    MixedPartitionKeys,
     PreconditionFailed,
     StoreUnavailable,
 )
@@ -147,7 +148,7 @@ class Effects:
                         subject=message.subject,
                         within=self.policy.handler_timeout,
                     )
-                await _committed(uow, entry)
+                await _committed(uow, entry, of=self.name)
         if entry.document.get("_etag"):
             known[entry.document["id"]] = entry.document
         if found is None:
@@ -260,10 +261,16 @@ async def _handled(
     await run_event_handlers(uow)
 
 
-async def _committed(uow: UnitOfWork, entry: Entry) -> None:
+async def _committed(uow: UnitOfWork, entry: Entry, *, of: str) -> None:
     entry.add_to(uow)  # last: a handler may have rolled back, which would have forgotten it
     try:
         await uow.commit()
+    except MixedPartitionKeys as error:
+        advice = (
+            f"a handler of {of!r} writes under the key of its message, together with the record that it was handled. Let it record an "
+            "event, and have a consumer of that event write the other key; or name the key of all effects by `partition_key=`"
+        )
+        raise MixedPartitionKeys(error.first, error.second, advice=advice) from error
     except (Conflict, PreconditionFailed) as refusal:
         if refusal.document_id != entry.document["id"]:
             raise

@@ -124,11 +124,13 @@ class Dispatch(Generic[UnitT]):
         *,
         max_raised: int,
         recorded_by: Callable[[DomainEvent], str],
+        acting: Callable[[str | None], None],
     ) -> None:
         """
         Handle all pending events, and those that the handlers raise, until none is left.
 
-        What a handler raises passes, with a note that names the handler, the event and the entity that recorded it.
+        What a handler raises passes, with a note that names the handler, the event and the entity that recorded it. `acting` is told
+        which handler runs.
 
         Raises:
             EventHandlerCycle: an event led to itself again and again, or the handlers raised more than `max_raised`.
@@ -148,6 +150,7 @@ class Dispatch(Generic[UnitT]):
                     f"The handler {_named(handler)} of {event.action} {event.id!r} needs a {unit_kind.__name__}, and this unit of "
                     f"work is a {type(unit).__name__}: open it with `outbox.unit_of_work({unit_kind.__name__})`."
                 )
+            acting(f"{_named(handler)} of {event.action}")
             try:
                 answer = handler(event, unit)
                 if inspect.isawaitable(answer):
@@ -158,6 +161,8 @@ class Dispatch(Generic[UnitT]):
                     f"{recorded_by(event)} recorded; the commit sent nothing."
                 )
                 raise
+            finally:
+                acting(None)
             self._done.add((event.id, position))
             for raised in pending():
                 if raised.id not in known:

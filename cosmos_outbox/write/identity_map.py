@@ -45,6 +45,7 @@ class Tracked:
     revision: int = 0  # counts the changes that were asked for
     state: bytes | None = None  # as it was read; None if it was not, or has been written since
     stored_under: PartitionKey | None = None  # the key of the stored document; None if there is none
+    added_by: str | None = None  # the event handler that read or created it
 
     @property
     def asked_for(self) -> bool:
@@ -166,6 +167,7 @@ class IdentityMap:
         self._reference = weakref.ref(self)
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
+        self.acting: str | None = None  # the event handler that runs now
         self.compared = False  # a commit looked for edits, and nothing was read or added since
 
     def find(
@@ -254,7 +256,7 @@ class IdentityMap:
             self.refusal = None
             note_tracker(entity, self._reference)
             keep_recorded(entity, recorded_events(entity))
-            tracked = self._tracked[place] = Tracked(entity, change)
+            tracked = self._tracked[place] = Tracked(entity, change, added_by=self.acting)
             if not entity.is_new:
                 tracked.stored_under = entity.partition_key
                 tracked.state = state_of(entity) if change is Change.NONE else None

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -22,11 +23,13 @@ from cosmos_outbox.domain.own_documents import DocumentMapper, JsonMapper
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
+    MixedPartitionKeys,
     NotFound,
     OutboxError,
     PreconditionFailed,
     UsageError,
 )
+from cosmos_outbox.partition_key import identity
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.batch import PendingCommit, assembled
@@ -360,6 +363,7 @@ class UnitOfWork:
                 self,
                 max_raised=MAX_BATCH_OPERATIONS,
                 recorded_by=self._recorded_by,
+                acting=partial(setattr, self._entities, "acting"),
             )
         except BaseException:  # whatever a handler raises: the next commit runs all of them again
             self._entities.put_back(before)
@@ -370,13 +374,24 @@ class UnitOfWork:
     def _assembled(self, changed: Sequence[Tracked], *, traced: bool) -> PendingCommit:
         parts = [tracked.part() for tracked in changed]
         published = self._handlers.published(event for part in parts for event in part.taken.events)
-        return assembled(
-            parts,
-            correlation=current_correlation(traced=traced),
-            published=published,
-            sizes=self._sizes,
-            paths=self._store.key_paths,
-        )
+        try:
+            return assembled(
+                parts,
+                correlation=current_correlation(traced=traced),
+                published=published,
+                sizes=self._sizes,
+                paths=self._store.key_paths,
+            )
+        except MixedPartitionKeys as error:
+            second = identity(error.second)
+            added = (one.added_by for one in changed if identity(one.entity.partition_key) == second)
+            if (handler := next(added, None)) is None:
+                raise
+            advice = (
+                f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an "
+                "event, and have a consumer of that event write the other key"
+            )
+            raise MixedPartitionKeys(error.first, error.second, advice=advice) from None
 
     async def _submit(self, submission: Submission) -> Commit:
         self._unresolved, pending = submission, submission.commit

@@ -161,6 +161,24 @@ async def _() -> None:
     await committed(Order(tenant="a"), Order(tenant="b"))
 
 
+@wrong(
+    1,
+    "a handler that adds another key",
+    MixedPartitionKeys,
+    "'a' and 'b'",
+    "add_another of OrderPaid added the second",
+    "a consumer of that event",
+)
+async def _() -> None:
+    def add_another(event: OrderPaid, uow: UnitOfWork) -> None:
+        uow.repository(Order).create(Order(tenant="b"))
+
+    outbox, order = an_outbox(), Order(tenant="a")
+    outbox.on(OrderPaid, add_another)
+    order.pay()
+    await committed(order, outbox=outbox)
+
+
 def _wrong_key(key: Any, why: str) -> None:
     shown = repr(key[:100] if isinstance(key, str) else key)
 

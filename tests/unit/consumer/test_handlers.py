@@ -113,6 +113,19 @@ async def test_a_handler_that_enters_its_unit_of_work_is_told_to_use_it_as_it_is
     assert "use it as it is" in str(parked.error)
 
 
+async def test_a_handler_that_writes_another_key_is_told_that_a_consumer_of_an_event_can():
+    def elsewhere(event: OrderPaid, uow: UnitOfWork) -> None:
+        uow.save({"id": "x", "partitionKey": "another"})
+
+    world = World(consumer_of(elsewhere))
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    (parked,) = world.of(MessageParked)
+    assert "it holds 'another' and 'o1'; a handler of 'invoicing'" in str(parked.error)
+    assert "have a consumer of that event write the other key" in str(parked.error)
+
+
 class Panic(BaseException):
     """
     As extensions in Rust raise it.
