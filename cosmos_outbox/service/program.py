@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cosmos_outbox.records import Hook, Record, guarded, log_hook
 from cosmos_outbox.service.exporters import OpenedTelemetry
-from cosmos_outbox.service.http import Readiness, serving_health
+from cosmos_outbox.service.health_server import Readiness, serving_health
 from cosmos_outbox.service.lifecycle import run_beside
 from cosmos_outbox.service.settings import Settings
 from cosmos_outbox.service.vitals import Vitals

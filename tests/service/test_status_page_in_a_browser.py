@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from cosmos_outbox.changefeed import Lag
-from cosmos_outbox.service.http import serving_health
+from cosmos_outbox.service.health_server import serving_health
 from cosmos_outbox.service.status_page import page_of
 from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
 from tests.service.site import eventually, opened_site

@@ -14,8 +14,8 @@ from tools.infra_check.variables import default_of
 _ROOT = Path(__file__).parents[2]
 # Each target, and the source of the paths that its program serves.
 TARGETS = {
-    "worker": "cosmos_outbox/service/http.py",
-    "consumer": "cosmos_outbox/service/http.py",
+    "worker": "cosmos_outbox/service/health_server.py",
+    "consumer": "cosmos_outbox/service/health_server.py",
     "api": "examples/contacts/api.py",
 }
 _TAG = re.compile(r"[^:\s]+(?:/[^:\s]+)*:(?!latest)[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?")
