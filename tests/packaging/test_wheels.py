@@ -168,7 +168,7 @@ def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Bui
         ran = environment.run("-W", "error", "-c", f"{code}\nassert app.openapi()['paths']")
         assert (0, "") == (ran.returncode, ran.stderr)
 
-    assert 2 == len(applications)
+    assert 3 == len(applications)
 
 
 def test_the_command_of_the_library(everything: Environment, guarded):
