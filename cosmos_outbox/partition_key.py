@@ -138,7 +138,7 @@ class KeyPaths:
             example = ", ".join(names[-1] for names in self.levels)
             asked = f"a tuple ({example})" if len(self.levels) > 1 else "a single value"
             return f"the container is partitioned on {self}, so its keys are {asked}"
-        return _problem_of_all(parts)
+        return f"it needs {_A_TEXT}" if parts == ("",) else _problem_of_all(parts)
 
     def begins(self, key: PartitionKey | None, beginning: Sequence[KeyPart]) -> bool:
         """
@@ -226,7 +226,7 @@ def _problem_of_all(parts: Sequence[object]) -> str | None:
         if (why := _problem_of(part)) is not None:
             return why
         size += len(part.encode()) if isinstance(part, str) else 0
-    return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES or parts == ("",) else None
+    return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES else None
 
 
 def _problem_of(part: object) -> str | None:

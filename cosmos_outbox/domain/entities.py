@@ -139,10 +139,10 @@ class Entity(BaseModel):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """
-        Return a copy with events of its own; under another id it is a new entity.
+        Return a copy with events of its own; under another id or partition key it is a new entity.
         """
         copied = super().model_copy(update=update, deep=deep)
-        if copied.id != self.id:
+        if (copied.id, copied.partition_key) != (self.id, self.partition_key):
             copied._progress = _Progress()  # noqa: SLF001 - an object of this class
         return copied
 
@@ -302,7 +302,7 @@ def tracker_of(entity: Entity) -> Any:
     """
     Return what tracked the entity last, if it still exists.
     """
-    tracked_by = entity._state.tracked_by  # noqa: SLF001 - of this module
+    tracked_by = getattr(entity._state, "tracked_by", None)  # noqa: SLF001 - of this module; an old pickle has none
     return None if tracked_by is None else tracked_by()
 
 

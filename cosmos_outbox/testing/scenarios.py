@@ -151,6 +151,7 @@ def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
     others = [parameter for name, parameter in signature.parameters.items() if name != _HARNESS]
     if _CONTAINER not in signature.parameters:  # asked of pytest for the harness
         others.append(inspect.Parameter(_CONTAINER, inspect.Parameter.KEYWORD_ONLY))
+    others.sort(key=lambda parameter: parameter.kind)  # `**kwargs` come last
     vars(test).update(__signature__=signature.replace(parameters=others))
     return test
 

@@ -168,7 +168,7 @@ class IdentityMap:
         self.guard = SingleTaskGuard()
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
         self.acting: str | None = None  # the event handler that runs now
-        self.compared = False  # a commit looked for edits, and nothing was read or added since
+        self.failed = False  # the last commit raised, and nothing was asked for since
 
     def find(
         self, types: Collection[str], entity_id: str, partition_key: PartitionKey | None = None
@@ -229,6 +229,15 @@ class IdentityMap:
         tracked = self._entry(entity, _place(entity))
         return tracked is not None and tracked.change is Change.DELETE
 
+    def awaits_commit_of(self, entity: Entity) -> bool:
+        """
+        Say whether a commit is still to write what was done with an entity since it was read or created.
+        """
+        tracked = self._entry(entity, _place(entity))
+        if tracked is None or self.failed or self.guard.closed:
+            return False
+        return tracked.change is not Change.NONE or (tracked.state is not None and tracked.pending)
+
     def track(self, entity: Entity, change: Change = Change.NONE) -> None:
         """
         Track an entity, and merge the change with what was to be done before.
@@ -239,7 +248,6 @@ class IdentityMap:
                 another unit of work that is still open.
         """
         self.guard.check()
-        self.compared = False
         place = _place(entity)
         known = self._entry(entity, place) or self._tracked.get(place)
         if known is None:
@@ -249,11 +257,11 @@ class IdentityMap:
             elif change is Change.CREATE:
                 raise UsageError(
                     f"{entity.entity_type} {entity.id!r} cannot be created: a commit wrote it already, so its created event would be "
-                    "missing. Change it with `update`; for another container or id, make another object.",
+                    "missing. Change it with `update`; for another container, make another object of its fields.",
                     document_id=entity.id,
                     partition_key=entity.partition_key,
                 )
-            self.refusal = None
+            self.refusal, self.failed = None, False
             note_tracker(entity, self._reference)
             keep_recorded(entity, recorded_events(entity))
             tracked = self._tracked[place] = Tracked(entity, change, added_by=self.acting)
@@ -271,6 +279,7 @@ class IdentityMap:
                 partition_key=known.entity.partition_key,
             )
         if change is not Change.NONE:
+            self.failed = False
             known.merge(change)
 
     def changed(self) -> Sequence[Tracked]:
@@ -281,13 +290,11 @@ class IdentityMap:
 
     def left(self) -> Sequence[Tracked]:
         """
-        Return what the end of the unit forgets: as `changed`, but without the fields set since a commit looked for edits.
+        Return what the end of the unit forgets and its caller does not know of: as `changed`, but for fields that were only set.
 
-        To compare all fields again would cost each unit of work that commits, for those that go on after it.
+        To compare all fields would cost each unit of work that only reads; and where what is stored depends on the time, all differ.
         """
-        if self.compared:
-            return [tracked for tracked in self._tracked.values() if tracked.asked_for]
-        return self.changed()
+        return [] if self.failed else [tracked for tracked in self._tracked.values() if tracked.asked_for]
 
     def recorded(self) -> Iterator[DomainEvent]:
         """
@@ -302,7 +309,7 @@ class IdentityMap:
         Forget everything; nothing of it is written.
         """
         self._tracked.clear()
-        self.refusal = None
+        self.refusal, self.failed = None, False
 
     def end(self) -> None:
         """
@@ -362,14 +369,14 @@ class IdentityMap:
 
     def _check_free(self, entity: Entity) -> None:
         other: IdentityMap | None = tracker_of(entity)
-        if other is None or other is self or other.guard.closed or not other.holds(entity):
+        if other is None or other is self or not other.awaits_commit_of(entity):
             return
         instead = "Make another object here"
         if not entity.is_new:
             instead = "Read it in this one and change that object"
         raise UsageError(
-            f"{entity.entity_type} {entity.id!r} belongs to another unit of work, which is still open, so both would write it. "
-            f"{instead}, or end the other one first.",
+            f"{entity.entity_type} {entity.id!r} belongs to another unit of work, which is still open and has not committed it, so both "
+            f"would write it. {instead}, or commit or end the other one first.",
             document_id=entity.id,
             partition_key=entity.partition_key,
         )

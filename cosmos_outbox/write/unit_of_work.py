@@ -119,7 +119,6 @@ class UnitOfWork:
         self._dispatch: Dispatch[UnitOfWork] | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
         self._committing = self._entered = False
-        self._refused = False  # the last commit raised, so the caller knows of what is left
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
     async def __aenter__(self) -> Self:
@@ -223,8 +222,6 @@ class UnitOfWork:
         return self._entities.refusal is error
 
     def _warn_of_what_is_left(self, commit: str) -> None:
-        if self._refused:
-            return
         try:
             if left := self._entities.left():
                 first = left[0].entity
@@ -239,15 +236,12 @@ class UnitOfWork:
                     commit,
                     extra={"changed": len(left), "document": first.id},
                 )
-        except (
-            Exception
-        ):  # a caller's properties and serializers; the block has done its work whatever they do
-            _logger.debug("unit_of_work.not_compared", exc_info=True)
+        except Exception:  # of a caller's property; the block has done its work whatever it does
+            _logger.debug("unit_of_work.not_named", exc_info=True)
 
     def _forget(self) -> None:
         self._entities.clear()
         self._dispatch = self._unresolved = None
-        self._refused = False
         self._after_commit.clear()
 
     async def commit(self) -> Commit:
@@ -277,10 +271,13 @@ class UnitOfWork:
                 "with the record that the message was handled; what another unit of work commits would take effect again with "
                 "each delivery. Use the unit of work of the handler."
             )
-        self._refused = True  # until it is written
         with self._occupied():
-            commit = await self._commit_all()
-        self._refused, self._entities.compared = False, True
+            try:
+                commit = await self._commit_all()
+            except BaseException:
+                self._entities.failed = True
+                raise
+        self._entities.failed = False
         if commit is None:
             return Commit()
         await self._run_hooks(commit)

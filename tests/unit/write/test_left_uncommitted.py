@@ -68,22 +68,36 @@ async def records_after_the_commit(uow: UnitOfWork) -> None:
     note.change("second")
 
 
+async def goes_on_after_a_refusal(uow: UnitOfWork) -> None:
+    uow.repository(Line).create(Line(id="x", book="other"))
+    await records(uow)
+    with suppress(MixedPartitionKeys):
+        await uow.commit()
+    uow.rollback()
+    await records(uow)
+
+
+async def creates_after_a_failure(uow: UnitOfWork) -> None:
+    await was_told_by_the_commit(uow)
+    await creates(uow)
+
+
 async def reads_after_the_commit(uow: UnitOfWork) -> None:
     await uow.commit()
-    await sets_a_field(uow)
+    await records(uow)
 
 
 @pytest.mark.parametrize(
     ("work", "first"),
     [
         (creates, "note 'new' of partition key 'new'"),
-        (sets_a_field, "note 'n' of partition key 'n'"),
         (records, "note 'n' of partition key 'n'"),
         (deletes, "line 'l' of partition key 'n'"),
         (saves, "dict 'own' of partition key 'n'"),
         (forgets_to_await, "note 'new' of partition key 'new'"),
         (records_after_the_commit, "note 'n' of partition key 'n'"),
         (reads_after_the_commit, "note 'n' of partition key 'n'"),
+        (goes_on_after_a_refusal, "note 'n' of partition key 'n'"),
     ],
 )
 async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
@@ -96,7 +110,7 @@ async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
 
 async def test_the_line_counts_what_is_left(caplog: pytest.LogCaptureFixture):
     async def work(uow: UnitOfWork) -> None:
-        await sets_a_field(uow)
+        await records(uow)
         await deletes(uow)
 
     (said,) = await said_of(work, caplog)
@@ -146,10 +160,16 @@ async def cannot_be_compared(uow: UnitOfWork) -> None:
     known.add(uow.repository(Broken).create(Broken()).id)
 
 
+async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCaptureFixture):
+    (said,) = await said_of(creates_after_a_failure, caplog)
+    assert said.startswith("unit_of_work.left 3 changed, the first of them note 'a'")
+
+
 @pytest.mark.parametrize(
     "work",
     [
         note_of,
+        sets_a_field,
         commits,
         rolls_back,
         edits_what_is_not_tracked,

@@ -1,0 +1,94 @@
+"""
+One entity and two units of work: the second refuses what the first is still to commit, and takes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cosmos_outbox import Outbox, TooManyRequests, UsageError
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.ports import CommitResult, Write
+from cosmos_outbox.retries import RetryOptions
+from tests.support.notes import Line, Note
+
+
+class Throttled(MemoryContainer):
+    """
+    Refuses commits for as long as it is told to.
+    """
+
+    busy = False
+
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
+        if self.busy:
+            raise TooManyRequests
+        return await super().commit(partition_key, writes)
+
+
+@pytest.fixture
+def container() -> Throttled:
+    return Throttled()
+
+
+@pytest.fixture
+def outbox(container: Throttled) -> Outbox:
+    return Outbox(container, retries=RetryOptions(deadline_seconds=0.1, attempt_seconds=0.1))
+
+
+async def test_a_creation_that_failed_is_repeated_in_another_unit_of_work(
+    outbox: Outbox, container: Throttled
+):
+    note, failures = Note(id="n"), []
+    container.busy = True
+    for _ in range(2):
+        unit = outbox.unit_of_work()  # which no block ends
+        unit.repository(Note).create(note)
+        try:
+            await unit.commit()
+        except TooManyRequests as error:
+            failures.append((unit, error))  # and which stays, as its error does
+        container.busy = False
+    assert 1 == len(failures)
+    assert "n" == (await outbox.unit_of_work().repository(Note).read("n")).id
+
+
+async def test_what_is_committed_goes_on_in_another_unit_of_work_before_the_end_of_the_first(outbox: Outbox):
+    async with outbox.unit_of_work() as first:
+        note = first.repository(Note).create(Note(id="n"))
+        await first.commit()
+        note.change("in the background")
+        async with outbox.unit_of_work() as second:
+            second.repository(Note).update(note)
+            await second.commit()
+    assert "in the background" == (await outbox.unit_of_work().repository(Note).read("n")).text
+
+
+async def test_what_was_read_and_changed_is_refused_until_it_is_committed(outbox: Outbox):
+    async with outbox.unit_of_work() as first:
+        first.repository(Note).create(Note(id="n"))
+        await first.commit()
+    async with outbox.unit_of_work() as reader, outbox.unit_of_work() as other:
+        note = await reader.repository(Note).read("n")
+        note.text = "changed"
+        with pytest.raises(UsageError, match="still open and has not committed it"):
+            other.repository(Note).update(note)
+        await reader.commit()
+        other.repository(Note).update(note)
+
+
+async def test_a_copy_under_another_partition_key_is_a_new_entity(outbox: Outbox):
+    async with outbox.unit_of_work() as uow:
+        line = uow.repository(Line).create(Line(id="l", book="a"))
+        await uow.commit()
+    moved = line.model_copy(update={"book": "b"})
+    assert moved.is_new
+    assert not line.model_copy(update={"text": "b"}).is_new
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Line).create(moved)
+        await uow.commit()
+    page = await outbox.unit_of_work().repository(Line).read_all(10)
+    assert ["a", "b"] == sorted(stored.book for stored in page.entities)
