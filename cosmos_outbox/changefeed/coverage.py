@@ -49,7 +49,7 @@ async def identified(
     Ask each range once for the id of its partition, and wait for none longer than `ANSWER_SECONDS`.
 
     Returns:
-        The ids of partitions by their ranges, and for the silent ones why they are not known now.
+        The ids of partitions by their ranges, and for the silent ones, and those that changed meanwhile, why they are not known now.
 
     Raises:
         StoreError: a request was refused for good.
@@ -62,7 +62,13 @@ async def identified(
     for error in silent.values():
         if isinstance(error, StoreError) and not error.retriable:
             raise error
-    return {one: answer for one, answer in answers.items() if isinstance(answer, str)}, silent
+    ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
+    # Leases of one id would be taken for one lease, and the range of the second be covered by none.
+    for one in [one for one in ids if [*ids.values()].count(ids[one]) > 1]:
+        silent[one] = RangeGone(
+            f"Partition {ids.pop(one)} was merged or split while partitions were asked for their ids."
+        )
+    return ids, silent
 
 
 async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semaphore) -> str | OutboxError:
