@@ -7,6 +7,7 @@ All partitions are asked at once, so that one that is throttled or silent delays
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -64,7 +65,8 @@ async def identified(
             raise error
     ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
     # Leases of one id would be taken for one lease, and the range of the second be covered by none.
-    for one in [one for one in ids if [*ids.values()].count(ids[one]) > 1]:
+    named = Counter(ids.values())
+    for one in [one for one, partition in ids.items() if named[partition] > 1]:
         silent[one] = RangeGone(
             f"Partition {ids.pop(one)} was merged or split while partitions were asked for their ids."
         )
