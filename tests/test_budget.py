@@ -17,11 +17,11 @@ BUDGET = {
     "service, cli, worker": 8_400,
     "relay, parking": 3_274,
     "sessions, consumer": 2_711,
-    "changefeed, feed_range": 3_305,
+    "changefeed, feed_range": 3_307,
     "ports": 788,
     "fastapi, functions": 885,
-    "testing": 4_630,
-    "write, domain, adapters and the modules of the root": 14_097,
+    "testing": 4_629,
+    "write, domain, adapters and the modules of the root": 14_096,
 }
 
 

@@ -9,9 +9,8 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 
 # The `type` of what the library stores itself: the relay takes an entity that has the first one for an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
-INBOX_TYPES = frozenset(
-    {"inboxRecord", "inboxWatermark"}
-)  # which a consumer saves in its handlers' units of work
+# Which a consumer saves in its handlers' units of work
+INBOX_TYPES = frozenset({"inboxRecord", "inboxWatermark"})
 RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, "parkedKey", "parkedEvent"}) | INBOX_TYPES
 
 _FORBIDDEN = frozenset("/\\?#\t\r\n")

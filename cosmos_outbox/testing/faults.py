@@ -299,6 +299,5 @@ def _keys_of(call: Call) -> tuple[str, ...]:
 
 
 def _session_of(key: PartitionKey) -> str:
-    return broker_id(
-        key_text(key)
-    )  # as the messages of the key say it, so that one value is meant at all operations
+    # As the messages of the key say it, so that one value is meant at all operations
+    return broker_id(key_text(key))

@@ -244,8 +244,8 @@ class IdentityMap:
 
         Raises:
             IdentityConflict: another object with the same type, id and partition key is tracked.
-            UsageError: the entity was deleted in this unit of work, or is to be updated and was never stored; or it belongs to
-                another unit of work that is still open.
+            UsageError: the entity was deleted in this unit of work; is to be updated and was never stored, or to be created and was;
+                or another unit of work is still to commit it.
         """
         self.guard.check()
         place = _place(entity)
