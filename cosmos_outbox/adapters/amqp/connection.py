@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
             if size - position < length:
                 break
             if length > offset:
-                self._on_frame(channel, data[position + offset : position + length])
+                self._on_frame(channel, data, position + offset, position + length)
             position += length
         self._buffer = data[position:] if position else data
 
@@ -256,8 +256,10 @@ class Connection(asyncio.Protocol):
                 0, performative(Code.OPEN, string(f"cosmos-outbox-{id(self):x}"), string(self._host), *limits)
             )
 
-    def _on_frame(self, number: int, body: bytes) -> None:
-        code, fields, position = read_performative(body)
+    def _on_frame(self, number: int, data: bytes, start: int, end: int) -> None:
+        code, fields, position = read_performative(data, start)
+        if position > end:
+            raise ProtocolError("A frame ends within its performative.")
         handle = self._performatives.get(code)
         if handle is not None:
             handle(fields)
@@ -271,7 +273,7 @@ class Connection(asyncio.Protocol):
             endpoint = self._endpoints.get(self._by_peer.get(number, -1))
             if endpoint is not None:
                 try:
-                    endpoint.on_frame(code, fields, body[position:] if position < len(body) else b"")
+                    endpoint.on_frame(code, fields, data[position:end])
                 except (TypeError, ValueError, AttributeError, OverflowError) as error:
                     raise ProtocolError(f"A frame is malformed: {error!r:.200}") from error
 

@@ -13,22 +13,25 @@ from uuid import UUID
 
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 
-_SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
+SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
 _SIZE_AND_COUNT = struct.Struct(">II").unpack_from
 _Unpack = Callable[[bytes, int], tuple[Any, ...]]
-# Of each code, what reads a number, and its bytes with the code
-_NUMBERS: dict[int, tuple[_Unpack, int]] = {
-    code: ((layout := struct.Struct(">" + form)).unpack_from, 1 + layout.size)
+# What `struct` reads a number by
+NUMBERS = {
+    code: form
     for form, codes in {
         "B": (0x50, 0x52, 0x53), "b": (0x51, 0x54, 0x55), "H": (0x60,), "h": (0x61,), "I": (0x70,), "i": (0x71,), "f": (0x72,),
         "Q": (0x80,), "q": (0x81, 0x83), "d": (0x82,), "?": (0x56,),
     }.items()
     for code in codes
 }  # fmt: skip
-_CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
-_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xd1"
+_NUMBERS: dict[int, tuple[_Unpack, int]] = {  # and the bytes of one with its code
+    code: ((layout := struct.Struct(">" + form)).unpack_from, 1 + layout.size)
+    for code, form in NUMBERS.items()
+}
+CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _DEEPEST = 32  # of values in values
-_MALFORMED = (IndexError, KeyError, ValueError, TypeError, struct.error)
+MALFORMED = (IndexError, KeyError, ValueError, TypeError, struct.error)
 _Decoded = tuple[Any, int]
 _Decode = Callable[[bytes, int, int], _Decoded]
 
@@ -52,57 +55,12 @@ def decode(data: bytes, position: int = 0) -> _Decoded:
         ProtocolError: there is none, or one that AMQP does not know.
     """
     try:
-        return _decode(data, position, 0)
-    except _MALFORMED as error:
+        return decode_at(data, position, 0)
+    except MALFORMED as error:
         raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
 
 
-def decode_described(data: bytes) -> tuple[Any, Any, int]:
-    """
-    Return the descriptor and the value that a frame begins with, and where its payload begins.
-
-    Raises:
-        ProtocolError: there is no such thing.
-    """
-    try:
-        return _described_at(data, 0)
-    except _MALFORMED as error:
-        raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
-
-
-def decode_sections(data: bytes) -> list[tuple[Any, Any]]:
-    """
-    Return the descriptors and the values that a message consists of, but for its delivery annotations.
-
-    Raises:
-        ProtocolError: it consists of something else.
-    """
-    found: list[tuple[Any, Any]] = []
-    position, size = 0, len(data)
-    try:
-        while position < size:
-            if data[position : position + 4] == _DELIVERY_ANNOTATIONS:  # not read: the lock token is the tag
-                position = _extent(data, position + 4, 4)[1]
-                continue
-            code, value, position = _described_at(data, position)
-            found.append((code, value))
-    except _MALFORMED as error:
-        raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
-    return found
-
-
-def _described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
-    if data[position] != 0:
-        raise ValueError("a value without a descriptor")
-    if data[position + 1] == _SMALL_ULONG:
-        code, position = data[position + 2], position + 3
-    else:
-        code, position = _decode(data, position + 1, 1)
-    value, position = _DECODE[data[position]](data, position + 1, 1)
-    return code, value, position
-
-
-def _decode(data: bytes, position: int, depth: int) -> _Decoded:
+def decode_at(data: bytes, position: int, depth: int) -> _Decoded:
     return _DECODE[data[position]](data, position + 1, depth)
 
 
@@ -155,7 +113,7 @@ def _long(convert: Callable[[bytes], Any]) -> _Decode:
     return read
 
 
-def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
+def extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
     """
     Return where the values of a list, a map or an array begin and end, and how many there are.
     """
@@ -172,7 +130,7 @@ def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
 
 def _items(width: int) -> _Decode:
     def read(data: bytes, position: int, depth: int) -> _Decoded:
-        position, end, count = _extent(data, position, width)
+        position, end, count = extent(data, position, width)
         if depth == _DEEPEST:
             raise ValueError("too deep")
         values: list[Any] = []
@@ -187,8 +145,8 @@ def _items(width: int) -> _Decode:
                     append(data[start:position].decode())
                 except UnicodeDecodeError:
                     append(_text(data[start:position]))
-            elif code in _CONSTANTS:
-                append(_CONSTANTS[code])
+            elif code in CONSTANTS:
+                append(CONSTANTS[code])
                 position += 1
             elif code in _NUMBERS:
                 unpack, size = _NUMBERS[code]
@@ -219,12 +177,12 @@ def _pairs(width: int) -> _Decode:
 
 def _array(width: int) -> _Decode:
     def read(data: bytes, position: int, depth: int) -> _Decoded:
-        position, end, count = _extent(data, position, width)
+        position, end, count = extent(data, position, width)
         if depth == _DEEPEST:
             raise ValueError("too deep")
         descriptors = []
         while data[position] == 0:
-            descriptor, position = _decode(data, position + 1, depth + 1)
+            descriptor, position = decode_at(data, position + 1, depth + 1)
             descriptors.append(descriptor)
             if len(descriptors) > _DEEPEST:
                 raise ValueError("too deep")
@@ -244,17 +202,17 @@ def _array(width: int) -> _Decode:
 def _described(data: bytes, position: int, depth: int) -> _Decoded:
     if depth == _DEEPEST:
         raise ValueError("too deep")
-    if data[position] == _SMALL_ULONG:
+    if data[position] == SMALL_ULONG:
         descriptor, position = data[position + 1], position + 2
     else:
-        descriptor, position = _decode(data, position, depth + 1)
+        descriptor, position = decode_at(data, position, depth + 1)
     value, position = _DECODE[data[position]](data, position + 1, depth + 1)
     return Described(descriptor, value), position
 
 
 _DECODE: dict[int, _Decode] = {
     0x00: _described,
-    **{code: _constant(value=value) for code, value in _CONSTANTS.items()},
+    **{code: _constant(value=value) for code, value in CONSTANTS.items()},
     **{code: _number(*number) for code, number in _NUMBERS.items()},
     0x45: lambda data, position, depth: ([], position),
     0x73: _fixed(4, _char), 0x74: _fixed(4, bytes), 0x84: _fixed(8, bytes), 0x94: _fixed(16, bytes),

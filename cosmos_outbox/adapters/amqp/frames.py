@@ -7,9 +7,10 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from cosmos_outbox.adapters.amqp.decoding import Described, decode_described
+from cosmos_outbox.adapters.amqp.decoding import Described
 from cosmos_outbox.adapters.amqp.encoding import described, listed
 from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError
+from cosmos_outbox.adapters.amqp.layouts import decode_described
 
 MAX_FRAME_SIZE = 1 << 18  # that this side reads
 SMALLEST_FRAME_SIZE = 512  # that each side reads
@@ -63,14 +64,14 @@ def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
     return _HEAD(8 + len(body), 2, sasl, channel) + body
 
 
-def read_performative(body: bytes) -> tuple[int, list[Any], int]:
+def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], int]:
     """
     Return the code of a performative, its fields with those that were left out, and where its payload begins.
 
     Raises:
         ProtocolError: there is none.
     """
-    code, fields, position = decode_described(body)
+    code, fields, position = decode_described(data, position)
     if not isinstance(code, int) or not isinstance(fields, list):
         raise ProtocolError("A frame holds a performative.")
     if len(fields) < _FIELDS:

@@ -143,15 +143,16 @@ class Link:
         """
         if self._drained is not None:  # by a call that was cancelled
             await asyncio.shield(self._drained)
-        if self.error is None and self._credit + len(self._ready) <= self._wanted // 2:
-            self._grant(self._wanted - len(self._ready))
-        if not self._ready and self.error is None and wait_seconds > 0:
+        ready = self._ready
+        if self.error is None and self._credit + len(ready) <= self._wanted // 2:
+            self._grant(self._wanted - len(ready))
+        if not ready and self.error is None and wait_seconds > 0:
             await self._arrived(wait_seconds)
-        if not self._ready and self.error is None:
+        if not ready and self.error is None:
             await self.drain()
         if self.error is not None:
             raise self.error
-        return self._ready.popleft() if self._ready else None
+        return ready.popleft() if ready else None
 
     async def _arrived(self, seconds: float) -> None:
         self._arrival = arrival = self._loop.create_future()

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox.adapters.amqp.decoding import decode_sections
+from cosmos_outbox.adapters.amqp.decoding import MALFORMED, extent
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 from cosmos_outbox.adapters.amqp.frames import Code
+from cosmos_outbox.adapters.amqp.layouts import described_at
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports.receiving import body_bytes
 
@@ -19,7 +20,15 @@ LOCKED_UNTIL = "x-opt-locked-until"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DELIVERY_COUNT = 4  # field of a header
 _FIELDS = 13  # of the properties
-_BODY: dict[int, Any] = {Code.DATA: bytes, Code.SEQUENCE: list, Code.VALUE: object}
+_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xd1"
+_BODY: dict[int, type] = {Code.DATA: bytes, Code.SEQUENCE: list, Code.VALUE: object}
+_KINDS: dict[int, type] = {
+    Code.HEADER: list,
+    Code.MESSAGE_ANNOTATIONS: dict,
+    Code.PROPERTIES: list,
+    Code.APPLICATION_PROPERTIES: dict,
+    **_BODY,
+}
 
 
 class Sections:
@@ -36,31 +45,26 @@ class Sections:
         """
         self.body: list[Any] = []  # what is in each section of it
         found: dict[int, Any] = {}
-        for code, value in decode_sections(payload):
-            if not isinstance(code, int) or not isinstance(value, _BODY.get(code, object)):
-                raise _malformed(code)
-            if code in _BODY:
-                self.body.append(value)
-            else:
-                found[code] = value
-        self.header: list[Any] = _section(found, Code.HEADER, list)
-        self.annotations: dict[Any, Any] = _section(found, Code.MESSAGE_ANNOTATIONS, dict)
-        properties: list[Any] = _section(found, Code.PROPERTIES, list)
+        position, size = 0, len(payload)
+        try:
+            while position < size:
+                if payload.startswith(_DELIVERY_ANNOTATIONS, position):  # not read: the lock token is the tag
+                    position = extent(payload, position + 4, 4)[1]
+                    continue
+                code, value, position = described_at(payload, position)
+                if not isinstance(code, int) or not isinstance(value, _KINDS.get(code, object)):
+                    raise ProtocolError(f"Section {code!r:.80} of a message is malformed.")
+                if code in _BODY:
+                    self.body.append(value)
+                else:
+                    found[code] = value
+        except MALFORMED as error:
+            raise ProtocolError(f"What the peer sent is no message: {error!r:.200}") from error
+        self.header: list[Any] = found.get(Code.HEADER) or []
+        self.annotations: dict[Any, Any] = found.get(Code.MESSAGE_ANNOTATIONS) or {}
+        properties: list[Any] = found.get(Code.PROPERTIES) or []
         self.properties = properties + [None] * (_FIELDS - len(properties))
-        self.application_properties: dict[Any, Any] = _section(found, Code.APPLICATION_PROPERTIES, dict)
-
-
-def _section(found: dict[int, Any], code: int, kind: type) -> Any:
-    value = found.get(code)
-    if value is None and code not in found:
-        return kind()
-    if not isinstance(value, kind):
-        raise _malformed(code)
-    return value
-
-
-def _malformed(code: Any) -> ProtocolError:
-    return ProtocolError(f"Section {code!r:.80} of a message is malformed.")
+        self.application_properties: dict[Any, Any] = found.get(Code.APPLICATION_PROPERTIES) or {}
 
 
 def message_of(sections: Sections) -> Message:

@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.amqp.message import LOCKED_UNTIL, Sections, message_
 from cosmos_outbox.adapters.amqp.signed_in import SignedIn
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
-from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
 from cosmos_outbox.ports.receiving import sendable, trusted_seconds
 
 _SLICE_SECONDS = 1.0
@@ -153,11 +153,11 @@ async def give_back(link: Link, unsettled: Delivery | None = None) -> None:
 
 def _outcome(settlement: Settlement) -> bytes:
     match settlement:
+        case Complete():
+            return ACCEPTED
         case Retry():
             return ABANDONED
         case DeadLetter(reason=reason, description=description):
             return dead_lettered(sendable(reason), sendable(description))
         case Defer():
             return DEFERRED
-        case _:
-            return ACCEPTED

@@ -4,6 +4,7 @@ The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -18,10 +19,11 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.adapters.amqp import encoding
-from cosmos_outbox.adapters.amqp.decoding import Described, decode, decode_described
+from cosmos_outbox.adapters.amqp import encoding, layouts
+from cosmos_outbox.adapters.amqp.decoding import Described, decode
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 from cosmos_outbox.adapters.amqp.frames import read_error, read_performative
+from cosmos_outbox.adapters.amqp.layouts import decode_described, forget
 from cosmos_outbox.adapters.amqp.message import Sections, message_of
 from cosmos_outbox.adapters.servicebus import message_from
 from tests.support.effort import examples
@@ -201,6 +203,105 @@ def test_no_bytes_harm_the_reader(data: bytes) -> None:
             read(data)
         except ProtocolError:
             continue
+
+
+ALIKE = {
+    0x14: [encoding.uint(0), encoding.uint(7), encoding.binary(bytes(16)), encoding.NULL, encoding.FALSE, b"\x43"],
+    0x15: [encoding.TRUE, encoding.uint(7), encoding.TRUE, encoding.described(0x24, encoding.listed([]))],
+    0x73: [encoding.string("id-1"), encoding.NULL, encoding.symbol("a-b"), encoding.string("é" * 200), encoding.NULL],
+    0x74: [
+        encoding.string("name"), encoding.string("Ada"), encoding.string("whole"), b"\x56\x01", encoding.string("none"),
+        encoding.NULL, encoding.string("real"), b"\x82" + bytes(8), encoding.string("time"), encoding.timestamp(1),
+    ],
+}  # fmt: skip
+"""What is read by layouts: two performatives and two sections, with the types that they have."""
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> bytes:
+    """
+    One of them, in which other values stand and, at times, other bytes.
+    """
+    code = draw(st.sampled_from([*ALIKE]))
+    items = [
+        encoding.string(draw(st.text(min_size=2, max_size=3)))
+        if item[:1] == b"\xa1" and draw(st.booleans())
+        else item
+        for item in ALIKE[code]
+    ]
+    whole = (
+        encoding.mapped(zip(items[::2], items[1::2], strict=True))
+        if code == 0x74
+        else encoding.listed(items[: draw(st.integers(0, len(items)))])
+    )
+    data = bytearray(encoding.described(code, whole))
+    for _ in range(draw(st.integers(0, 2))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(len(data) - 1, len(data)))])
+
+
+def sections_of(data: bytes) -> list[Any]:
+    read = Sections(data)
+    return [getattr(read, name) for name in Sections.__slots__]
+
+
+def read_all(read: Callable[[bytes], Any], some: list[bytes], *, anew: bool) -> list[str]:
+    found = []
+    for data in some:
+        if anew:
+            forget()
+        try:
+            found.append(repr(read(data)))
+        except ProtocolError:
+            found.append("unreadable")
+    return found
+
+
+@settings(max_examples=examples(100, many=20_000))
+@given(st.lists(alike(), min_size=1, max_size=6), st.booleans())
+def test_what_was_read_before_does_not_change_what_is_read(some: list[bytes], sections: bool) -> None:
+    read: Callable[[bytes], Any] = sections_of if sections else decode_described
+    expected = read_all(read, some, anew=True)
+    forget()
+    for _ in range(3):  # at the first sight nothing is remembered, at the second a layout
+        assert expected == read_all(read, some, anew=False)
+
+
+def test_a_broken_character_is_replaced_in_what_is_alike() -> None:
+    def names(last: bytes) -> list[Any]:
+        items = [encoding.string("id"), encoding.NULL, encoding.string("x")[:-1] + last]
+        return list(decode_described(encoding.described(0x73, encoding.listed(items)))[1])
+
+    forget()
+    assert [names(last)[2] for last in (b"a", b"b", b"c", b"\xff", b"d")] == ["a", "b", "c", "\ufffd", "d"]
+
+
+def test_no_two_readers_share_a_list() -> None:
+    forget()
+    items = [encoding.uint(1), encoding.described(0x25, encoding.listed([encoding.NULL, encoding.uint(1)]))]
+    for _ in range(4):
+        fields = decode_described(encoding.described(0x15, encoding.listed(items)))[1]
+        assert fields[1].value == [None, 1]
+        fields[1].value.clear()
+
+
+def test_what_is_alike_is_decoded_value_by_value_twice_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget()
+    decoded: list[int] = []
+    decode_at = layouts.decode_at
+
+    def counted(data: bytes, position: int, depth: int) -> tuple[Any, int]:
+        decoded.append(position)
+        return decode_at(data, position, depth)
+
+    monkeypatch.setattr(layouts, "decode_at", counted)
+    counts = []
+    for number in range(5):
+        items = [encoding.string("id"), encoding.uint(number), encoding.TRUE]
+        decode_described(encoding.described(0x73, encoding.listed(items)))
+        counts.append(len(decoded))
+    assert 0 < counts[0] < counts[1]
+    assert counts[1:] == [counts[1]] * 4
 
 
 @pytest.mark.parametrize("value", [None, 7, Described(0x1D, None), Described(0x1D, [])], ids=repr)
