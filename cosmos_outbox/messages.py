@@ -1,6 +1,5 @@
 """
-Messages: what is sent to Service Bus and received from it, without SDK types, and the message of an event. That is a pure
-function, so every resend by any worker is the same message.
+Messages: what is sent to Service Bus and received from it, without SDK types, and what Service Bus takes.
 """
 
 from __future__ import annotations
@@ -11,32 +10,12 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.documents import StoredEvent, json_bytes
-
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
 HASHED = "sha256:"  # begins every id that replaces one the broker would not take
 
 PropertyValue = str | int
-
-_PROPERTIES = {
-    "traceparent": "traceparent",
-    "tracestate": "tracestate",
-    "entityType": "entity-type",
-    "entityId": "entity-id",
-    "entityVersion": "entity-version",
-    "commitId": "commit-id",
-    "sequence": "sequence",
-    "entityLife": "entity-life",
-    "previousVersion": "previous-version",
-    "previousSequence": "previous-sequence",
-    "schemaVersion": "schema-version",
-    "correlationId": "correlation-id",
-    "causationId": "causation-id",
-    "claimCheck": "claim-check",
-}
-_LEAST_INT, _MOST_INT = -(2**31), 2**31 - 1  # the SDK sends a whole number as a 32-bit AMQP int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,32 +99,11 @@ def _most_bytes(value: PropertyValue) -> int:
     return 4 * len(value) if isinstance(value, str) else 8  # UTF-8 takes at most four bytes for a character
 
 
-def message_of(event: StoredEvent) -> OutboundMessage:
-    """
-    Return the message that carries an event; it has a property for each known field of the event's `meta`.
-    """
-    return OutboundMessage(
-        message_id=broker_id(event.id),
-        session_id=broker_id(event.partition_key),
-        subject=text(event.action),
-        body=json_bytes(event.data),
-        properties=_properties(event.meta),
-    )
-
-
 def delivered(message: OutboundMessage) -> Message:
     """
     Return a message as a subscription delivers it, but for what the broker adds.
     """
     return Message(**{named.name: getattr(message, named.name) for named in fields(message)})
-
-
-def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
-    """
-    Return how many bytes the body and the properties of an event's message have; frames and ids come on top.
-    """
-    properties = _properties(meta).items()
-    return len(json_bytes(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
 
 
 def broker_id(name: str) -> str:
@@ -157,26 +115,6 @@ def broker_id(name: str) -> str:
     if name and not name.startswith(HASHED) and _is_text(name) and _utf16_length(name) <= MAX_ID_LENGTH:
         return name
     return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
-    properties: dict[str, PropertyValue] = {}
-    for key, name in _PROPERTIES.items():
-        value = meta.get(key)
-        # Nearly all of our own events' without a call
-        if type(value) is str and value.isascii():
-            if value:
-                properties[name] = value
-        elif type(value) is int and _LEAST_INT <= value <= _MOST_INT:
-            properties[name] = value
-        elif value is not None:
-            properties[name] = _property(value)
-    return properties
-
-
-def _property(value: Any) -> PropertyValue:
-    # Other programs write documents too: a value without an AMQP type is sent as JSON.
-    return text(value) if isinstance(value, str) else json_bytes(value).decode()
 
 
 def text(value: str) -> str:

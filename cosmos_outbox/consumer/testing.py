@@ -24,7 +24,8 @@ from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.documents import Document, StoredEvent, event_document, stored_event
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.messages import Message, delivered, message_of
+from cosmos_outbox.event_messages import message_of
+from cosmos_outbox.messages import Message, delivered
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import DeadLetter, Settlement

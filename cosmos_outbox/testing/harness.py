@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import stored_event
-from cosmos_outbox.messages import Message, OutboundMessage, message_of
+from cosmos_outbox.event_messages import message_of
+from cosmos_outbox.messages import Message, OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Settlement, Store

@@ -10,7 +10,7 @@ from typing import Any
 
 from cosmos_outbox.documents import Document, event_with_claim, payload_document
 from cosmos_outbox.errors import EventTooLarge, UsageError
-from cosmos_outbox.messages import content_bytes
+from cosmos_outbox.event_messages import content_bytes
 
 MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # Service Bus, Standard tier: with all properties
 _OVERHEAD_BYTES = 2 * 1024  # ids, annotations, AMQP's frames, and what CloudEvents adds

@@ -22,7 +22,8 @@ from cosmos_outbox import (
     stored_event,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.event_messages import message_of
+from cosmos_outbox.messages import OutboundMessage
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import events, stored
 
