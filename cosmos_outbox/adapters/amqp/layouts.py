@@ -1,9 +1,10 @@
 """
 Layouts: frames and sections that are alike are read at once.
 
-The messages of a sender differ in a few values, and so do the frames of a broker. What was decoded value by value is
-remembered as a layout: the bytes between the values, and how `struct` reads all values in one call, which costs a fourth. Bytes
-of no known layout are decoded, so what is read does not depend on what was read before.
+The messages of a sender differ in a few values, and so do the frames of a broker. A layout remembers what a list or a map is
+like that was decoded value by value: the types, sizes and keys, which are the bytes between its values. Where the same bytes stand
+in the same places again, `struct` reads all values in one call, for a fourth of the cost; where not, they are decoded value by value.
+So what is read does not depend on what was read before.
 """
 
 from __future__ import annotations
@@ -24,26 +25,30 @@ from cosmos_outbox.adapters.amqp.decoding import (
 )
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 
-_BEGINNING = 8  # bytes: the descriptor, the type, the size, and at most how the first value begins
+# Bytes by which layouts are found: the descriptor, the type and the size. So all layouts of one beginning have one size. Where the
+# size is short, the count and how the first value begins are among them.
+_BEGINNING = 8
 _WIDTHS = {0xC0: 1, 0xC1: 1, 0xD0: 4, 0xD1: 4}  # of the size and the count of a list or a map
 _MAPS = (0xC1, 0xD1)
 _TEXTS = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}  # and how many bytes come before one
 _BINARIES = {0xA0: 2, 0xB0: 5}
-_LEAST_VALUES = 2  # or `itemgetter` returns no tuple
-# What a peer can have remembered is bounded: of bytes that have a layout, of layouts that begin alike, and of beginnings.
-_LARGEST, _MOST_ALIKE, _MOST_BEGINNINGS = 1 << 10, 4, 256
+_LEAST_VALUES = 2  # of one, `itemgetter` returns no tuple
+# The worst peer has less than 30 MB remembered: so many bytes and items (a key is one) have a layout at most, so many layouts begin
+# alike, and so many beginnings are known.
+_LARGEST, _MOST_ITEMS, _MOST_ALIKE, _MOST_BEGINNINGS = 1 << 10, 128, 4, 256
+_Pick = Callable[[list[Any]], tuple[Any, ...]]
 
 
 class _Layout(NamedTuple):
     size: int
-    unpack: Callable[[bytes, int], tuple[Any, ...]]  # what is between the values, and the values, in turn
-    between: tuple[Any, ...]
-    texts: tuple[int, ...]  # which of the values
-    build: Callable[[list[Any]], Any]  # the list or the map of the values
+    unpack: Callable[[bytes, int], tuple[Any, ...]]  # in turn: what is between, a value, what is between…
+    between: tuple[Any, ...]  # all that is between the values of this layout
+    texts: tuple[int, ...]  # which of the values that are unpacked are texts, and still bytes
+    build: Callable[[list[Any]], Any]  # the list or the map, of the values that are unpacked
 
 
-_layouts: dict[bytes, list[_Layout]] = {}  # by the beginning; of one that was seen once, none
-_unlike: set[bytes] = set()  # beginnings of what has no layout
+_layouts: dict[bytes, list[_Layout]] = {}  # by the beginning; an empty list where it was seen once
+_unlike: set[bytes] = set()  # those of the beginnings that get no further layout
 
 
 def decode_described(data: bytes, position: int = 0) -> tuple[Any, Any, int]:
@@ -81,7 +86,7 @@ def described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
                 try:
                     for index in texts:
                         values[index] = values[index].decode()
-                except UnicodeDecodeError:
+                except UnicodeDecodeError:  # decoding replaces a broken character
                     break
                 return beginning[2], build(values), position + size
     if data[position] != 0:
@@ -108,14 +113,15 @@ def _remember(beginning: bytes, data: bytes, position: int, alike: list[_Layout]
 
 def _layout_of(data: bytes, start: int) -> _Layout | None:
     """
-    Return the layout of a list or a map; None of one that holds others, or less than two values.
+    Return the layout of a list or a map; None where it has too few values or too many, or one that itself holds others.
     """
     kind = data[start + 3]
     position, end, count = extent(data, start + 4, _WIDTHS[kind])
-    form, written = ">", start  # and up to where it describes the bytes
-    picked: list[
-        int
-    ] = []  # where each value is: among those unpacked, or counted from the end of the constants
+    if count > _MOST_ITEMS:
+        return None
+    form, written = ">", start  # what `struct` is told, and up to which byte it is told of
+    # Where each value is found in what was unpacked, followed by the constants: these are counted from the end.
+    picked: list[int] = []
     keys: list[str] = []
     constants: list[Any] = []
     texts: list[int] = []
@@ -126,7 +132,7 @@ def _layout_of(data: bytes, start: int) -> _Layout | None:
             if code not in _TEXTS:
                 return None
             keys.append(value)
-        elif code in CONSTANTS or (isinstance(value, Described) and value.value == []):
+        elif code in CONSTANTS or (kind not in _MAPS and _is_outcome(value)):
             constants.append(value)
             picked.append(-len(constants))
         else:
@@ -146,12 +152,32 @@ def _layout_of(data: bytes, start: int) -> _Layout | None:
     unpack = struct.Struct(f"{form}{end - written}s").unpack_from
     constants.reverse()
     pick = itemgetter(*picked)
+    build = _map_of(keys, pick, constants) if kind in _MAPS else _list_of(picked, pick, constants)
+    return _Layout(end - start, unpack, unpack(data, start)[::2], tuple(texts), build)
 
-    def build_list(values: list[Any]) -> list[Any]:
+
+def _list_of(picked: list[int], pick: _Pick, constants: list[Any]) -> Callable[[list[Any]], list[Any]]:
+    outcomes = [number for number, at in enumerate(picked) if at < 0 and isinstance(constants[at], Described)]
+
+    def build(values: list[Any]) -> list[Any]:
         return [*pick(values + constants)]
 
-    def build_map(values: list[Any]) -> dict[str, Any]:
+    def build_with_outcomes(values: list[Any]) -> list[Any]:
+        fields = build(values)
+        for number in outcomes:  # or two readers share the empty list
+            fields[number] = Described(fields[number].descriptor, [])
+        return fields
+
+    return build_with_outcomes if outcomes else build
+
+
+def _map_of(keys: list[str], pick: _Pick, constants: list[Any]) -> Callable[[list[Any]], dict[str, Any]]:
+    def build(values: list[Any]) -> dict[str, Any]:
         return dict(zip(keys, pick(values + constants) if constants else values))  # noqa: B905 - as many, and a check costs
 
-    build = build_map if kind in _MAPS else build_list
-    return _Layout(end - start, unpack, unpack(data, start)[::2], tuple(texts), build)
+    return build
+
+
+def _is_outcome(value: Any) -> bool:
+    # Such as `accepted`: its bytes stay the same. A descriptor that is no number could take a thousand times the memory of its bytes.
+    return isinstance(value, Described) and type(value.descriptor) is int and value.value == []

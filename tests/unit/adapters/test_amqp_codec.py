@@ -4,6 +4,7 @@ The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and n
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -283,6 +284,61 @@ def test_no_two_readers_share_a_list() -> None:
         fields = decode_described(encoding.described(0x15, encoding.listed(items)))[1]
         assert fields[1].value == [None, 1]
         fields[1].value.clear()
+
+
+@pytest.mark.parametrize("whole", ["list", "map"])
+def test_no_two_readers_share_an_empty_list(whole: str) -> None:
+    forget()
+    items = [
+        encoding.symbol("one"),
+        encoding.uint(1),
+        encoding.symbol("two"),
+        encoding.described(0x24, b"\x45"),
+    ]
+    pairs = zip(items[::2], items[1::2], strict=True)
+    data = encoding.described(0x74, encoding.listed(items) if whole == "list" else encoding.mapped(pairs))
+    for _ in range(4):
+        read = decode_described(data)[1]
+        outcome = read[3] if whole == "list" else read["two"]
+        assert Described(0x24, []) == outcome
+        outcome.value.append("spoilt")
+
+
+def array_of_described(times: int) -> bytes:
+    """
+    Encode an array of nulls, as many as its bytes allow, each of which has descriptors.
+    """
+    raw = b"\x00\x53\x01" * times + b"\x40"
+    return b"\xe0" + bytes((len(raw) + 1, len(raw))) + raw
+
+
+ONE, OTHER = b"\x50\x01", b"\x52\x01"
+"""The same number in two types, both of two bytes: lists of them begin alike and have layouts of their own."""
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [ONE] * 400,
+        [encoding.symbol("a" * 3)] * 128,
+        [b"\x00\x80" + bytes(range(0x80, 0x88)) + b"\x45"] * 80,
+        [b"\x00" + array_of_described(1) + b"\x45"] * 80,
+    ],
+    ids=["numbers", "texts", "outcomes", "descriptors"],
+)
+def test_what_a_peer_has_remembered_is_bounded(items: list[bytes]) -> None:
+    forget()
+    tracemalloc.start()
+    try:
+        for code in range(16):
+            for other in range(6):
+                last = [OTHER if number == other else ONE for number in range(6)]
+                decode_described(encoding.described(code, encoding.listed([*items, *last])))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        forget()
+    assert kept < 30_000_000 * 16 / 256
 
 
 def test_what_is_alike_is_decoded_value_by_value_twice_only(monkeypatch: pytest.MonkeyPatch) -> None:
