@@ -177,15 +177,19 @@ def _pairs(width: int) -> _Decode:
 
 def _array(width: int) -> _Decode:
     def read(data: bytes, position: int, depth: int) -> _Decoded:
-        position, end, count = extent(data, position, width)
+        start, end, count = extent(data, position, width)
         if depth == _DEEPEST:
             raise ValueError("too deep")
-        descriptors = []
+        position, descriptors = start, []
         while data[position] == 0:
             descriptor, position = decode_at(data, position + 1, depth + 1)
             descriptors.append(descriptor)
-            if len(descriptors) > _DEEPEST:
+            depth += 1  # each value of the array is in one more `Described`
+            if depth == _DEEPEST:
                 raise ValueError("too deep")
+        # A few descriptors are enough for all values: no more of what is made of them than there are bytes.
+        if count * len(descriptors) > end - start:
+            raise IndexError("more descriptors than bytes")
         read_one, position, values = _DECODE[data[position]], position + 1, []
         for _ in range(count):
             value, position = read_one(data, position, depth + 1)

@@ -4,6 +4,7 @@ The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and n
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -204,6 +205,33 @@ def test_no_bytes_harm_the_reader(data: bytes) -> None:
             read(data)
         except ProtocolError:
             continue
+
+
+def array_in_array(levels: int) -> bytes:
+    """
+    Encode arrays in one another, each of one value that has 31 descriptors.
+    """
+    data = b"\x40"
+    for _ in range(levels):
+        raw = b"\x00\x53\x01" * 31 + data
+        data = b"\xf0" + struct.pack(">II", len(raw) + 4, 1) + raw
+    return data
+
+
+def test_descriptors_of_an_array_count_as_depth() -> None:
+    read = repr(decode(array_in_array(1))[0])
+    assert read.count("Described(") == 31
+    for data in (array_in_array(2), array_in_array(29)):
+        with pytest.raises(ProtocolError, match="too deep"):
+            decode(data)
+        with pytest.raises(ProtocolError, match="too deep"):
+            Sections(b"\x00" + data + b"\x45")
+
+
+def test_an_array_makes_no_more_of_descriptors_than_it_has_bytes() -> None:
+    assert decode(array_of_described(1)) == ([Described(1, None)] * 4, 7)
+    with pytest.raises(ProtocolError, match="more descriptors than bytes"):
+        decode(array_of_described(30))
 
 
 ALIKE = {
