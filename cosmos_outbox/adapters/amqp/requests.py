@@ -154,7 +154,7 @@ class Requests:
         payload, self._parts = b"".join(self._parts), []
         self._answers += 1
         if not fields[4] and fields[1] is not None:
-            delivery = uint(fields[1] % 2**32)
+            delivery = uint(int(fields[1]) % 2**32)
             self._write(Code.DISPOSITION, TRUE, delivery, delivery, TRUE, _ACCEPTED)
         if self._answers % (_CREDIT // 2) == 0:
             self._grant()

@@ -83,6 +83,18 @@ class TestGarbage:
         asyncio.run(run())
 
     @pytest.mark.parametrize(
+        "number", [b"\x72\x3f\xc0\x00\x00", b"\x72\x7f\x80\x00\x00", b"\xa1\x01x"], ids=["1.5", "inf", "x"]
+    )
+    async def test_for_the_number_of_an_answer_is_read_as_a_number_or_refused(self, number: bytes) -> None:
+        peer = Peer()
+        requests = Requests(peer.connection, "$cbs")
+        peer.connection.data_received(WELCOME + BEGUN)
+        answer = performative(Code.TRANSFER, uint(1), number, binary(b"t"), uint(0), FALSE)
+        peer.connection.data_received(frame(5, answer))
+        assert requests._answers == 1
+        assert peer.aborted is (number[1] != 0x3F)
+
+    @pytest.mark.parametrize(
         "said",
         [
             b"HTTP/1.1",
