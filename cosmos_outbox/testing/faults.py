@@ -152,8 +152,7 @@ def require_none_idle(idle: Sequence[str]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Rule:
-    port: str
-    method: str
+    operation: str
     fault: _Fault
     skip: int
     left: int | None
@@ -167,11 +166,11 @@ class _Rule:
         name = _NAMES.get((call.port, call.method))
         if name is not None:
             self.seen[name] += 1
-            if self.key is not None and name == _NAMES[self.port, self.method]:
+            if self.key is not None and name == self.operation:
                 self.keys.update(_keys_of(call))
 
     def strikes(self, call: Call) -> bool:
-        if (call.port, call.method) != (self.port, self.method) or self.left == 0:
+        if _NAMES.get((call.port, call.method)) != self.operation or self.left == 0:
             return False
         if self.key is not None and self.key not in _keys_of(call):
             return False
@@ -185,11 +184,7 @@ class _Rule:
 
     def __str__(self) -> str:
         calls = ", ".join(f"{name} {count}" for name, count in sorted(self.seen.items()))
-        keys = (
-            f" {_NAMES[self.port, self.method]} was about {', '.join(sorted(map(repr, self.keys)))}."
-            if self.keys
-            else ""
-        )
+        keys = f" {self.operation} was about {', '.join(sorted(map(repr, self.keys)))}." if self.keys else ""
         return f"{self.said} never struck. Calls since then: {calls or 'none'}.{keys}"
 
 
@@ -225,7 +220,6 @@ class Faults:
             ValueError: there is no such operation or fault, or no such key, and lists what there is; or no call could fail.
         """
         check_fault(operation, fault, OPERATIONS)
-        port, method, faults = _OPERATIONS[operation]
         if key is not None and operation not in _WITH_KEYS:
             raise ValueError(f"{operation!r} has no key; {', '.join(_WITH_KEYS)} have one.")
         if not all(isinstance(count, int) for count in (1 if times is None else times, skip)) or (
@@ -236,9 +230,8 @@ class Faults:
             )
         self._rules.append(
             _Rule(
-                port=port,
-                method=method,
-                fault=faults[fault],
+                operation=operation,
+                fault=_OPERATIONS[operation][2][fault],
                 skip=skip,
                 left=times,
                 key=None if key is None else _session_of(key),
