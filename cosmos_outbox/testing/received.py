@@ -6,16 +6,16 @@ Received messages: what the vendor's SDK gives to a subscriber, in its shapes, f
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from cosmos_outbox.documents import event_document, stored_event
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.sources import utc_now
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.testing.usage import require_a
 
 
@@ -99,21 +99,7 @@ def received_message(
 
 
 def _sent(event: DomainEvent, key: str) -> OutboundMessage:
-    properties: Mapping[str, str | int] = {
-        "entity-type": "entity",
-        "entity-id": key,
-        "entity-version": 1,
-        "commit-id": "commit",
-        "sequence": 0,
-        "entity-life": "commit",
-        "previous-version": 0,
-        "previous-sequence": 0,
-        "schema-version": event.schema_version,
-    }
-    return OutboundMessage(
-        message_id=event.id,
-        session_id=key,
-        subject=event.action,
-        body=json.dumps(event.payload(), ensure_ascii=False, separators=(",", ":")).encode(),
-        properties=properties,
-    )
+    meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
+    meta |= {"entityLife": "commit", "previousVersion": 0, "previousSequence": 0}
+    [stored] = filter(None, [stored_event(event_document(event, partition_key=key, meta=meta, sequence=0))])
+    return message_of(stored)
