@@ -179,11 +179,10 @@ class CrashHarness(OutboxHarness):
     run: Run
 
     @classmethod
-    def of(cls, run: Run, before: OutboxHarness | None = None) -> CrashHarness:
+    def of(cls, run: Run, stored: OutboxHarness) -> CrashHarness:
         """
         Return a harness for a run, on what another one stored.
         """
-        stored = before or OutboxHarness()
         harness = cls(
             container=stored.container,
             broker=stored.broker,
