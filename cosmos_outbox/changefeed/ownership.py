@@ -37,9 +37,8 @@ class CloseReason(StrEnum):
     """
 
     STOPPED = "stopped"  # the worker stops; the lease is released
-    HANDED_OVER = (
-        "handed over"  # another worker asked for it, or its split is to be finished; the lease is released
-    )
+    # Another worker asked for it, or its split is to be finished; the lease is released
+    HANDED_OVER = "handed over"
     LOST = "lost"  # another worker owns it, or trust ran out; nothing more was written
     RANGE_GONE = "range gone"  # its children took its place; with an error: not yet, the lease is released
 

@@ -125,9 +125,8 @@ class ChangeFeedProcessor:
         )
         self._gaps: tuple[FeedRange, ...] = ()  # where leases were deleted
         self._gaps_since = 0.0
-        self._left: tuple[
-            FeedRange, ...
-        ] = ()  # never had a lease since this worker started: silent partitions
+        # Never had a lease since this worker started: silent partitions
+        self._left: tuple[FeedRange, ...] = ()
         self._filling: asyncio.Task[None] | None = None
 
     def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:

@@ -319,9 +319,8 @@ class Pump:
             yield
         finally:
             timer.cancel()
-            if (
-                not reported and loop.time() - started >= limit
-            ):  # it blocked the loop, so the timer had no chance
+            # It blocked the loop, so the timer had no chance
+            if not reported and loop.time() - started >= limit:
                 self._notify(HandlerSlow(lease=self._id, seconds=loop.time() - started))
 
     async def _pause(self, seconds: float) -> bool:

@@ -34,9 +34,8 @@ EventT = TypeVar("EventT", bound=BaseModel)
 UnitT = TypeVar("UnitT", bound=UnitOfWork)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 _LONGEST_NAME = 100
-_NO_PATIENCE = RetryOptions(
-    deadline_seconds=0.2, attempt_seconds=0.2
-)  # a container in memory answers at once
+# A container in memory answers at once
+_NO_PATIENCE = RetryOptions(deadline_seconds=0.2, attempt_seconds=0.2)
 
 
 class Consumer:

@@ -33,9 +33,8 @@ class Inbox(StrEnum):
     How a consumer remembers what took effect.
     """
 
-    AUTO = (
-        "auto"  # a watermark where a message says its entity, the entity's life and its place, else a record
-    )
+    # A watermark where a message says its entity, the entity's life and its place, else a record
+    AUTO = "auto"
     RECORDS = "records"  # a document for each message
     WATERMARK = "watermark"  # a document for each entity; a message that does not say its place is an error
 

@@ -36,12 +36,10 @@ class OnFailure(StrEnum):
     What becomes of a message that cannot be handled.
     """
 
-    PARK = (
-        "park"  # it is held, and later messages of its key behind it, until an operator releases or drops it
-    )
-    DEAD_LETTER = (
-        "dead_letter"  # it is moved to the dead-letter queue, and later messages of its key overtake it
-    )
+    # It is held, and later messages of its key behind it, until an operator releases or drops it
+    PARK = "park"
+    # It is moved to the dead-letter queue, and later messages of its key overtake it
+    DEAD_LETTER = "dead_letter"
 
 
 class OnUnknown(StrEnum):

@@ -59,9 +59,8 @@ _COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]]
 }
 _SEND: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"action": "server-busy"},
-    "unavailable": {
-        "action": "detach-before-store"
-    },  # a connection that is cut, the SDK leaves to the garbage collector
+    # A connection that is cut, the SDK leaves to the garbage collector
+    "unavailable": {"action": "detach-before-store"},
     "lost_answer": {"action": "detach-after-store"},
     "too_large": {"action": "reject", "condition": "amqp:link:message-size-exceeded"},
 }
@@ -232,9 +231,8 @@ def running_emulators() -> Iterator[Callable[[], AbstractContextManager[OutboxEm
         ConfigurationError: the emulators are not installed.
     """
     try:
-        emulators = import_module(
-            "cosmos_outbox_emulators.in_thread"
-        )  # a distribution of its own, which may be missing
+        # A distribution of its own, which may be missing
+        emulators = import_module("cosmos_outbox_emulators.in_thread")
     except ModuleNotFoundError:
         raise ConfigurationError(
             "The emulators are not installed: pip install 'cosmos-outbox[testing]'."

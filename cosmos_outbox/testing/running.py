@@ -47,9 +47,8 @@ class Progress:
 
     def failed(self, error: BaseException) -> None:
         self._failures.append(error)
-        if (
-            len(self._failures) >= self._attempts
-        ):  # an event, as failures without a pause leave timers no turn
+        # An event, as failures without a pause leave timers no turn
+        if len(self._failures) >= self._attempts:
             self._given_up.set()
 
     async def run(
