@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -215,13 +216,13 @@ class ConsumerTest:
         """
         Return the messages that wait behind a failure, in order, by key.
         """
-        waiting: dict[str, list[tuple[int, Message]]] = {}
-        for document in self._parked.documents():
-            if document["type"] == "parkedEvent" and document["status"] == "held":
-                held = document["event"]
-                message = held_message(held, edited=document["original"] is not None)
-                waiting.setdefault(held["partitionKey"], []).append((document["position"], message))
-        return {key: [message for _, message in sorted(held, key=_position)] for key, held in waiting.items()}
+        waiting: dict[str, list[Message]] = {}
+        held = (one for one in self._parked.documents() if one.get("status") == "held")
+        for document in sorted(held, key=itemgetter("position")):
+            event = document["event"]
+            message = held_message(event, edited=document["original"] is not None)
+            waiting.setdefault(event["partitionKey"], []).append(message)
+        return waiting
 
     async def release(self, key: PartitionKey, *, payload: Mapping[str, Any] | None = None) -> Released:
         """
@@ -259,7 +260,3 @@ class ConsumerTest:
         [stored] = filter(None, [stored_event(document)])
         self._sent[key, event.id] = message = delivered(message_of(stored))
         return message
-
-
-def _position(held: tuple[int, Message]) -> int:
-    return held[0]
