@@ -241,7 +241,8 @@ class Handling:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 state.known.clear()
-                final = self.halted or attempt >= self._policy.attempts or self._is_permanent(message, error)
+                permanent = isinstance(error, (*_PERMANENT, *self._routes.permanent(message)))
+                final = permanent or self.halted or attempt >= self._policy.attempts
                 delay = None if final else self._policy.backoff.delay(attempt)
                 self._notify(
                     AttemptFailed(
@@ -272,10 +273,6 @@ class Handling:
         except Exception:  # noqa: BLE001 - what is wrong with it, the release tells
             return False
 
-    def _is_permanent(self, message: Message, error: Exception) -> bool:
-        declared = self._routes.permanent(message)
-        return isinstance(error, (*_PERMANENT, *declared))
-
     def _is_lost(self, message: Message) -> bool:
         return (
             message.delivery_count >= self._policy.max_deliveries and message.subject in self._routes.subjects
@@ -299,11 +296,8 @@ class Handling:
     async def _failed(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
-        if self.halted:
-            return self._halted_by(error)
-        return await self._give_up(message, key, state, error, attempts)
-
-    def _halted_by(self, error: Exception) -> Retry:
+        if not self.halted:
+            return await self._give_up(message, key, state, error, attempts)
         self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
         return Retry(after_seconds=self._waits.of_halted(), counted=False)
 
