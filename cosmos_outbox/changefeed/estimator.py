@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -93,16 +93,11 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     processor that never ran has no leases, hence no lag.
     """
     container = await feed.describe()
-    prefix = partial(
-        lease_prefix,
-        processor_name,
-        database_rid=container.database_rid,
-        container_rid=container.container_rid,
-    )
-    listing = await leases.list(f"{prefix(account_host=container.account_host)}..")
+    listing = await leases.list(f"{lease_prefix(processor_name, container)}..")
     if not listing.documents:
         for host in await hosts_of_leases(container, processor_name=processor_name, leases=leases):
-            listing = await leases.list(f"{prefix(account_host=host)}..")
+            old = replace(container, account_host=host)
+            listing = await leases.list(f"{lease_prefix(processor_name, old)}..")
     readable_ones, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
     found, _ = await located(readable_ones, physical, feed)

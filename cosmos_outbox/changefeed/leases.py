@@ -17,7 +17,7 @@ from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.ports import MonitoredContainer, StartFrom
 
 INCREMENTAL_FEED = "Incremental Feed"
 BEGINNING = "beginning"
@@ -85,11 +85,12 @@ class Lease:
         return replace(changed, raw=to_document(changed))
 
 
-def lease_prefix(processor_name: str, account_host: str, database_rid: str, container_rid: str) -> str:
+def lease_prefix(processor_name: str, container: MonitoredContainer) -> str:
     """
     Return what every lease id of one processor on one container starts with, as .NET builds it.
     """
-    return f"{processor_name}{account_host.lower()}_{database_rid}_{container_rid}"
+    host, database, rid = container.account_host.lower(), container.database_rid, container.container_rid
+    return f"{processor_name}{host}_{database}_{rid}"
 
 
 def token_of(lease_id: str) -> str:

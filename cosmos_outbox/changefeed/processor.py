@@ -195,20 +195,12 @@ class ChangeFeedProcessor:
             raise first from None
 
     async def _prepare(self) -> None:
-        attempt = 0
+        name, attempt = self._options.processor_name, 0
         while True:
             try:
-                container = self._container = await in_use(
-                    await self._feed.describe(),
-                    processor_name=self._options.processor_name,
-                    leases=self._store,
-                )
-                name, host, rid = (
-                    self._options.processor_name,
-                    container.account_host,
-                    container.container_rid,
-                )
-                self._prefix = lease_prefix(name, host, container.database_rid, rid)
+                described = await self._feed.describe()
+                self._container = await in_use(described, processor_name=name, leases=self._store)
+                self._prefix = lease_prefix(name, self._container)
                 await self._bootstrap()
             except (StoreError, RangeGone, ContainerRecreated) as error:
                 if isinstance(error, StoreError) and not error.retriable:

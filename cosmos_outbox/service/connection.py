@@ -72,7 +72,7 @@ class Connection:
         await self.leases.partitioned_by_id()
         processor = self.settings.processor_name
         named = await in_use(await self.feed.describe(), processor_name=processor, leases=self.leases)
-        return lease_prefix(processor, named.account_host, named.database_rid, named.container_rid)
+        return lease_prefix(processor, named)
 
     @property
     def fleet(self) -> Fleet:

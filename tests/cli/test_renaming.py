@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -53,7 +54,7 @@ class Leases(MemoryLeases):
         await super().delete(document_id, partition_key, etag=etag)
 
     async def plant(self, host: str, owner: str | None = None, **continuations: str | None) -> None:
-        prefix = lease_prefix("p", host, CONTAINER.database_rid, CONTAINER.container_rid)
+        prefix = lease_prefix("p", replace(CONTAINER, account_host=host))
         by_id = await self.partitioned_by_id()
         await self.create({"id": f"{prefix}.info", "start": "2026-01-01T00:00:00Z"})
         for name, continuation in continuations.items():
@@ -69,7 +70,7 @@ class Leases(MemoryLeases):
             await self.create({**lease.raw, "Owner": owner, "from-another-program": "kept"})
 
     async def positions(self, host: str) -> dict[str, str | None]:
-        prefix = lease_prefix("p", host, CONTAINER.database_rid, CONTAINER.container_rid)
+        prefix = lease_prefix("p", replace(CONTAINER, account_host=host))
         return {
             one["id"].rpartition("..")[2]: one["ContinuationToken"]
             for one in (await self.list(f"{prefix}..")).documents
@@ -91,7 +92,7 @@ async def test_leases_and_their_mark_move_with_their_positions_and_all_that_othe
     await leases.plant(REGIONAL, range0='"7"', range1=None)
     assert ["moved", "moved"] == await leases.rename()
     documents = (await leases.list("")).documents
-    prefix = lease_prefix("p", GLOBAL, CONTAINER.database_rid, CONTAINER.container_rid)
+    prefix = lease_prefix("p", replace(CONTAINER, account_host=GLOBAL))
     assert {f"{prefix}..0", f"{prefix}..1", f"{prefix}.info"} == {one["id"] for one in documents}
     assert {"0": '"7"', "1": None} == await leases.positions(GLOBAL)
     assert ["2026-01-01T00:00:00Z"] == [one["start"] for one in documents if one["id"].endswith(".info")]

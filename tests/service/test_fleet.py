@@ -14,6 +14,7 @@ import pytest
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.documents import Document
+from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.service.fleet import Fleet, Heartbeat
 from cosmos_outbox.service.vitals import Phase
 
@@ -46,7 +47,10 @@ async def test_a_heartbeat_is_one_document_that_no_listing_of_leases_finds(by_id
     for _ in range(3):
         await fleet_in(leases).beat(OWN)
     (stored,) = (await leases.list("")).documents
-    dotnet = lease_prefix("outbox", "acct.documents.azure.com", "AbCdEg==", "AbCdEhZ8xyQ=")
+    container = MonitoredContainer(
+        account_host="acct.documents.azure.com", database_rid="AbCdEg==", container_rid="AbCdEhZ8xyQ="
+    )
+    dotnet = lease_prefix("outbox", container)
     for listing in (f"{dotnet}..", "outboxacct.", "outbox"):
         assert () == (await leases.list(listing)).documents
     assert stored["id"] == stored.get("partitionKey", stored["id"])

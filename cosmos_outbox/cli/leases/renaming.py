@@ -42,7 +42,7 @@ async def rename_host(
     """
 
     def prefix_under(host: str) -> str:
-        return lease_prefix(processor_name, host, container.database_rid, container.container_rid)
+        return lease_prefix(processor_name, replace(container, account_host=host))
 
     hosts = await hosts_of_leases(container, processor_name=processor_name, leases=store)
     old_prefixes = [prefix_under(host) for host in hosts if host != container.account_host]

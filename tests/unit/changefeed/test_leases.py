@@ -23,8 +23,12 @@ from cosmos_outbox.changefeed.leases import (
 )
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import MonitoredContainer
 
-PREFIX = lease_prefix("orders-proc", "MyAcct.documents.azure.com", "AbCdEg==", "AbCdEhZ8xyQ=")
+CONTAINER = MonitoredContainer(
+    account_host="MyAcct.documents.azure.com", database_rid="AbCdEg==", container_rid="AbCdEhZ8xyQ="
+)
+PREFIX = lease_prefix("orders-proc", CONTAINER)
 WRITTEN_BY_DOTNET = {
     "id": f"{PREFIX}..0",
     "version": 0,

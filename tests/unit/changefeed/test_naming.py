@@ -5,6 +5,7 @@ Naming: one account is one name, whichever of its hosts a setting had; processor
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, example, given
@@ -100,7 +101,7 @@ class World:
 
     async def plant(self, host: str, *, name: str = "p", continuation: str | None = None) -> str:
         described = await self.container.describe()
-        prefix = lease_prefix(name, host, described.database_rid, described.container_rid)
+        prefix = lease_prefix(name, replace(described, account_host=host))
         (physical,) = await self.container.physical_ranges()
         token = await self.container.partition_id(physical)
         lease = new_lease(prefix, token, FeedRange(min="", max="FF"), continuation=continuation)

@@ -68,7 +68,7 @@ async def test_a_processor_that_started_now_handles_all_of_the_new_container_how
     await world.write_many(10)
     await asyncio.sleep(30)
     if by_dotnet:  # a worker of .NET noticed first, and begins where it pleases
-        prefix = lease_prefix("p", "memory", "AAAAAA==", (await world.container.describe()).container_rid)
+        prefix = lease_prefix("p", await world.container.describe())
         await world.leases.create({"id": f"{prefix}.info"})
         await world.leases.create(new_lease(prefix, "0", FeedRange(min="", max="FF")).raw)
     feed.failing.clear()
