@@ -56,10 +56,6 @@ _TAKES_AT_ONCE = 8
 _Error = TypeVar("_Error", bound=BaseException)
 
 
-def _utcnow() -> datetime:
-    return datetime.now(UTC)
-
-
 def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Error | None:
     for error in group.exceptions:
         found: object = _first_of(error, kind) if isinstance(error, BaseExceptionGroup) else error
@@ -109,7 +105,7 @@ class ChangeFeedProcessor:
         options: ProcessorOptions,
         *,
         hooks: Iterable[Hook] = (log_hook,),
-        utcnow: Callable[[], datetime] = _utcnow,
+        utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._feed, self._store, self._options = feed, leases, options
         self._hooks = tuple(map(guarded, hooks))
