@@ -175,13 +175,6 @@ class OwnedLease:
         self._marks |= properties
         self._advanced.set()
 
-    def restart(self, properties: Mapping[str, str | None]) -> None:
-        """
-        Forget the continuation and set properties, one of which says where the lease begins; saved soon.
-        """
-        self.continuation = None
-        self.mark(properties)
-
     def hand_over(self) -> None:
         self.handover_requested = True
         self.drain.set()

@@ -252,7 +252,8 @@ class Pump:
         position = self._owned.continuation
         alarm = PositionAhead(lease=self._id, position=position, latest_lsn=lowest)
         if self._options.on_position_ahead is OnPositionAhead.RESTART:
-            self._owned.restart({AHEAD: None, BEHIND: None, START: BEGINNING})
+            self._owned.continuation = None
+            self._owned.mark({BEHIND: None, AHEAD: None, START: BEGINNING})
             self._start = StartFrom.BEGINNING
             self._notify(replace(alarm, restarted_from=BEGINNING))
             return _From(None)
