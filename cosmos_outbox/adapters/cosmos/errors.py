@@ -196,7 +196,11 @@ class _Answer:
 
     @property
     def retry_after(self) -> float | None:
-        return _retry_after(self.headers)
+        milliseconds = _header(self.headers, "x-ms-retry-after-ms")
+        try:
+            return None if milliseconds is None else max(0.0, float(milliseconds) / 1000)
+        except ValueError:
+            return None
 
     @property
     def of(self) -> dict[str, Any]:
@@ -315,14 +319,6 @@ _BY_STATUS: Mapping[int, Callable[[_Answer], OutboxError]] = {
     500: _failed,
     503: _failed,
 }
-
-
-def _retry_after(headers: Mapping[str, Any]) -> float | None:
-    milliseconds = _header(headers, "x-ms-retry-after-ms")
-    try:
-        return None if milliseconds is None else max(0.0, float(milliseconds) / 1000)
-    except ValueError:
-        return None
 
 
 def _header(headers: Mapping[str, Any], name: str) -> str | None:
