@@ -54,15 +54,9 @@ class Learned:
         sent = kept_of(request, self._kept, now=asyncio.get_running_loop().time())
         starts_at_a_time = any(name.lower() == "if-modified-since" for name in request.headers)
         if starts_at_a_time or not all(name in sent.headers for name in self._needed):
-            self.forget(about)
+            self._known.pop(about, None)  # the SDK sends the next one
             return
         self._known[about], self._endpoint, self._until = sent, sent.endpoint, sent.until
-
-    def forget(self, about: Hashable) -> None:
-        """
-        Send the next request through the SDK.
-        """
-        self._known.pop(about, None)
 
     async def nothing_new(
         self, about: Hashable, continuation: str, *, session_token: str | None
