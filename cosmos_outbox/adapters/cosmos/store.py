@@ -8,7 +8,7 @@ import base64
 import json
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from azure.core import MatchConditions
@@ -165,8 +165,13 @@ class CosmosStore:
     async def _merged(self, query: Condition, order_by: Sequence[str], limit: int) -> list[Document]:
         text, values = query.selected(order_by=order_by)
         items = self._container.query_items(text, parameters=values, max_item_count=limit)
+        found: list[Document] = []
         async with translated():
-            return await _first(items, limit)
+            async for document in items:
+                found.append(document)
+                if len(found) == limit:
+                    break
+        return found
 
     async def _write(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         headers: Mapping[str, Any] = {}
@@ -219,15 +224,6 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
             "deleted; set its default time to live to -1."
         )
     return CosmosStore(proxy, key_paths)
-
-
-async def _first(items: AsyncIterable[Document], limit: int) -> list[Document]:
-    found: list[Document] = []
-    async for document in items:
-        found.append(document)
-        if len(found) == limit:
-            break
-    return found
 
 
 def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
