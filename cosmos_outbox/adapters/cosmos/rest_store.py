@@ -78,7 +78,12 @@ class RestStore(CosmosStore):
             raise error_of(answer, document_id=only, partition_key=partition_key)
         outcomes: Sequence[Mapping[str, Any]] = answer.json()
         if any(one["statusCode"] >= HTTPStatus.BAD_REQUEST for one in outcomes):
-            raise _rolled_back(outcomes, answer)
+            raise CosmosBatchOperationError(  # type: ignore[no-untyped-call]
+                headers=answer.headers,
+                status_code=answer.status,
+                message="There was an error in the transactional batch.",
+                operation_responses=outcomes,
+            )
         options["response_hook"](answer.headers, None)
         return outcomes
 
@@ -167,12 +172,3 @@ def _operation(write: Write) -> Mapping[str, Any]:
     if write.etag is not None:
         operation["ifMatch"] = condition(write.etag)
     return operation
-
-
-def _rolled_back(outcomes: Sequence[Mapping[str, Any]], answer: Answer) -> CosmosBatchOperationError:
-    return CosmosBatchOperationError(  # type: ignore[no-untyped-call]
-        headers=answer.headers,
-        status_code=answer.status,
-        message="There was an error in the transactional batch.",
-        operation_responses=outcomes,
-    )
