@@ -83,7 +83,8 @@ class Lane:
         for count, message in enumerate(run[position:]):
             try:
                 if not (fast and count and encoding.append(batch, message)):
-                    outgoing = _outgoing(message)
+                    require_properties_that_fit(message)
+                    outgoing = encoding.sdk_message(message)
                     batch.add_message(outgoing)
             except MessageSizeExceededError:
                 # A message alone may be larger than a batch (Premium); whether it is too large, the broker decides.
@@ -167,8 +168,3 @@ class Lane:
 def _forget_outcome(sending: asyncio.Task[None]) -> None:
     if not sending.cancelled():
         sending.exception()  # else asyncio logs that the exception was never retrieved
-
-
-def _outgoing(message: OutboundMessage) -> ServiceBusMessage:
-    require_properties_that_fit(message)
-    return encoding.sdk_message(message)
