@@ -178,7 +178,12 @@ async def source_preflight(
             f"Azure Service Bus Data Owner), receiving does not. {by_hand}"
         )
     if source is None:
-        return Inspection(misses=(_no_queue(entity),))
+        miss = Miss(
+            check="subscription",
+            message=f"{entity!r} is no queue, but a topic or a subscription.",
+            fix="Set OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION to receive from a subscription, or correct OUTBOX_QUEUE.",
+        )
+        return Inspection(misses=(miss,))
     misses = list(source_misses(name, source, sessions=sessions, lock=lock, deliveries=deliveries))
     if record_ttl is not None and entered is not None:
         misses += memory_misses(entered, lock=duration(source.lock_duration) or lock, record_ttl=record_ttl)
@@ -204,9 +209,8 @@ async def messages_counted(
             else:
                 counts = await client.get_subscription_runtime_properties(entity, subscription)
             return counts.active_message_count, counts.dead_letter_message_count
-    except (AzureError, ValueError, TimeoutError):
-        return None, None
-    except AttributeError:  # of an entity of another kind, the SDK has the counts look in nothing
+    # AttributeError: of an entity of another kind, the SDK has the counts look in nothing
+    except (AzureError, ValueError, TimeoutError, AttributeError):
         return None, None
 
 
@@ -227,14 +231,6 @@ def missing_source(name: str) -> Miss:
         check="subscription",
         message=f"{name} does not exist.",
         fix="Create it with requiresSession, or correct OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION, or OUTBOX_QUEUE.",
-    )
-
-
-def _no_queue(entity: str) -> Miss:
-    return Miss(
-        check="subscription",
-        message=f"{entity!r} is no queue, but a topic or a subscription.",
-        fix="Set OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION to receive from a subscription, or correct OUTBOX_QUEUE.",
     )
 
 
