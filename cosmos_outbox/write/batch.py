@@ -72,10 +72,6 @@ class PendingCommit:
     entities: tuple[PendingEntity, ...]
 
     @property
-    def event_ids(self) -> frozenset[str]:
-        return frozenset(event.id for event in self.events)
-
-    @property
     def proof(self) -> DomainEvent | None:
         """
         Return the event that lives longest; while it is stored, it proves that the commit was written.

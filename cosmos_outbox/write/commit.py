@@ -125,7 +125,7 @@ class Submission:
         """
         if isinstance(refusal, PreconditionFailed) and refusal.expected == UNKNOWN_ETAG:
             return False  # no attempt can have been applied
-        event_ids, refused = self.commit.event_ids, refusal.document_id
+        event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
             # The events come first in the batch, so the store had accepted their ids: they are not there, or not any more.
             if self._in_doubt and not self._absence_proves():
