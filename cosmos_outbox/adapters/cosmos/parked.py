@@ -46,38 +46,32 @@ class CosmosParked:
         )
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
-        async with translated():
-            items = self._container.query_items(
-                "SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)",
-                parameters=[{"name": "@ids", "value": list(document_ids)}],
-                partition_key=partition_key,
-                max_item_count=_KEYS_A_PAGE,
-            )
-            return frozenset([str(document_id) async for document_id in items])
+        query = "SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)"
+        parameters = _parameters(ids=list(document_ids))
+        return frozenset(await self._all(query, parameters=parameters, partition_key=partition_key))
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
-        async with translated():
-            items = self._container.query_items(
-                "SELECT * FROM c WHERE c.type = 'parkedKey' "
-                "AND (NOT IS_DEFINED(c.key) OR (c.processor = @processor AND c.container = @container))",
-                parameters=_parameters(processor=processor, container=container),
-                max_item_count=_KEYS_A_PAGE,
-            )
-            return tuple([document async for document in items])
+        query = (
+            "SELECT * FROM c WHERE c.type = 'parkedKey' "
+            "AND (NOT IS_DEFINED(c.key) OR (c.processor = @processor AND c.container = @container))"
+        )
+        parameters = _parameters(processor=processor, container=container)
+        return tuple(await self._all(query, parameters=parameters))
 
     async def scopes(self) -> Counter[tuple[str, str]]:
         """
         Return how many keys are parked of each processor and container, those of other processors included.
         """
-        async with translated():
-            items = self._container.query_items(
-                "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey' AND IS_DEFINED(c.key)",
-                max_item_count=_KEYS_A_PAGE,
-            )
-            return Counter([(str(one["processor"]), str(one["container"])) async for one in items])
+        query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey' AND IS_DEFINED(c.key)"
+        return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query))
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self._store.commit(partition_key, writes)
+
+    async def _all(self, query: str, **options: Any) -> list[Any]:
+        async with translated():
+            items = self._container.query_items(query, max_item_count=_KEYS_A_PAGE, **options)
+            return [item async for item in items]
 
     async def _page(
         self, query: str, partition_key: str, limit: int, **values: object
