@@ -104,7 +104,8 @@ class Submission:
                 raise
             else:
                 etags = {write.id: etag for write, etag in zip(self.commit.writes, result.etags, strict=True)}
-                return self._written(etags, request_charge=result.request_charge)
+                charge = result.request_charge
+                return WrittenCommit(etags=etags, request_charge=charge, attempts=self._attempts)
 
     async def _was_applied(self, failure: TooManyRequests | StoreUnavailable) -> bool:
         if isinstance(failure, TooManyRequests) or failure.applied is False:
@@ -187,14 +188,7 @@ class Submission:
             if _is_as_written(document, part, write):
                 etags[part.entity.id] = document["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self._attempts})
-        return self._written(etags, request_charge=0.0)
-
-    def _written(self, etags: dict[str, str | None], *, request_charge: float) -> WrittenCommit:
-        return WrittenCommit(
-            etags=etags,
-            request_charge=request_charge,
-            attempts=self._attempts,
-        )
+        return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
 
     async def _with_what_is_stored(self, refusal: StoreError) -> StoreError:
         """
