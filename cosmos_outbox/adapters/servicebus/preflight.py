@@ -5,7 +5,7 @@ Preflight: settings of topics and subscriptions that would lose, disorder, repea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -187,7 +187,7 @@ async def preflight(
     try:
         async with administration(connection_string, namespace, credential) as client:
             for topic in topics:
-                misses += [miss async for miss in _misses_of(client, topic, scope)]
+                misses += await _misses_of(client, topic, scope)
     except (AzureError, ValueError, TimeoutError) as error:
         if is_emulator(connection_string):
             unknown = f"The topics were not checked: {NO_MANAGEMENT} {_CHECK_BY_HAND}"
@@ -202,25 +202,21 @@ async def preflight(
 
 async def _misses_of(
     client: ServiceBusAdministrationClient, topic: str, batch_scope: BatchScope
-) -> AsyncIterator[Miss]:
+) -> list[Miss]:
     try:
         found = await of_its_kind(client.get_topic(topic))
     except ResourceNotFoundError:
-        yield Miss(
-            check="topic", message=f"Topic {topic!r} does not exist.", fix="Create it, with a subscription."
-        )
-        return
+        missing = f"Topic {topic!r} does not exist."
+        return [Miss(check="topic", message=missing, fix="Create it, with a subscription.")]
     if found is None:
-        yield Miss(
+        miss = Miss(
             check="topic",
             message=f"{topic!r} is no topic, but a queue or a subscription.",
             fix="Correct OUTBOX_TOPIC or OUTBOX_ROUTES, so that it names a topic.",
         )
-        return
-    for miss in topic_misses(found, batch_scope=batch_scope):
-        yield miss
-    for miss in subscription_misses(topic, [one async for one in client.list_subscriptions(topic)]):
-        yield miss
+        return [miss]
+    subscriptions = [one async for one in client.list_subscriptions(topic)]
+    return [*topic_misses(found, batch_scope=batch_scope), *subscription_misses(topic, subscriptions)]
 
 
 async def of_its_kind(reading: Awaitable[SettingsT]) -> SettingsT | None:
