@@ -85,20 +85,16 @@ class StoreContract:
         """
         A commit answers with the etags that the next conditional writes need.
         """
-        documents = [
-            a_document(f"d{n}", data={"text": "ü✓", "nested": [1, None, True]}) for n in range(count)
-        ]
+        writes = [create(f"d{n}", data={"text": "ü✓", "nested": [1, None, True]}) for n in range(count)]
 
-        result = await store.commit(
-            KEY, [Write(kind=WriteKind.CREATE, id=d["id"], document=d) for d in documents]
-        )
+        result = await store.commit(KEY, writes)
 
         assert count == len(result.etags)
         assert result.request_charge > 0
-        for document, etag in zip(documents, result.etags, strict=True):
-            read = await store.read(document["id"], KEY)
+        for write, etag in zip(writes, result.etags, strict=True):
+            read = await store.read(write.id, KEY)
             assert etag == read["_etag"]
-            assert document == {name: read[name] for name in document}
+            assert write.document == {name: read[name] for name in write.document or ()}
 
     async def test_a_document_that_is_not_there_is_not_found(self, store: Store) -> None:
         """
@@ -424,10 +420,8 @@ class StoreContract:
         Only `true` marks a document as deleted.
         """
         marks = [True, False, None, 0, "false"]
-        documents = [
-            {**a_document(str(n)), "data": {"id": str(n), "deleted": mark}} for n, mark in enumerate(marks)
-        ]
-        await store.commit(KEY, [Write(kind=WriteKind.CREATE, id=d["id"], document=d) for d in documents])
+        writes = [create(str(n), data={"id": str(n), "deleted": mark}) for n, mark in enumerate(marks)]
+        await store.commit(KEY, writes)
         page = await store.query_types(("thing",), page_size=10, continuation=None, include_deleted=False)
         assert ["1"] == [document["id"] for document in page.documents]
 
