@@ -97,15 +97,13 @@ class RestStore(CosmosStore):
         if "etag" in options:
             headers["If-None-Match"] = options["etag"]
         answer = await self._asked("GET", sent, f"{sent.documents}/{document_id}", headers)
-        match answer.status:
-            case HTTPStatus.OK:
+        match answer.status, answer.sub_status:
+            case HTTPStatus.OK, _:
                 document: Document = answer.json()
                 return document
-            case HTTPStatus.NOT_MODIFIED:
+            case HTTPStatus.NOT_MODIFIED, _:
                 return {}  # as the SDK returns it
-            case HTTPStatus.TOO_MANY_REQUESTS:
-                raise error_of(answer, document_id=document_id, partition_key=partition_key)
-            case HTTPStatus.NOT_FOUND if not answer.sub_status:
+            case (HTTPStatus.TOO_MANY_REQUESTS, _) | (HTTPStatus.NOT_FOUND, 0):
                 raise error_of(answer, document_id=document_id, partition_key=partition_key)
         return await super()._fetch(document_id, partition_key, **options)
 
