@@ -69,9 +69,8 @@ class Progress:
         if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
             return None
         reason = "A page is not done yet." if self.error is None else str(self.error)
-        return f"No progress for {max(idle, 0.0):.0f} s, {self.failed_attempts} attempts failed: {reason}"[
-            :_MOST_CHARACTERS
-        ]
+        said = f"No progress for {max(idle, 0.0):.0f} s, {self.failed_attempts} attempts failed: {reason}"
+        return said[:_MOST_CHARACTERS]
 
     def stalled(self, now: float, limit: timedelta) -> bool:
         """

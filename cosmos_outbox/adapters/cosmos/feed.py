@@ -80,12 +80,8 @@ class CosmosChangeFeed:
 
     async def physical_ranges(self) -> tuple[FeedRange, ...]:
         async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-            return tuple(
-                [
-                    FeedRange(min=feed_range["Range"]["min"], max=feed_range["Range"]["max"])
-                    async for feed_range in self._container.read_feed_ranges(force_refresh=True)
-                ]
-            )
+            ranges = [one["Range"] async for one in self._container.read_feed_ranges(force_refresh=True)]
+        return tuple(FeedRange(min=one["min"], max=one["max"]) for one in ranges)
 
     async def partition_id(self, feed_range: FeedRange) -> str:
         # The SDK has no call for it, but every session token starts with it.
@@ -278,9 +274,8 @@ class _Read:
         Return over how many ranges the SDK spread the call, by its continuation token; 0 if that cannot be read.
         """
         try:
-            ranges = json.loads(base64.b64decode(self._headers["etag"], validate=True))["continuation"][
-                "continuation"
-            ]
+            token = json.loads(base64.b64decode(self._headers["etag"], validate=True))
+            ranges = token["continuation"]["continuation"]
         except (KeyError, TypeError, ValueError):
             return 0
         return len(ranges) if isinstance(ranges, list) else 0
