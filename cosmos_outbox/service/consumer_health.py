@@ -12,48 +12,28 @@ from typing import Any
 
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import ConsumerHalted, ConsumingDelayed, MessageHandled, ReceivingFailed, Record
-from cosmos_outbox.service.history import Sample
-from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.stalled_keys import StalledKey, StalledKeys
-from cosmos_outbox.service.vitals import ParkedSeen, Phase, Vitals
+from cosmos_outbox.service.vitals import Phase, State, Vitals
 from cosmos_outbox.sessions import SessionStatus
 
 _MOST_SHOWN = 10  # of stalled keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSnapshot:
+class ConsumerSnapshot(State):
     """
     A consumer's health at one moment.
 
     source: the subscription, as `topic/subscription`, or the queue.
-    container: of the effects.
     stalled: keys that have waited for too long, through no fault of their messages; the longest first.
-    parked: of all processes of the consumer, as of the last poll; None without a parked container, before the first poll, or
-        while polls fail.
-    parked_at: the time of the last poll of parked keys.
-    unready: reasons; none if the consumer is ready.
-    history: of the last hour.
-    dashboard: the address of a page with more.
     """
 
-    at: datetime
-    started_at: datetime
-    instance: str
     consumer: str
     source: str
-    container: str
-    phase: Phase
     sessions: tuple[SessionStatus, ...]
     handled: int
     handled_per_second: float
     stalled: tuple[StalledKey, ...]
-    parked: ParkedSeen | None
-    parked_at: datetime | None
-    errors: tuple[RecentError, ...]
-    unready: tuple[str, ...]
-    history: tuple[Sample, ...] = ()
-    dashboard: str | None = None
 
     def readiness(self) -> dict[str, Any]:
         """

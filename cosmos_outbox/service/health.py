@@ -13,47 +13,29 @@ from typing import Any
 from cosmos_outbox.changefeed import Lag, LeaseStatus
 from cosmos_outbox.records import LeasesListed, MessagesPublished, Record
 from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.history import Sample
-from cosmos_outbox.service.recent_errors import RecentError
-from cosmos_outbox.service.vitals import ParkedSeen, Phase, Vitals
+from cosmos_outbox.service.vitals import Phase, State, Vitals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(State):
     """
     A worker's health at one moment.
 
     lag: of all leases of the processor, as of the last poll; None before the first.
     unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
     event_ttl: how long events live, so how late they may be sent.
-    parked: of all workers, as of the last poll; None without a parked container, before the first poll, or while unseen.
-    parked_at: the time of the last poll of parked keys.
-    unready: reasons; none if the worker is ready.
-    history: of the last hour.
-    dashboard: the address of a page with more.
     others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
     """
 
-    at: datetime
-    started_at: datetime
-    instance: str
     processor: str
-    container: str
     topic: str
-    phase: Phase
     mine: tuple[LeaseStatus, ...]
     lag: Lag | None
     lag_at: datetime | None
     unseen: timedelta
     event_ttl: timedelta
-    parked: ParkedSeen | None
-    parked_at: datetime | None
     sent: int
     sent_per_second: float
-    errors: tuple[RecentError, ...]
-    unready: tuple[str, ...]
-    history: tuple[Sample, ...] = ()
-    dashboard: str | None = None
     others: tuple[Heartbeat, ...] | None = None
 
     def readiness(self) -> dict[str, Any]:

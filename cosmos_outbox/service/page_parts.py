@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 from cosmos_outbox.service.history import Sample
+from cosmos_outbox.service.vitals import State
 
 REFRESH_SECONDS = 5
 _MOST_ROWS, _MOST_CAUSES, _MOST_REASONS = 50, 20, 10
@@ -105,7 +105,7 @@ _WORDS = {Mood.GOOD: "Ready", Mood.WAITS: "Something waits for you", Mood.BAD: "
 
 
 def page(
-    snapshot: Any, name: str, lead: str, parts: Sequence[str], *, waits: Sequence[str], bad: Sequence[str]
+    snapshot: State, name: str, lead: str, parts: Sequence[str], *, waits: Sequence[str], bad: Sequence[str]
 ) -> str:
     """
     Return a page of figures and sections.
@@ -220,7 +220,7 @@ def sparkline(
     )
 
 
-def parked_figures(snapshot: Any) -> dict[str, str]:
+def parked_figures(snapshot: State) -> dict[str, str]:
     """
     Return how many keys are parked, and for how long the oldest one is.
     """
@@ -230,7 +230,7 @@ def parked_figures(snapshot: Any) -> dict[str, str]:
     return figures if since is None else figures | {"Oldest parked": duration_text(snapshot.at - since)}
 
 
-def parked_waits(snapshot: Any) -> list[str]:
+def parked_waits(snapshot: State) -> list[str]:
     """
     Return that keys are parked, as what waits for a person.
     """
@@ -240,7 +240,7 @@ def parked_waits(snapshot: Any) -> list[str]:
     return ["1 parked key." if parked.count == 1 else f"{parked.count:,} parked keys."]
 
 
-def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
+def parked_keys(snapshot: State, *, noun: str = "event", option: str = "") -> str:
     """
     Return the parked keys by cause, with the commands to copy, and the first of them as a table.
 
@@ -326,7 +326,7 @@ def parked_keys(snapshot: Any, *, noun: str = "event", option: str = "") -> str:
     return "\n".join(parts)
 
 
-def _errors(snapshot: Any) -> str:
+def _errors(snapshot: State) -> str:
     if not snapshot.errors:
         return "<p>None since the start.</p>"
     rows = [(moment_text(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors]

@@ -18,7 +18,7 @@ from cosmos_outbox.parking.causes import Cause
 from cosmos_outbox.parking.documents import ParkedKey
 from cosmos_outbox.records import LeaseClosed, Record, level_of
 from cosmos_outbox.service.history import History, Sample
-from cosmos_outbox.service.recent_errors import RecentErrors
+from cosmos_outbox.service.recent_errors import RecentError, RecentErrors
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
@@ -53,6 +53,32 @@ class ParkedSeen:
     unreadable: Mapping[str, ParkingError] = field(default_factory=dict)
     events: int | None = None
     oldest_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """
+    What the snapshots of a worker and of a consumer have in common: how a process is at one moment.
+
+    container: that a worker reads, or of a consumer's effects, as `database/container`.
+    parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
+    parked_at: the time of the last poll of parked keys.
+    unready: reasons; none if the process is ready.
+    history: of the last hour.
+    dashboard: the address of a page with more.
+    """
+
+    at: datetime
+    started_at: datetime
+    instance: str
+    container: str
+    phase: Phase
+    parked: ParkedSeen | None
+    parked_at: datetime | None
+    errors: tuple[RecentError, ...]
+    unready: tuple[str, ...]
+    history: tuple[Sample, ...] = ()
+    dashboard: str | None = None
 
 
 class Vitals:

@@ -27,7 +27,8 @@ from cosmos_outbox.records import (
     PublishHalted,
     WatchFailed,
 )
-from cosmos_outbox.service.health import HealthState, Identity, ParkedSeen, Phase, reasons_against
+from cosmos_outbox.service.health import HealthState, Identity, reasons_against
+from cosmos_outbox.service.vitals import ParkedSeen, Phase
 from tests.service.leases import status
 from tests.unit.changefeed.world import World, virtual_seconds
 

@@ -28,10 +28,11 @@ from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
 from cosmos_outbox.service.consumer_health import ConsumerHealth
 from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS
 from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.health import HealthState, Identity, ParkedSeen
+from cosmos_outbox.service.health import HealthState, Identity
 from cosmos_outbox.service.main import EXIT_CODES
 from cosmos_outbox.service.settings import PREFIX, Settings
 from cosmos_outbox.service.telemetry import Telemetry
+from cosmos_outbox.service.vitals import ParkedSeen
 from cosmos_outbox.sessions import SessionStatus
 from tests.service.leases import status
 

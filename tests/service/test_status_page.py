@@ -12,10 +12,11 @@ from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
 from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
+from cosmos_outbox.service.health import Snapshot
 from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.status_page import page_of
+from cosmos_outbox.service.vitals import ParkedSeen, Phase
 from tests.service.leases import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
