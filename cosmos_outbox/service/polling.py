@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
 from cosmos_outbox.parking.causes import by_cause
-from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore, StartFrom
+from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore
 from cosmos_outbox.records import Hook, WatchFailed
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import HealthState
@@ -40,22 +41,8 @@ class MeteredFeed:
     async def partition_id(self, feed_range: FeedRange) -> str:
         return await self._feed.partition_id(feed_range)
 
-    async def read_page(
-        self,
-        feed_range: FeedRange,
-        *,
-        container_rid: str,
-        continuation: str | None,
-        start: StartFrom | datetime,
-        max_items: int,
-    ) -> ChangePage:
-        page = await self._feed.read_page(
-            feed_range,
-            container_rid=container_rid,
-            continuation=continuation,
-            start=start,
-            max_items=max_items,
-        )
+    async def read_page(self, feed_range: FeedRange, **options: Any) -> ChangePage:
+        page = await self._feed.read_page(feed_range, **options)
         self._charged(page.request_charge)
         return page
 
