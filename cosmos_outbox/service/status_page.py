@@ -25,8 +25,7 @@ from cosmos_outbox.service.page_parts import (
     sparkline,
     table,
 )
-
-_LATE = timedelta(minutes=5)
+from cosmos_outbox.service.vitals import LATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ def page_of(snapshot: Snapshot) -> str:
 def _late(snapshot: Snapshot) -> list[str]:
     oldest = None if snapshot.lag is None or snapshot.unseen else snapshot.lag.oldest_age
     return (
-        [f"The oldest unsent change waits for {duration_text(oldest)}."] if oldest and oldest >= _LATE else []
+        [f"The oldest unsent change waits for {duration_text(oldest)}."] if oldest and oldest >= LATE else []
     )
 
 

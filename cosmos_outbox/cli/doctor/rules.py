@@ -14,9 +14,8 @@ from cosmos_outbox.cli.doctor.coverage import Overlap
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
 from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.service.vitals import LATE, ParkedSeen
 
-_LATE = timedelta(minutes=5)
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 _SWITCH_TTL_ON = "Set the container's default time to live to -1 (on, no default)."
 
@@ -288,7 +287,7 @@ def _movement(resources: Resources) -> Iterator[Finding]:
             )
             yield _error("standstill", message, "Remove the cause; the worker tries again by itself.")
     ages = {lease.token: lease.oldest_age for lease in leases if lease.oldest_age is not None}
-    late = {token: age for token, age in ages.items() if age >= _LATE}
+    late = {token: age for token, age in ages.items() if age >= LATE}
     if late:
         oldest, ttl = max(late.values()), resources.event_ttl
         grave = ttl is not None and oldest >= ttl / 2
