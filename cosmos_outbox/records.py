@@ -620,18 +620,19 @@ def ignore(record: Record) -> None:
     """
 
 
-def guarded(notify: Hook) -> Hook:
+def guarded(*hooks: Hook) -> Hook:
     """
-    Return a hook that logs what another one raises, and goes on: what it reports has happened.
+    Return a hook that calls others in turn, logs what one of them raises, and goes on: what they report has happened.
 
     The relay and the worker call their hooks through this, since an error of a hook would fail work that is done.
     """
 
     def reported(record: Record) -> None:
-        try:
-            notify(record)
-        except Exception:  # a hook may raise anything
-            _logger.exception("hook.failed %s", type(record).__name__)
+        for hook in hooks:
+            try:
+                hook(record)
+            except Exception:  # a hook may raise anything
+                _logger.exception("hook.failed %s", type(record).__name__)
 
     return reported
 

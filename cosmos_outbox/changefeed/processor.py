@@ -45,7 +45,6 @@ from cosmos_outbox.records import (
     Hook,
     LeasesListed,
     MonitoredContainerReplaced,
-    Record,
     guarded,
     log_hook,
 )
@@ -108,7 +107,7 @@ class ChangeFeedProcessor:
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._feed, self._store, self._options = feed, leases, options
-        self._hooks = tuple(map(guarded, hooks))
+        self._notify = guarded(*hooks)
         self._utcnow = utcnow
         self._start = options.start
         self._prefix = ""  # of the leases' ids
@@ -342,10 +341,6 @@ class ChangeFeedProcessor:
 
     def _failed(self, error: BaseException) -> None:
         self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
-
-    def _notify(self, record: Record) -> None:
-        for hook in self._hooks:
-            hook(record)
 
     async def _pause(self, seconds: float) -> None:
         jittered = seconds * random.uniform(0.9, 1.1)

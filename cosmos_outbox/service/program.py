@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from cosmos_outbox.records import Hook, Record, guarded, log_hook
+from cosmos_outbox.records import Record, guarded, log_hook
 from cosmos_outbox.service.exporters import OpenedTelemetry
 from cosmos_outbox.service.health_server import Readiness, serving_health
 from cosmos_outbox.service.lifecycle import run_beside
@@ -93,19 +93,12 @@ class Program(Generic[ProcessorT_co, SnapshotT_co]):
 
 class Reporting(Generic[SnapshotT_co]):
     """
-    Where a program reports: its log, its health and its telemetry.
+    Where a program reports: its log, its health and its telemetry; `notify` gives a record to all three.
     """
 
     def __init__(self, health: Health[SnapshotT_co], telemetry: OpenedTelemetry) -> None:
         self._health, self._telemetry = health, telemetry
-        self._hooks: list[Hook] = [guarded(log_hook), guarded(health), guarded(telemetry.instruments)]
-
-    def notify(self, record: Record) -> None:
-        """
-        Report a record.
-        """
-        for hook in self._hooks:
-            hook(record)
+        self.notify = guarded(log_hook, health, telemetry.instruments)
 
     def observe(self) -> None:
         """

@@ -71,7 +71,7 @@ class SessionProcessor:
     ) -> None:
         self._subscription, self._handler = subscription, handler
         self._options = options or SessionOptions()
-        self._hooks = tuple(map(guarded, hooks))
+        self._notify = guarded(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
@@ -227,10 +227,6 @@ class SessionProcessor:
         if isinstance(record, MessageSettled):
             self._answered()
         self._notify(record)
-
-    def _notify(self, record: Record) -> None:
-        for hook in self._hooks:
-            hook(record)
 
 
 async def _end(tasks: set[asyncio.Task[None]]) -> None:
