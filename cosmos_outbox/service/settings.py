@@ -24,7 +24,6 @@ from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.relay.routing import Routes, parse_routes
 from cosmos_outbox.service import otlp
-from cosmos_outbox.service.ttl import require_ttls
 
 PREFIX = "OUTBOX_"
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
@@ -447,14 +446,12 @@ def contradictions(values: Mapping[str, Any], invalid: Collection[str] = ()) -> 
             "or a healthy worker counts as unready between two balancing passes"
         )
     ttl, outage = seconds("event_ttl_seconds"), seconds("tolerated_outage_seconds")
-    if ttl < outage:
-        try:
-            require_ttls(
-                {f"{PREFIX}EVENT_TTL_SECONDS": timedelta(seconds=ttl)},
-                tolerated_outage=timedelta(seconds=outage),
-            )
-        except ConfigurationError as error:
-            errors.append(f"{PREFIX}TOLERATED_OUTAGE_SECONDS: {error}")
+    if ttl < outage:  # Cosmos DB deletes an event when its TTL ends, sent or not
+        errors.append(
+            f"{PREFIX}TOLERATED_OUTAGE_SECONDS: An outage of {timedelta(seconds=outage)} is to be survived, but events live "
+            f"shorter: {PREFIX}EVENT_TTL_SECONDS ({timedelta(seconds=ttl)}). Raise their time to live, or lower the tolerated "
+            "outage."
+        )
     return errors + shared(values)
 
 

@@ -97,6 +97,20 @@ def test_settings_that_contradict_each_other_are_reported_beside_missing_ones(en
     assert "OUTBOX_TOPIC: is required" in found
 
 
+def test_a_ttl_shorter_than_the_tolerated_outage_is_refused_by_name(environment):
+    environment(**COMPLETE, OUTBOX_EVENT_TTL_SECONDS="3600", OUTBOX_TOLERATED_OUTAGE_SECONDS="172800")
+    (found,) = mistakes()
+    assert found == (
+        "OUTBOX_TOLERATED_OUTAGE_SECONDS: An outage of 2 days, 0:00:00 is to be survived, but events live shorter: "
+        "OUTBOX_EVENT_TTL_SECONDS (1:00:00). Raise their time to live, or lower the tolerated outage."
+    )
+
+
+def test_a_ttl_as_long_as_the_tolerated_outage_is_accepted(environment):
+    environment(**COMPLETE, OUTBOX_EVENT_TTL_SECONDS="172800", OUTBOX_TOLERATED_OUTAGE_SECONDS="172800")
+    assert load().event_ttl_seconds == load().tolerated_outage_seconds
+
+
 def test_wrong_values_are_reported_together_and_by_variable(environment):
     environment(
         **COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "nonsense"},
