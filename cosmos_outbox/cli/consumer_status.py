@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
@@ -72,7 +73,8 @@ async def consumer_status_of(named: str, outbox: Connection, settings: ConsumerS
     if outbox.parked is not None:
         scope = Scope(processor=consumer.name, container=settings.source)
         parked = await parked_in(ParkedKeys(await outbox.parked_store(), scope=scope))
-    waiting, dead_lettered = await outbox.counted(settings)
+    source = settings.entity, settings.subscription
+    waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
     return ConsumerStatus(
         consumer=consumer.name,
         source=settings.source,

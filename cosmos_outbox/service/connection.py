@@ -26,7 +26,6 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted, source_preflight
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.changefeed.naming import in_use
@@ -152,7 +151,7 @@ class Connection:
             ConfigurationError: the settings do not name a topic and its namespace.
         """
         require_service_bus(self.settings)
-        async with open_service_bus_client(**self._amqp(self.settings)) as opened:
+        async with open_service_bus_client(**self._amqp) as opened:
             yield opened
 
     @asynccontextmanager
@@ -171,7 +170,7 @@ class Connection:
             "lock_duration": timedelta(seconds=settings.lock_seconds),
         }
         if settings.receiver is Receiver.AMQP:
-            namespace = namespace_of(**self._amqp(settings))
+            namespace = namespace_of(**self._amqp)
             async with AmqpSubscription(namespace, *where, **options) as lean:
                 yield lean
         else:
@@ -228,37 +227,6 @@ class Connection:
         for topic in self.settings.topics.topics:
             await open_link(bus, topic)
 
-    async def inspect_source(
-        self, settings: ConsumerSettings, *, record_ttl: timedelta | None, deliveries: int
-    ) -> Inspection:
-        """
-        Return what about the subscription or queue of a consumer costs messages or their order, or lets them take effect twice.
-
-        Args:
-            settings: of the consumer.
-            record_ttl: how long its inbox remembers a message; None if for ever.
-            deliveries: that have to be allowed.
-        """
-        return await source_preflight(
-            settings.entity,
-            settings.subscription,
-            sessions=settings.sessions,
-            lock=timedelta(seconds=settings.lock_seconds),
-            deliveries=deliveries,
-            record_ttl=record_ttl,
-            **self._namespace(settings),
-        )
-
-    async def counted(self, settings: ConsumerSettings) -> tuple[int | None, int | None]:
-        """
-        Return how many messages wait for a consumer, and how many are dead-lettered; None where they may not be counted.
-        """
-        return await messages_counted(
-            settings.entity,
-            settings.subscription,
-            **self._namespace(settings),
-        )
-
     async def inspect_topics(self) -> Inspection:
         """
         Return what about the topics costs events, their order, or brings duplicates.
@@ -266,20 +234,25 @@ class Connection:
         return await preflight(
             self.settings.topics.topics,
             batch_scope=self.settings.batch_scope,
-            **self._namespace(self.settings),
+            **self.namespace,
         )
 
-    def _namespace(self, settings: Settings) -> dict[str, Any]:
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """
+        Return how the namespace of Service Bus is reached: what each adapter takes.
+        """
         return {
-            "connection_string": _text(settings.servicebus_connection_string),
-            "namespace": settings.servicebus_namespace,
+            "connection_string": _text(self.settings.servicebus_connection_string),
+            "namespace": self.settings.servicebus_namespace,
             "credential": self.credential,
         }
 
-    def _amqp(self, settings: Settings) -> dict[str, Any]:
-        to = self._namespace(settings)
-        if settings.servicebus_transport is Transport.WEBSOCKETS:
-            to |= {"websockets": True, "proxy": https_proxy(settings.namespace or "")}
+    @property
+    def _amqp(self) -> dict[str, Any]:
+        to = self.namespace
+        if self.settings.servicebus_transport is Transport.WEBSOCKETS:
+            to |= {"websockets": True, "proxy": https_proxy(self.settings.namespace or "")}
         return to
 
 

@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, Miss, open_link
-from cosmos_outbox.adapters.servicebus.source_preflight import receiving_miss
+from cosmos_outbox.adapters.servicebus.source_preflight import receiving_miss, source_preflight
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import STANDSTILL
@@ -144,8 +144,14 @@ async def inspect_for_consumer(
         else:
             policy = consumer.policy
             record_ttl = None if policy.inbox is Inbox.WATERMARK else policy.record_ttl
-            found.topics = await outbox.inspect_source(
-                settings, record_ttl=record_ttl, deliveries=policy.least_delivery_count
+            found.topics = await source_preflight(
+                settings.entity,
+                settings.subscription,
+                sessions=settings.sessions,
+                lock=timedelta(seconds=settings.lock_seconds),
+                deliveries=policy.least_delivery_count,
+                record_ttl=record_ttl,
+                **outbox.namespace,
             )
     found.topics = replace(found.topics, misses=(*misses, *found.topics.misses))
     return found
