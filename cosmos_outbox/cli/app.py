@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from datetime import timedelta
 from types import ModuleType
 from typing import Annotated
 
@@ -30,7 +31,6 @@ from cosmos_outbox.cli.running import (
     Expiration,
     command,
     opened,
-    seconds,
 )
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.service.connection import connected
@@ -119,7 +119,7 @@ async def doctor(
                 resources = await (
                     inspect_for_application(outbox)
                     if api
-                    else inspect(outbox, expiration=seconds(expiration))
+                    else inspect(outbox, expiration=timedelta(seconds=expiration))
                 )
         findings = findings_in(resources)
     except (AccessDenied, StoreUnavailable) as error:

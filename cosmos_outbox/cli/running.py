@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
 from functools import wraps
 from typing import Annotated, Any, ParamSpec
 
@@ -59,13 +58,6 @@ def opened() -> AbstractAsyncContextManager[Connection]:
         ConfigurationError: one line for every error in the environment.
     """
     return connected(load(for_command=True))
-
-
-def seconds(value: float) -> timedelta:
-    """
-    Return a time given in seconds.
-    """
-    return timedelta(seconds=value)
 
 
 def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Parameters, None]:

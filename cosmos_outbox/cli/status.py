@@ -22,7 +22,7 @@ from cosmos_outbox.cli.consumer_status import ConsumerStatus, consumer_status_of
 from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases.actions import listed_in, row_of
 from cosmos_outbox.cli.output import NO_LEASES, console, print_errors, print_json, table_of
-from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, opened, seconds
+from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, opened
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.consumer_settings import load_consumer
@@ -133,7 +133,7 @@ async def status(
         if consumer is not None and settings is not None:
             poll: _Poll = partial(consumer_status_of, consumer, outbox, settings)
         else:
-            poll = partial(_status_of, outbox, seconds(expiration))
+            poll = partial(_status_of, outbox, timedelta(seconds=expiration))
         if watch:
             await _watch(poll, every, as_json=as_json)
             return

@@ -24,7 +24,7 @@ from cosmos_outbox.cli.leases.actions import (
 )
 from cosmos_outbox.cli.leases.renaming import rename_host
 from cosmos_outbox.cli.output import NO_LEASES, confirm, print_errors, print_json, print_rows, readable_time
-from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, opened, seconds
+from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, opened
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.service.connection import Connection
@@ -42,7 +42,7 @@ async def list_(*, expiration: Expiration = 60, as_json: AsJson = False) -> None
     """
     async with opened() as outbox:
         listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    rows = [row_of(listed, listing.read_at, seconds(expiration)) for listed in listed_in(listing)]
+    rows = [row_of(listed, listing.read_at, timedelta(seconds=expiration)) for listed in listed_in(listing)]
     errors = [row["error"] for row in rows if row["error"]]
     standing = [f"Lease {row['range']}: {row['standstill']}" for row in rows if row["standstill"]]
     if as_json:
@@ -180,7 +180,7 @@ async def _carry_out(
     yes: bool,
     as_json: bool,
 ) -> None:
-    run = partial(act, store=outbox.leases, expiration=seconds(expiration))
+    run = partial(act, store=outbox.leases, expiration=timedelta(seconds=expiration))
     changes = await run(dry_run=True)  # reports errors before the question
     if not dry_run:
         confirm(question, yes=yes)
