@@ -39,13 +39,10 @@ class ConsumerSnapshot(State):
         """
         Return what `/readyz` answers, as JSON.
         """
-        return {
-            "status": "unready" if self.unready else "ready",
-            "phase": self.phase,
-            "reasons": list(self.unready),
-            "sessions": [asdict(session) for session in self.sessions],
-            "stalled": [asdict(key) for key in self.stalled[:_MOST_SHOWN]],
-        }
+        sessions = [asdict(session) for session in self.sessions]
+        stalled = [asdict(key) for key in self.stalled[:_MOST_SHOWN]]
+        # super() fails in a dataclass with slots
+        return State.readiness(self) | {"sessions": sessions, "stalled": stalled}
 
 
 class ConsumerHealth:

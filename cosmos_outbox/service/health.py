@@ -43,16 +43,11 @@ class Snapshot(State):
         Return what `/readyz` answers, as JSON.
         """
         names = ("lease", "stalled", "failed_attempts", "error")
-        return {
-            "status": "unready" if self.unready else "ready",
-            "phase": self.phase,
-            "reasons": list(self.unready),
-            "leases": [
-                {name: getattr(lease, name) for name in names}
-                | {"idle_seconds": round(lease.idle_seconds, 1)}
-                for lease in self.mine
-            ],
-        }
+        leases = [
+            {name: getattr(lease, name) for name in names} | {"idle_seconds": round(lease.idle_seconds, 1)}
+            for lease in self.mine
+        ]
+        return State.readiness(self) | {"leases": leases}  # super() fails in a dataclass with slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

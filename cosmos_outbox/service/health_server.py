@@ -7,12 +7,13 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.service.page_parts import LIVE_SCRIPT
+from cosmos_outbox.service.vitals import State
 
 # The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
 _PAGE_HEADERS = {
@@ -22,19 +23,7 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-
-class Readiness(Protocol):
-    """
-    The health of a program at one moment: the reasons why it is unready, and what `/readyz` answers.
-    """
-
-    @property
-    def unready(self) -> tuple[str, ...]: ...
-
-    def readiness(self) -> dict[str, Any]: ...
-
-
-SnapshotT = TypeVar("SnapshotT", bound=Readiness)
+SnapshotT = TypeVar("SnapshotT", bound=State)
 
 
 @asynccontextmanager

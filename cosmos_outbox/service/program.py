@@ -13,12 +13,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cosmos_outbox.records import Record, guarded, log_hook
 from cosmos_outbox.service.exporters import OpenedTelemetry
-from cosmos_outbox.service.health_server import Readiness, serving_health
+from cosmos_outbox.service.health_server import serving_health
 from cosmos_outbox.service.lifecycle import run_beside
 from cosmos_outbox.service.settings import Settings
-from cosmos_outbox.service.vitals import Vitals
+from cosmos_outbox.service.vitals import State, Vitals
 
-SnapshotT_co = TypeVar("SnapshotT_co", bound=Readiness, covariant=True)
+SnapshotT_co = TypeVar("SnapshotT_co", bound=State, covariant=True)
 ProcessorT_co = TypeVar("ProcessorT_co", bound="Processor", covariant=True)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
 

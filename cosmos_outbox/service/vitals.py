@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking.causes import Cause
@@ -80,6 +81,13 @@ class State:
     unready: tuple[str, ...]
     history: tuple[Sample, ...] = ()
     dashboard: str | None = None
+
+    def readiness(self) -> dict[str, Any]:
+        """
+        Return what `/readyz` answers, as JSON.
+        """
+        status = "unready" if self.unready else "ready"
+        return {"status": status, "phase": self.phase, "reasons": list(self.unready)}
 
 
 class Vitals:
