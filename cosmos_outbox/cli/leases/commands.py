@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +27,6 @@ from cosmos_outbox.cli.leases.renaming import rename_host
 from cosmos_outbox.cli.output import NO_LEASES, confirm, print_errors, print_json, print_rows, readable_time
 from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, opened
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.service.connection import Connection
 
 app = typer.Typer(
@@ -164,14 +164,8 @@ def _documents(file: Path) -> list[dict[str, Any]]:
     return documents
 
 
-class _Act(Protocol):
-    async def __call__(
-        self, *, store: LeaseStore, expiration: timedelta, dry_run: bool
-    ) -> tuple[Change, ...]: ...
-
-
 async def _carry_out(
-    act: _Act,
+    act: Callable[..., Awaitable[tuple[Change, ...]]],
     question: str,
     outbox: Connection,
     expiration: float,
