@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 
 from cosmos_outbox.adapters.servicebus.preflight import Inspection
 from cosmos_outbox.cli.doctor.coverage import Overlap
@@ -441,17 +442,11 @@ _RULES: tuple[Callable[[Resources], Iterator[Finding]], ...] = (
 )
 
 
-def _error(check: str, message: str, fix: str) -> Finding:
-    return Finding(severity=Severity.ERROR, check=check, message=message, fix=fix)
+def _finding(severity: Severity, check: str, message: str, fix: str) -> Finding:
+    return Finding(severity=severity, check=check, message=message, fix=fix)
 
 
-def _unknown(check: str, message: str, fix: str) -> Finding:
-    return Finding(severity=Severity.UNKNOWN, check=check, message=message, fix=fix)
-
-
-def _warning(check: str, message: str, fix: str) -> Finding:
-    return Finding(severity=Severity.WARNING, check=check, message=message, fix=fix)
-
-
-def _note(check: str, message: str, fix: str) -> Finding:
-    return Finding(severity=Severity.NOTE, check=check, message=message, fix=fix)
+_error = partial(_finding, Severity.ERROR)
+_unknown = partial(_finding, Severity.UNKNOWN)
+_warning = partial(_finding, Severity.WARNING)
+_note = partial(_finding, Severity.NOTE)
