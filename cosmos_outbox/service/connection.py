@@ -126,9 +126,7 @@ class Connection:
             raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
         return await open_parked(self.client, self.settings.cosmos_database, self.settings.parked_container)
 
-    async def parked_keys(
-        self, store: ParkedStore | None = None, publisher: Publisher | None = None
-    ) -> ParkedKeys:
+    async def parked_keys(self, publisher: Publisher | None = None) -> ParkedKeys:
         """
         Return the parked keys of the processor; a release needs the publisher.
 
@@ -140,7 +138,7 @@ class Connection:
         scope = Scope(processor=self.settings.processor_name, container=container.container_rid)
         events = CosmosStore(self.data, container.key_paths)
         send = None if publisher is None else resending(publisher, events=events)
-        return ParkedKeys(store or await self.parked_store(), send, scope=scope)
+        return ParkedKeys(await self.parked_store(), send, scope=scope)
 
     @asynccontextmanager
     async def service_bus(self) -> AsyncIterator[ServiceBusClient]:
