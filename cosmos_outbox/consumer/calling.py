@@ -36,7 +36,6 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         HandlerTimeout: it took longer; HandlerStuck if it, or a thread of it, still runs.
         MessageError: other code cancelled it, or it raised what ends a process.
     """
-
     threads: set[Future[Any]] = set()
 
     async def ended() -> None:

@@ -245,7 +245,6 @@ class ParkedKeys:
             KeyNotParked: the key is not parked, or does not hold the event.
             ParkingError: the document of the key or of the event cannot be read.
         """
-
         decision = Decision(at=self._utcnow().isoformat(), by=by, did="dropped", reason=reason)
 
         async def step(deadline: Deadline) -> ParkedEvent:

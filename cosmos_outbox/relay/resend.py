@@ -39,7 +39,6 @@ def resending(
         retry: for how long an event is read from its container. Defaults to 10 s.
         backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
     """
-
     paths = ON_PARTITION_KEY if events is None else events.key_paths
 
     async def send(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:

@@ -354,7 +354,6 @@ def table(
         times: columns of moments.
         code: columns of commands to copy.
     """
-
     rows = list(rows)
     kept = [column for column in range(len(heads)) if any(row[column] for row in rows)]
 
