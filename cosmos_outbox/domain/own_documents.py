@@ -47,9 +47,8 @@ class JsonMapper(Generic[ModelT]):
 
     def __init__(self, model_type: type[ModelT]) -> None:
         self._type = model_type
-        self.keeps_dicts = issubclass(model_type, dict) and not is_typeddict(
-            model_type
-        )  # also the SDK's own kind
+        # Also the SDK's own kind
+        self.keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
         written = to_jsonable_python(model, by_alias=True)

@@ -24,9 +24,8 @@ def new_id() -> str:
         return make()
     if _elsewhere:
         return _elsewhere[-1][1]()
-    digits = os.urandom(
-        16
-    ).hex()  # uuid.uuid4 makes an object of them first, which costs more than all of this
+    # uuid.uuid4 makes an object of them first, which costs more than all of this
+    digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 

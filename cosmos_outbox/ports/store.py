@@ -14,9 +14,8 @@ from cosmos_outbox.partition_key import KeyPart, KeyPaths, PartitionKey
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
-MAX_EVENT_BYTES = (
-    1_900_000  # of an event's JSON; a parked copy with its metadata must fit into one request as well
-)
+# Of an event's JSON; a parked copy with its metadata must fit into one request as well
+MAX_EVENT_BYTES = 1_900_000
 
 
 class WriteKind(StrEnum):

@@ -34,9 +34,8 @@ from cosmos_outbox.relay.plan import Delivery, PageHandler, event_page
 from cosmos_outbox.retries import Backoff
 
 ALL_ACTIONS = "*"
-DEFAULT_KEEP = timedelta(
-    minutes=2
-)  # for a minute, a missing event proves that its commit was not applied (decision 5)
+# For a minute, a missing event proves that its commit was not applied (decision 5)
+DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
 # Shorter than events are kept, so events that come after another processor's first lease are never deleted.

@@ -22,9 +22,8 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
-BELIEVED_IN_A_ROW = (
-    5  # refusals with nothing accepted between them; a topic that refuses everything parks as many keys
-)
+# Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
+BELIEVED_IN_A_ROW = 5
 UNCLEAR_ATTEMPTS = 5  # at the same messages, each with the same answer
 _UNCLEAR_ATTEMPTS_ALONE = 15  # if nothing else was sent for comparison, so that an outage parks no key
 _NO_ANSWER = "no answer"
@@ -47,9 +46,8 @@ class JudgedPublisher:
         self._last_accepted: OutboundMessage | None = None
         self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
         self._refuses_all = False
-        self._unclear: OrderedDict[tuple[str, int], tuple[str, int]] = (
-            OrderedDict()
-        )  # answer and attempts, by call
+        # Answer and attempts, by call
+        self._unclear: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
 
     @property
     def lanes(self) -> int:

@@ -95,9 +95,8 @@ class HealthState:
         self._unreached: str | None = None
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
-        self._ages: dict[
-            str, tuple[timedelta, float]
-        ] = {}  # by lease: its oldest age, and when that was seen
+        # By lease: its oldest age, and when that was seen
+        self._ages: dict[str, tuple[timedelta, float]] = {}
 
     def __call__(self, record: Record) -> None:
         """
