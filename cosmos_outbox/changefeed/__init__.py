@@ -19,7 +19,7 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
         splits       when the range of a lease is gone: create its children, delete it
     leases       the lease document and its rules: start, handover, children
     naming       the host in lease ids, and other processors' leases
-    options, progress, grace, watchdog, estimator (how many changes wait, for each lease)
+    options, lease_status, grace, loop_watchdog, estimator (how many changes wait, for each lease)
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released
                                                |  \\---- renewal fails, or another owner ----> lost: nothing is written
@@ -48,10 +48,10 @@ recreated is read from the start, with an alarm.
 """
 
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
+from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
 from cosmos_outbox.changefeed.ownership import CloseReason
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
-from cosmos_outbox.changefeed.progress import LeaseStatus
 
 __all__ = [
     "ChangeFeedProcessor",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from cosmos_outbox.changefeed.lease_status import Progress
 from cosmos_outbox.changefeed.leases import (
     NOTES,
     STANDSTILL,
@@ -24,7 +25,6 @@ from cosmos_outbox.changefeed.leases import (
     signed,
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.progress import Progress
 from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import (
     ConfigurationError,

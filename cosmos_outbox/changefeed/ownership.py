@@ -12,10 +12,10 @@ from enum import StrEnum
 
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.grace import within_grace
+from cosmos_outbox.changefeed.lease_status import LeaseStatus, Progress
 from cosmos_outbox.changefeed.leases import ByRange, Lease, has_unfinished_split, token_of
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker, acquire
-from cosmos_outbox.changefeed.progress import LeaseStatus, Progress
 from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.changefeed.splits import split

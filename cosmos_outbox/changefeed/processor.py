@@ -15,6 +15,7 @@ from cosmos_outbox.changefeed.balancing import plan
 from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later
 from cosmos_outbox.changefeed.coverage import asked_to_wait, gaps_between
 from cosmos_outbox.changefeed.grace import within_grace
+from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.leases import (
     ByRange,
     Lease,
@@ -24,11 +25,10 @@ from cosmos_outbox.changefeed.leases import (
     with_properties,
     with_start,
 )
+from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.changefeed.naming import in_use
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.ownership import OwnedLeases
-from cosmos_outbox.changefeed.progress import LeaseStatus
-from cosmos_outbox.changefeed.watchdog import watched
 from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerRecreated,

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
-from cosmos_outbox.changefeed.watchdog import watched
+from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys

@@ -1,5 +1,5 @@
 """
-Progress: how far the work on one lease is, and whether it is stalled.
+Lease status: how far the work on one lease is, and whether it is stalled.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Watchdog: a thread that reports what blocks the event loop, because the loop itself cannot.
+Loop watchdog: a thread that reports what blocks the event loop, because the loop itself cannot.
 
 A blocked loop renews no lease, and in the end all are lost: this is worth more than the report of a slow handler.
 """
