@@ -36,6 +36,9 @@ _LEAST_VALUES = 2  # of one, `itemgetter` returns no tuple
 # The worst peer has less than 30 MB remembered: so many bytes and items (a key is one) have a layout at most, so many layouts begin
 # alike, and so many beginnings are known.
 _LARGEST, _MOST_ITEMS, _MOST_ALIKE, _MOST_BEGINNINGS = 1 << 10, 128, 4, 256
+# A layout costs as much as decoding several times, so what comes seldom gets none: at first each fourth that has none gets one, and
+# the more kinds of beginnings come, the fewer. Those of a beginning are given up where they fit less often than not.
+_SELDOM, _MOST_SELDOM, _PATIENCE = 4, 64, 8
 _Pick = Callable[[list[Any]], tuple[Any, ...]]
 
 
@@ -47,8 +50,31 @@ class _Layout(NamedTuple):
     build: Callable[[list[Any]], Any]  # the list or the map, of the values that are unpacked
 
 
-_layouts: dict[bytes, list[_Layout]] = {}  # by the beginning; an empty list where it was seen once
-_unlike: set[bytes] = set()  # those of the beginnings that get no further layout
+class _Alike:
+    """
+    What begins alike: its layouts, how often they fitted more than not, and how often there was none.
+    """
+
+    __slots__ = ("balance", "layouts", "missed")
+    seldom = _SELDOM
+
+    def __init__(self) -> None:
+        self.layouts: list[_Layout] = []
+        self.balance, self.missed = 0, 1
+
+    def miss(self, data: bytes, position: int) -> None:
+        self.missed += 1
+        if self.layouts:
+            self.balance -= 1
+        if self.balance < -_PATIENCE:
+            self.layouts.clear()
+        elif self.missed % self.seldom == 0 and len(self.layouts) < _MOST_ALIKE:
+            layout = _layout_of(data, position)
+            if layout is not None:
+                self.layouts.append(layout)
+
+
+_seen: dict[bytes, _Alike] = {}  # by the beginning
 
 
 def decode_described(data: bytes, position: int = 0) -> tuple[Any, Any, int]:
@@ -68,8 +94,8 @@ def forget() -> None:
     """
     Forget all layouts.
     """
-    _layouts.clear()
-    _unlike.clear()
+    _seen.clear()
+    _Alike.seldom = _SELDOM
 
 
 def described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
@@ -77,9 +103,9 @@ def described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
     Do as `decode_described`, but fail with one of `MALFORMED`.
     """
     beginning = data[position : position + _BEGINNING]
-    alike = _layouts.get(beginning)
-    if alike:
-        for size, unpack, between, texts, build in alike:
+    alike = _seen.get(beginning)
+    if alike is not None:
+        for size, unpack, between, texts, build in alike.layouts:
             found = unpack(data, position)
             if found[::2] == between:
                 values = [*found[1::2]]
@@ -88,6 +114,7 @@ def described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
                         values[index] = values[index].decode()
                 except UnicodeDecodeError:  # decoding replaces a broken character
                     break
+                alike.balance += 1
                 return beginning[2], build(values), position + size
     if data[position] != 0:
         raise ValueError("a value without a descriptor")
@@ -95,20 +122,14 @@ def described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
         code, start = decode_at(data, position + 1, 1)
         return code, *decode_at(data, start, 1)
     value, end = decode_at(data, position + 3, 1)
-    if data[position + 3] in _WIDTHS and end - position <= _LARGEST and beginning not in _unlike:
-        _remember(beginning, data, position, alike)
+    if alike is not None:
+        alike.miss(data, position)
+    elif data[position + 3] in _WIDTHS and end - position <= _LARGEST:
+        if len(_seen) >= _MOST_BEGINNINGS:
+            _seen.clear()
+            _Alike.seldom = min(2 * _Alike.seldom, _MOST_SELDOM)
+        _seen[beginning] = _Alike()
     return data[position + 2], value, end
-
-
-def _remember(beginning: bytes, data: bytes, position: int, alike: list[_Layout] | None) -> None:
-    if alike is None:  # what comes only once is not worth it
-        if len(_layouts) >= _MOST_BEGINNINGS:
-            forget()
-        _layouts[beginning] = []
-    elif len(alike) < _MOST_ALIKE and (layout := _layout_of(data, position)) is not None:
-        alike.append(layout)
-    else:
-        _unlike.add(beginning)
 
 
 def _layout_of(data: bytes, start: int) -> _Layout | None:

@@ -4,6 +4,7 @@ The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and n
 
 from __future__ import annotations
 
+import random
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -292,7 +293,7 @@ def test_what_was_read_before_does_not_change_what_is_read(some: list[bytes], se
     read: Callable[[bytes], Any] = sections_of if sections else decode_described
     expected = read_all(read, some, anew=True)
     forget()
-    for _ in range(3):  # at the first sight nothing is remembered, at the second a layout
+    for _ in range(10):  # each fourth that has no layout gets one
         assert expected == read_all(read, some, anew=False)
 
 
@@ -369,8 +370,30 @@ def test_what_a_peer_has_remembered_is_bounded(items: list[bytes]) -> None:
     assert kept < 30_000_000 * 16 / 256
 
 
-def test_what_is_alike_is_decoded_value_by_value_twice_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def learnt(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """
+    Where layouts were made.
+    """
     forget()
+    made: list[int] = []
+    layout_of = layouts._layout_of
+
+    def counted(data: bytes, start: int) -> Any:
+        made.append(start)
+        return layout_of(data, start)
+
+    monkeypatch.setattr(layouts, "_layout_of", counted)
+    return made
+
+
+def properties(*names: str) -> bytes:
+    return encoding.described(0x73, encoding.listed([encoding.uint(7), *map(encoding.string, names)]))
+
+
+def test_what_is_alike_is_decoded_value_by_value_four_times_only(
+    learnt: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoded: list[int] = []
     decode_at = layouts.decode_at
 
@@ -379,13 +402,36 @@ def test_what_is_alike_is_decoded_value_by_value_twice_only(monkeypatch: pytest.
         return decode_at(data, position, depth)
 
     monkeypatch.setattr(layouts, "decode_at", counted)
-    counts = []
+    for number in range(4):
+        decode_described(properties(f"a{number}", "b"))
+    before = len(decoded)
     for number in range(5):
-        items = [encoding.string("id"), encoding.uint(number), encoding.TRUE]
-        decode_described(encoding.described(0x73, encoding.listed(items)))
-        counts.append(len(decoded))
-    assert 0 < counts[0] < counts[1]
-    assert counts[1:] == [counts[1]] * 4
+        assert decode_described(properties(f"c{number}", "d"))[1] == [7, f"c{number}", "d"]
+    assert len(learnt) == 1
+    assert len(decoded) == before
+
+
+def test_texts_of_many_lengths_make_few_layouts(learnt: list[int]) -> None:
+    lengths = random.Random(1)
+    for _ in range(10_000):
+        decode_described(properties(*("x" * lengths.randrange(30) for _ in range(4))))
+    assert len(learnt) < 500
+
+
+def test_a_layout_that_seldom_fits_is_given_up() -> None:
+    forget()
+    for _ in range(4):
+        decode_described(properties("ab", "abc"))
+    for _ in range(100):
+        decode_described(properties("abcd", "a"))
+        decode_described(properties("a", "abcd"))
+        decode_described(properties("", "abcde"))
+        decode_described(properties("abc", "ab"))
+        decode_described(properties("abcde", ""))
+    [kept] = layouts._seen.values()
+    assert len(kept.layouts) <= 4
+    for number in range(1_000):
+        decode_described(properties("x" * (number % 2), "é" * (number % 2), "x" * (5 - 3 * (number % 2))))
 
 
 @pytest.mark.parametrize("value", [None, 7, Described(0x1D, None), Described(0x1D, [])], ids=repr)
