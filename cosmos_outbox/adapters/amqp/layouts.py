@@ -125,11 +125,15 @@ def described_at(data: bytes, position: int) -> tuple[Any, Any, int]:
     if alike is not None:
         alike.miss(data, position)
     elif data[position + 3] in _WIDTHS and end - position <= _LARGEST:
-        if len(_seen) >= _MOST_BEGINNINGS:
-            _seen.clear()
-            _Alike.seldom = min(2 * _Alike.seldom, _MOST_SELDOM)
-        _seen[beginning] = _Alike()
+        _begin(beginning)
     return data[position + 2], value, end
+
+
+def _begin(beginning: bytes) -> None:
+    if len(_seen) >= _MOST_BEGINNINGS:
+        _seen.clear()
+        _Alike.seldom = min(2 * _Alike.seldom, _MOST_SELDOM)
+    _seen[beginning] = _Alike()
 
 
 def _layout_of(data: bytes, start: int) -> _Layout | None:
