@@ -297,15 +297,20 @@ class Fleet:
                 await asyncio.sleep(0.1)
 
 
-async def takeover(system: Emulated, leases: int, fleet_of: type[Fleet] = Fleet) -> tuple[float, float]:
+async def takeover(
+    system: Emulated, leases: int, fleet_of: type[Fleet] = Fleet, *, after: float = 0.0
+) -> tuple[float, float]:
     """
     Return the seconds from SIGKILL of one of two workers until the other owns everything, and from when all had expired.
+
+    The kill comes so many seconds after the two share the leases.
     """
     data = await system.new_events(1, partitions=leases)
     fleet = fleet_of(system, data, await system.new_leases())
     try:
         await fleet.start("a", "b")
         await fleet.until_owned({"a": leases // 2, "b": leases // 2})
+        await asyncio.sleep(after)
         fleet.kill("a")
         killed = time.time()
         written = max(item["_ts"] for item in await fleet.leases() if item["Owner"] == "a")

@@ -27,8 +27,8 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pydantic import BaseModel
 
 from benchmarks.emulated import BODY_TEXT, DATABASE, Emulated, emulated
-from benchmarks.report import percentile, report, show
-from benchmarks.transport import AHEAD, SLOTS, drained, idle, opening, spread
+from benchmarks.report import percentile, report, show, spread
+from benchmarks.transport import AHEAD, SLOTS, drained, idle, opening
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.adapters.servicebus import open_service_bus_client

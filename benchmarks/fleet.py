@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.report import say
 from cosmos_outbox.changefeed import ProcessorOptions
-from cosmos_outbox.changefeed.balancing import plan
+from cosmos_outbox.changefeed.balancing import pause, plan
 from cosmos_outbox.changefeed.leases import (
     Lease,
     handover_requested_by,
@@ -142,8 +142,15 @@ class Fleet:
         for lease in decided.take:
             seconds += WRITE_SECONDS
             self.at(seconds, lambda lease=lease: self._take(me, lease))  # type: ignore[misc]
-        pause = PASS_SECONDS / (4 if decided.waiting else 1) * self.random.uniform(0.9, 1.1)
-        self.at(seconds + pause, lambda: self._pass(me))
+        pausing = pause(
+            listed,
+            me=me,
+            now=self.clock(),
+            expiration=OPTIONS.expiration,
+            interval=OPTIONS.acquire_interval,
+            soon=decided.waiting,
+        )
+        self.at(seconds + pausing.total_seconds() * self.random.uniform(1.0, 1.1), lambda: self._pass(me))
 
     def _ask(self, me: str, lease: Lease) -> None:
         self._write(lease, properties=with_handover_request(lease.properties, me))

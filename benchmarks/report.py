@@ -9,6 +9,7 @@ import asyncio
 import json
 import math
 import os
+import statistics
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -59,3 +60,12 @@ def report(
         return await measure(sizes)
 
     say(json.dumps(asyncio.run(measured())))
+
+
+def spread(title: str, values: list[float], unit: str) -> float:
+    """
+    Show the lowest, the median and the highest of all rounds; return the median.
+    """
+    middle = statistics.median(values)
+    show(title, f"{min(values):.4g} | {middle:.4g} | {max(values):.4g} {unit}")
+    return middle

@@ -5,14 +5,12 @@ What receiving costs without a consumer: both transports, whose sessions are dra
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from azure.servicebus.aio import ServiceBusClient
 
-from benchmarks.report import show
 from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription
 from cosmos_outbox.ports import Complete, Subscription
@@ -78,12 +76,3 @@ async def idle(subscription: Subscription, seconds: float) -> float:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     return share * 1000
-
-
-def spread(title: str, values: list[float], unit: str) -> float:
-    """
-    Show the lowest, the median and the highest of all rounds; return the median.
-    """
-    middle = statistics.median(values)
-    show(title, f"{min(values):.4g} | {middle:.4g} | {max(values):.4g} {unit}")
-    return middle

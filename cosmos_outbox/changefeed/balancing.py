@@ -20,6 +20,8 @@ from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed.leases import SIGNATURE, Lease, handover_requested_by
 
+_ZERO, _SECOND = timedelta(), timedelta(seconds=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -95,6 +97,29 @@ def plan(
         waiting=bool(asked)
         or any(handover_requested_by(lease) == me and lease not in mine_but_idle for lease in leases),
     )
+
+
+def pause(
+    leases: Sequence[Lease],
+    *,
+    me: str,
+    now: datetime,
+    expiration: timedelta,
+    interval: timedelta,
+    soon: bool,
+) -> timedelta:
+    """
+    Return after how long the next pass is due: an interval, or a quarter of it where that is `soon`.
+
+    A lease of another worker that expires within the interval has an owner that may be dead. So the pass comes once the first of
+    these has expired and the whole second is over by which the service counts, but not sooner than a quarter of the interval.
+    """
+    shortest = interval / 4
+    if soon:
+        return shortest
+    theirs = (lease for lease in leases if lease.owned and lease.owner != me)
+    left = (lease.written_at() + expiration + _SECOND - now for lease in theirs)
+    return max(shortest, min((one for one in left if _ZERO < one < interval), default=interval))
 
 
 def _from_overloaded(

@@ -50,7 +50,7 @@ class ProcessorOptions:
         memory_bytes: of memory that the pages of all leases may take, about; see `reader`. Defaults to 256 MiB.
         wanted: returns whether the handler gets a change; others are dropped as soon as they are read, and count as done.
             It must not raise. Defaults to all.
-        acquire_interval: between balancing passes. Defaults to 13 s.
+        acquire_interval: between balancing passes; they come sooner where leases expire or are waited for. Defaults to 13 s.
         renew_interval: between renewals of an owned lease. Defaults to 17 s.
         expiration: a lease not written for so long is free. Defaults to 60 s.
         checkpoint_interval: least time between checkpoints. Defaults to 200 ms.

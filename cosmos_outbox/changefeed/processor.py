@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from cosmos_outbox.changefeed.balancing import plan
+from cosmos_outbox.changefeed.balancing import pause, plan
 from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later
 from cosmos_outbox.changefeed.coverage import asked_to_wait, gaps_between
 from cosmos_outbox.changefeed.grace import within_grace
@@ -177,12 +177,12 @@ class ChangeFeedProcessor:
             async with asyncio.TaskGroup() as group:
                 while not self._stopping.is_set():
                     self._wake.clear()
-                    soon = False
+                    pausing = interval
                     with suppress(TimeoutError):
-                        soon = await within_grace(
+                        pausing = await within_grace(
                             self._balance(group), asked=self._stopping, seconds=grace.total_seconds()
                         )
-                    await self._pause(interval.total_seconds() / (4 if soon else 1))
+                    await self._pause(pausing.total_seconds())
         except BaseExceptionGroup as several:
             first = _first_of(several, ConfigurationError)
             if first is None:
@@ -206,12 +206,11 @@ class ChangeFeedProcessor:
             else:
                 return
 
-    async def _balance(self, group: asyncio.TaskGroup) -> bool:
+    async def _balance(self, group: asyncio.TaskGroup) -> timedelta:
         """
-        Run one balancing pass.
+        Run one balancing pass; return after how long the next is due.
 
-        Returns:
-            True if the next one should run soon: a requested lease is pending or a write was throttled.
+        It is soon where a requested lease is pending, or a write was throttled.
         """
         me, options = self._options.instance_name, self._options
         try:
@@ -253,8 +252,15 @@ class ChangeFeedProcessor:
                 soon |= bool(self._left)
         except (StoreError, RangeGone) as error:  # the store may be back at the next pass
             self._failed(error)
-            return False
-        return soon
+            return options.acquire_interval
+        return pause(
+            leases,
+            me=me,
+            now=listing.read_at,
+            expiration=options.expiration,
+            interval=options.acquire_interval,
+            soon=soon,
+        )
 
     async def _take(self, leases: Sequence[Lease], *, others: ByRange, group: asyncio.TaskGroup) -> bool:
         """
@@ -343,7 +349,7 @@ class ChangeFeedProcessor:
         self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
 
     async def _pause(self, seconds: float) -> None:
-        jittered = seconds * random.uniform(0.9, 1.1)
+        jittered = seconds * random.uniform(1.0, 1.1)
         with suppress(TimeoutError):
             async with asyncio.timeout(jittered):
                 await self._wake.wait()

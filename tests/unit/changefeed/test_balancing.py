@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.changefeed.balancing import Plan, plan
+from cosmos_outbox.changefeed.balancing import Plan, pause, plan
 from cosmos_outbox.changefeed.leases import (
     SIGNATURE,
     WANTED_BY,
@@ -48,6 +48,39 @@ def planned(leases: list[Lease], me: str, *, running: set[str] | None = None) ->
     return plan(
         leases, me=me, running=running, now=NOW, alive=ALIVE, expiration=EXPIRATION, reservation=RESERVATION
     )
+
+
+def seconds_of_pause(leases: list[Lease], *, soon: bool = False) -> float:
+    interval = timedelta(seconds=13)
+    return pause(leases, me="a", now=NOW, expiration=EXPIRATION, interval=interval, soon=soon).total_seconds()
+
+
+def test_the_next_pass_is_due_after_an_interval_while_all_owners_renew():
+    leases = [
+        a_lease(0, owner="b", age=1),
+        a_lease(1, owner="b", age=17),
+        a_lease(2, owner="a", age=50),  # its own
+        a_lease(3, age=50),  # free
+        a_lease(4, owner="c", age=61),  # expired
+    ]
+
+    assert 13 == seconds_of_pause(leases)
+
+
+def test_the_next_pass_is_due_once_the_first_lease_of_an_owner_that_may_be_dead_has_expired():
+    leases = [a_lease(0, owner="b", age=52), a_lease(1, owner="b", age=55), a_lease(2, owner="b", age=1)]
+
+    seconds = seconds_of_pause(leases)
+
+    assert 6 == seconds
+    now = NOW + timedelta(seconds=seconds)
+    assert leases[1].expired(now, EXPIRATION)
+    assert not leases[1].expired(now - timedelta(seconds=1), EXPIRATION)
+
+
+def test_no_pass_is_due_sooner_than_a_quarter_of_the_interval():
+    assert 3.25 == seconds_of_pause([a_lease(0, owner="b", age=59)])
+    assert 3.25 == seconds_of_pause([a_lease(0, owner="b", age=1)], soon=True)
 
 
 def test_a_lone_worker_takes_everything():
