@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+import pytest
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = "cosmos_outbox"
@@ -20,9 +21,14 @@ LAYERS = [
     {name.strip() for name in layer.replace(":", "|").split("|")}
     for layer in CONTRACTS["Inside the library: one package a story, no arrow up"]["layers"]
 ]
-WITHOUT_AZURE = CONTRACTS["Only adapters and composition roots know Azure"]["source_modules"]
-KNOW_AZURE = {"adapters.cosmos", "adapters.servicebus", "adapters.amqp", "service", "functions", "cli"}
-# They hold names only. The contract cannot list them, for a package in it stands for all that is inside.
+# Each contract about what some packages alone may import, and these packages.
+WALLS = {
+    "Only adapters and composition roots know Azure": {
+        "adapters.cosmos", "adapters.servicebus", "adapters.amqp", "service", "functions", "cli",
+    },
+    "FastAPI is an extra: only its package knows it": {"fastapi"},
+}  # fmt: skip
+# They hold names only. The contracts cannot list them, for a package in one stands for all that is inside.
 FACES = {LIBRARY, f"{LIBRARY}.adapters"}
 
 GRAPH = grimp.build_graph(LIBRARY, include_external_packages=True, cache_dir=None)
@@ -60,16 +66,29 @@ def layer_of(package: str) -> int:
     return next(number for number, layer in enumerate(reversed(LAYERS)) if name in layer)
 
 
-def test_packages_import_each_other_without_a_circle_and_seven_layers_deep_at_most():
+def test_packages_import_each_other_without_a_circle_and_seven_deep_at_most():
     """
-    An import inside a layer, where the contract allows one (`ports : messages`), makes no chain longer.
+    A package is a folder: a module of the root, as `errors`, passes a chain on and makes it no longer.
     """
-    depths: dict[str, int] = {}
+    chains: dict[str, tuple[str, ...]] = {}
     for package in TopologicalSorter(IMPORTS).static_order():  # a CycleError names a circle
-        below = (depths[other] + (layer_of(other) != layer_of(package)) for other in IMPORTS[package])
-        depths[package] = max(below, default=1)
+        below = max((chains[other] for other in IMPORTS[package]), key=len, default=())
+        is_folder = (ROOT / LIBRARY / package.replace(".", "/")).is_dir()
+        chains[package] = (package, *below) if is_folder else below
 
-    assert {} == {package: depth for package, depth in depths.items() if depth > 7}
+    assert len(max(chains.values(), key=len)) <= 7, max(chains.values(), key=len)
+
+
+def test_no_module_of_the_library_imports_a_face_of_the_library():
+    """
+    A face imports what is above its importer, too.
+    """
+    assert set() == {
+        module
+        for module in MODULES
+        for face in FACES
+        if face in GRAPH.find_modules_directly_imported_by(module)
+    }
 
 
 def test_a_package_imports_its_own_or_lower_layers_only():
@@ -88,8 +107,9 @@ def test_the_adapters_do_not_import_each_other():
     assert {} == {package: IMPORTS[package] & adapters for package in adapters if IMPORTS[package] & adapters}
 
 
-def test_every_module_is_under_the_contract_about_azure_or_may_import_it():
-    covered = (*WITHOUT_AZURE, *(f"{LIBRARY}.{package}" for package in KNOW_AZURE))
+@pytest.mark.parametrize("name", WALLS)
+def test_every_module_is_under_the_contract_or_may_import_what_it_forbids(name: str):
+    covered = (*CONTRACTS[name]["source_modules"], *(f"{LIBRARY}.{package}" for package in WALLS[name]))
 
     escaped = {
         module
@@ -99,11 +119,13 @@ def test_every_module_is_under_the_contract_about_azure_or_may_import_it():
     assert set() == escaped
 
 
-def test_no_other_module_imports_azure():
+@pytest.mark.parametrize("name", WALLS)
+def test_no_other_module_imports_what_a_contract_forbids(name: str):
+    forbidden = set(CONTRACTS[name]["forbidden_modules"])
     importing = {
         module
         for module in MODULES
-        if GRAPH.find_modules_directly_imported_by(module) & {"azure", "aiohttp"}
-        and (module in FACES or package_of(module) not in KNOW_AZURE)
+        if GRAPH.find_modules_directly_imported_by(module) & forbidden
+        and (module in FACES or package_of(module) not in WALLS[name])
     }
     assert set() == importing

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted
 from cosmos_outbox.parking import ParkedKeys, Scope
@@ -19,6 +18,7 @@ from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from cosmos_outbox.service.named_consumer import consumer_named, made
 from cosmos_outbox.service.polling import parked_in
 from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.write.outbox import Outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
