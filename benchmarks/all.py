@@ -29,9 +29,9 @@ WORSE = 0.1
 
 _HEAD = """# Figures
 
-Measured by `make bench BENCH=all` on {date}, Python {python}, {cores} cores with nothing else running, against the emulators: no TLS and no
-network, so on Azure more of the time is spent outside of the library. Only ratios are shown. Both sides of each were measured in
-the same run, in turn. `make bench BENCH=NAME` prints how a figure came about.
+Measured by `make bench BENCH=all` of the repository on {date}, Python {python}, {cores} cores with nothing else running, against the
+emulators: no TLS and no network, so on Azure more of the time is spent outside of the library. Only ratios are shown. Both sides
+of each were measured in the same run, in turn. `make bench BENCH=NAME` prints how a figure came about.
 
 | Benchmark | What | Measured | Goal |
 |---|---|---|---|

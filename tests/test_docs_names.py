@@ -141,6 +141,15 @@ def test_a_page_of_the_site_links_to_no_file_outside_of_it(page: Path):
     assert [] == [target for target in targets if not target.resolve().is_relative_to(ROOT / "docs")]
 
 
+@pytest.mark.parametrize(
+    "page", sorted(page for page in PAGES_OF_THE_SITE if "decisions" not in page.parts), ids=str
+)
+def test_a_page_that_names_what_no_wheel_holds_says_where_that_is(page: Path):
+    named = re.findall(r"`make [a-z]|`(?:benchmarks|demo|emulators|examples|infra|tests)/", PROSE[page])
+
+    assert not named or re.search(r"\b(clone|repository)\b", PROSE[page])
+
+
 # Written by the programs that they describe; their words stand in the code.
 GENERATED = {Path("docs/reference") / name for name in ("cli.md", "metrics.md", "settings.md")}
 # Say worker, owner, operator, caller or reader instead.

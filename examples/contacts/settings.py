@@ -4,7 +4,7 @@ Settings of both programs: the environment, read once.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -55,6 +55,7 @@ class SubscriberSettings(_FromEnvironment):
     """
 
     servicebus_connection_string: str
+    servicebus_transport: Literal["tcp", "websockets"] = "tcp"
     topic: str = "events"
     subscription: str = "all"
     receivers: int = Field(default=32, ge=1, le=1000)

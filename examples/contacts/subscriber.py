@@ -13,7 +13,6 @@ import contextlib
 import json
 import logging
 import signal
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import certifi
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, parse_connection_string
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
-from cosmos_outbox.adapters.servicebus import processing
+from cosmos_outbox.adapters.servicebus import open_service_bus_client, processing
+from cosmos_outbox.service.proxy import https_proxy
 from examples.contacts.received import ReceivedMessage, to_line
 from examples.contacts.settings import SubscriberSettings
 
@@ -52,13 +51,12 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
     """
     Receive until cancelled; a message is recorded before it is completed, so no completed one can be missing.
     """
-    # retry_total=0: the SDK retries an accept that found no session, which turns 20 s of waiting into minutes.
-    client = ServiceBusClient.from_connection_string(
-        settings.servicebus_connection_string,
-        retry_total=0,
-        # By default every receiver loads the certificates anew, even for plain TCP: 16 ms of this process each.
-        ssl_context=ssl.create_default_context(cafile=certifi.where()),
-    )
+    by: dict[str, Any] = {}
+    if settings.servicebus_transport == "websockets":
+        host = parse_connection_string(settings.servicebus_connection_string).fully_qualified_namespace
+        by = {"websockets": True, "proxy": https_proxy(host)}
+    # A client without retries: the SDK retries an accept that found no session, which turns 20 s of waiting into minutes.
+    client = open_service_bus_client(connection_string=settings.servicebus_connection_string, **by)
     async with client:
         receivers = [
             asyncio.create_task(_receive_sessions(client, settings, record, times or SessionTimes()))

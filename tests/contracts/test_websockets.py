@@ -42,7 +42,11 @@ from cosmos_outbox.testing.contracts.subscription import received
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from examples.contacts.received import ReceivedMessage
+from examples.contacts.settings import SubscriberSettings
+from examples.contacts.subscriber import subscribe
 from tests.emulators.servicebus.sdk import leaky_sockets, unlogged, until
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -348,6 +352,34 @@ async def test_the_proxy_of_the_environment_is_asked_unless_it_is_to_be_passed_b
             assert "the proxy answers with HTTP 407" in said
             monkeypatch.setenv("NO_PROXY", "127.0.0.1")
             assert https_proxy(f"127.0.0.1:{secure.port}") is None
+
+
+async def test_the_subscriber_of_the_example_has_the_same_setting_and_proxy(
+    server: ServiceBusServer, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = asyncio.Queue[ReceivedMessage]()
+    async with (
+        open_service_bus_client(connection_string=server.connection_string) as client,
+        ServiceBusPublisher(client, "t", lanes=1) as publisher,
+    ):
+        await publisher.publish(0, [message("a/0")])
+    async with ServiceBusServer(server.broker, tls=tls) as secure:
+        proxy = Proxy(secure.port)
+        async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            monkeypatch.setenv("HTTPS_PROXY", f"http://ada:p%40ss@127.0.0.1:{port}")
+            monkeypatch.setenv("OUTBOX_SERVICEBUS_TRANSPORT", "websockets")
+            settings = SubscriberSettings(
+                servicebus_connection_string=secure.connection_string,
+                topic="t",
+                subscription="s",
+                receivers=1,
+            )
+            subscribing = asyncio.create_task(subscribe(settings, got.put_nowait))
+            assert "a/0" == (await asyncio.wait_for(got.get(), HUNG_SECONDS)).message_id
+            subscribing.cancel()
+            await asyncio.gather(subscribing, return_exceptions=True)
+    assert {f"CONNECT 127.0.0.1:{secure.port} HTTP/1.1"} == set(proxy.asked)
 
 
 @pytest.mark.parametrize(

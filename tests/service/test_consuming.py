@@ -256,6 +256,7 @@ def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPa
     assert (3, timedelta(seconds=7)) == (options.max_concurrent_sessions, options.grace_period)
 
 
+@pytest.mark.usefixtures("logging_of_a_program")
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -123,17 +123,8 @@ async def test_a_line_about_events_without_a_trace_names_none():
 
 
 @pytest.fixture
-def configured() -> Iterator[None]:
-    sender = "azure.servicebus.aio._base_handler_async"
-    names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", sender, "uamqp")
-    before = {name: logging.getLogger(name).level for name in names}
-    handlers = logging.getLogger().handlers[:]
+def configured(logging_of_a_program: None) -> None:
     configure("INFO", "json")
-    yield
-    logging.getLogger().handlers[:] = handlers
-    logging.getLogger("asyncio").filters.clear()
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
 
 
 @pytest.mark.usefixtures("configured")

@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -275,7 +276,16 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
             telemetry.instruments.charged(1.0)
         # It has ended, though the SDK still waits.
-        assert "telemetry-shutdown" in {thread.name for thread in threading.enumerate()}
+        ending = [thread for thread in threading.enumerate() if thread.name == "telemetry-shutdown"]
+        assert 2 == len(ending)
+        # Without an answer the SDK would retry, and warn of it, half a minute into the tests that follow.
+        with ExitStack() as connections:
+            for _ in ending:
+                connection = connections.enter_context(silent.accept()[0])
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            for thread in ending:
+                thread.join(HUNG_SECONDS)
+                assert not thread.is_alive()
 
 
 async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
