@@ -1,8 +1,8 @@
 """
 All benchmarks, one after another: one JSON file, and a table of the ratios for the documentation.
 
-`python -m benchmarks.all [NAME ...]` writes benchmarks/figures.json and docs/reference/figures.md; what was not measured stays as it
-was. With `--guard` it writes neither, but compares with the figures that landed last and warns where one became worse by
+`python -m benchmarks.all [NAME ...]` says of each figure whether its goal is met, and writes benchmarks/figures.json and
+docs/reference/figures.md; what was not measured stays as it was, with its date. With `--guard` it writes neither, but compares with the figures that landed last and warns where one became worse by
 a tenth; a warning, because a busy machine says such things too.
 """
 
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.goals import BENCHMARKS, GOALS
+from benchmarks.goals import BENCHMARKS, GOALS, Goal
 from benchmarks.report import say
 
 ROOT = Path(__file__).parents[1]
@@ -29,12 +29,16 @@ WORSE = 0.1
 
 _HEAD = """# Figures
 
-Measured by `make bench BENCH=all` of the repository on {date}, Python {python}, {cores} cores with nothing else running, against the
-emulators: no TLS and no network, so on Azure more of the time is spent outside of the library. Only ratios are shown. Both sides
-of each were measured in the same run, in turn. `make bench BENCH=NAME` prints how a figure came about.
+Measured by `make bench BENCH=all` of the repository against the emulators: no TLS and no network, so on Azure more of the time is
+spent outside of the library. Only ratios are shown, medians of several rounds. Both sides of each were measured in the same run, in
+turn. `make bench BENCH=NAME` prints how a figure came about, with the lowest and the highest round.
 
 | Benchmark | What | Measured | Goal |
 |---|---|---|---|
+"""
+_WHERE = """
+| Benchmark | When | Python | Cores | Load before |
+|---|---|---|---|---|
 """
 
 
@@ -66,9 +70,29 @@ def table(measured: Mapping[str, Any]) -> str:
     for goal in GOALS:
         value = goal.of(measured["figures"])
         if goal.ratio and value is not None:
-            met = "" if goal.is_met_by(value) else ", missed"
-            rows.append(f"| `{goal.benchmark}` | {goal.says} | {value:g} | {goal.bound}{met} |\n")
-    return _HEAD.format(**measured) + "".join(rows)
+            rows.append(f"| `{goal.benchmark}` | {goal.says} | {value:g} | {_judged(goal, value)} |\n")
+    where = []
+    for name, run_at in measured["runs"].items():
+        skipped = measured["figures"].get(name, {}).get("skipped")
+        found = (
+            [f"not measured: {skipped}", "", "", ""] if skipped else [str(value) for value in run_at.values()]
+        )
+        where.append(f"| {' | '.join([f'`{name}`', *found])} |\n")
+    return _HEAD + "".join(rows) + _WHERE + "".join(where)
+
+
+def _judged(goal: Goal, value: float) -> str:
+    return goal.bound + ("" if goal.is_met_by(value) else ", missed")
+
+
+def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
+    """
+    Yield a line for each figure that was measured and has a goal.
+    """
+    for goal in GOALS:
+        value = goal.of(figures)
+        if value is not None:
+            yield f"{goal.benchmark}.{goal.key:<34}{value:>10g}   {_judged(goal, value)}"
 
 
 def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -89,17 +113,26 @@ def main() -> None:
     parser.add_argument("--guard", action="store_true", help="compare with the figures that landed last")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
     options = parser.parse_args()
-    figures = {name: run(name) for name in options.names or BENCHMARKS}
+    figures, runs = {}, {}
+    for name in options.names or BENCHMARKS:
+        runs[name] = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "load": round(os.getloadavg()[0], 1),
+        }
+        figures[name] = run(name)
+    say("")
+    for line in judgements(figures):
+        say(line)
     if options.guard:
         for line in warnings(json.loads(FIGURES.read_text()), figures):
             say(f"::warning title=slower::{line}")  # GitHub shows it beside the change
     else:
-        known = json.loads(FIGURES.read_text())["figures"] if FIGURES.exists() else {}
+        known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
         measured = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "figures": {**known, **figures},
+            "runs": {**known.get("runs", {}), **runs},
+            "figures": {**known.get("figures", {}), **figures},
         }
         FIGURES.write_text(json.dumps(measured, indent=2) + "\n")
         TABLE.write_text(table(measured))

@@ -39,7 +39,7 @@ from typing import Any
 from azure.cosmos.aio import CosmosClient
 
 from benchmarks.emulated import DATABASE, Emulated, emulated
-from benchmarks.report import say
+from benchmarks.report import beside, say, spread
 from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
@@ -154,21 +154,19 @@ async def with_processor(system: Emulated, data: str, documents: int) -> tuple[f
     return drain.rates()
 
 
-async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, tuple[float, float]]:
+async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """
-    Let both ways drain the same container in turn; return the best rates of each.
-
-    Other programs on the machine can only take away from a round, so the best is the least disturbed.
+    Let both ways drain the same container in turn; return the documents a second, and a CPU second, of each round.
     """
     data = await system.new_events(documents, in_commit=20)
     ways = {"bare loop": bare_loop, "processor": with_processor}
-    best = dict.fromkeys(ways, (0.0, 0.0))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name in ways if number % 2 else reversed(ways):
-            per_second, per_cpu_second = await ways[name](system, data, documents)
+            rates = await ways[name](system, data, documents)
             if number:  # the first round warms connections and caches
-                best[name] = max(best[name][0], per_second), max(best[name][1], per_cpu_second)
-    return best
+                found[name].append(rates)
+    return found
 
 
 async def idle(
@@ -367,11 +365,14 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
     """
     async with emulated() as system:
         collect_seldom()  # as a worker does
-        best = await reading(system, documents, rounds)
-        say(f"{'way':<12}{'pages / s':>12}{'docs / s':>12}{'CPU ms / page':>16}")
-        for name, (per_second, per_cpu_second) in best.items():
-            cpu_ms = PAGE * 1000 / per_cpu_second
-            say(f"{name:<12}{per_second / PAGE:>12.0f}{per_second:>12.0f}{cpu_ms:>16.2f}")
+        read = await reading(system, documents, rounds)
+        rates = {name: [rate for rate, _ in some] for name, some in read.items()}
+        costs_of_page = {name: [PAGE * 1000 / rate for _, rate in some] for name, some in read.items()}
+        for name in read:
+            spread(f"{name}: low | median | high", rates[name], "documents/s")
+            spread("    CPU of a page", costs_of_page[name], "ms")
+        feed_ratio = beside("processor over bare loop", rates["processor"], rates["bare loop"])
+        feed_cpu_ratio = beside("    CPU", costs_of_page["bare loop"], costs_of_page["processor"])
         say(f"\n{'idle leases':>12}{'CPU ms / s':>12}{'requests / s':>14}")
         costs = {}
         for leases in (1, 10):
@@ -392,8 +393,8 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
         say(f"four workers join one with 100 leases: balanced after {balanced:.1f} s")
         say(f"acquire interval {ACQUIRE_SECONDS:.0f} s; takeover_intervals leaves the expiration out")
     return {
-        "feed_ratio": round(best["processor"][0] / best["bare loop"][0], 3),
-        "feed_cpu_ratio": round(best["processor"][1] / best["bare loop"][1], 3),
+        "feed_ratio": feed_ratio,
+        "feed_cpu_ratio": feed_cpu_ratio,
         "idle_cpu_ms_per_lease_s": _middle(per_poll[1], most),
         "idle_cpu_ms_per_lease_s_5s": _middle(per_poll[5], most),
         "idle_requests_per_lease_s": round(costs[most]["requests"] / most, 3),

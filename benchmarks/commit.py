@@ -285,6 +285,7 @@ async def measure(commits: int, server: Connection) -> dict[str, float]:
         "rest_commit_ratio": _overhead(bare, rest),
         "rest_commit_ratio_low": rest_low,
         "rest_commit_ratio_high": rest_high,
+        "rest_commit_ratio_our_client": _overhead(our_client, rest),
         "tracked_read_overhead": _overhead(read[0], read[2]),
         "tracked_read_overhead_our_client": _overhead(read[1], read[2]),
         "rest_tracked_read_ratio": _overhead(read[0], read[3]),

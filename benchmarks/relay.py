@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -22,7 +21,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from benchmarks.emulated import Emulated, commit_events, emulated
 from benchmarks.processes import Worker, running_loop, running_worker
-from benchmarks.report import percentile, report, show
+from benchmarks.report import beside, percentile, report, show, spread
 from benchmarks.ways import PAGE, RELAY_PAGE, bare_loop, relay, sample_design
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
@@ -133,15 +132,15 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: st
         first, second = (run_bare, run_ours) if number % 2 else (run_ours, run_bare)
         await first()
         await second()
-    show("(a) bare loop of both SDKs", f"{max(bare):.0f} messages/s")
-    show("    relay", f"{max(ours):.0f} messages/s")
-    return round(max(ours) / max(bare), 3)
+    spread("(a) bare loop: low | median | high", bare, "messages/s")
+    spread("    relay", ours, "messages/s")
+    return beside("    relay over bare loop", ours, bare)
 
 
 async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
     """
-    Return the CPU of an event in the least disturbed round: by pages of 1000 and batches of 1 MB, and by pages of 100 and batches of
-    256 KB, with our encoder and with the SDK's.
+    Return the CPU of an event by pages of 1000 and batches of 1 MB, and by pages of 100 and batches of 256 KB, with our encoder and
+    with the SDK's.
     """
     data = await system.new_events(sizes.scale_events, keys=KEYS, in_commit=EVENTS_IN_COMMIT)
     ways = [(page, own) for page in (RELAY_PAGE, PAGE) for own in (True, False)]
@@ -155,12 +154,11 @@ async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
     encoding.is_usable = known
     found = {}
     for (page, own), rounds in costs.items():
-        low, median, high = min(rounds), statistics.median(rounds), max(rounds)
-        encoder = "our encoder" if own else "the SDK's"
-        show(f"(g) pages of {page}, {encoder}", f"{low:.3f} | {median:.3f} | {high:.3f} ms CPU/event")
+        median = spread(f"(g) pages of {page}, {'our' if own else 'SDK'} encoder", rounds, "ms CPU/event")
         name = "cpu_ms_per_event" + ("_page100" if page == PAGE else "")
-        found[name if own else f"{name}_sdk_encoder"] = round(low, 3)
-    return found
+        found[name if own else f"{name}_sdk_encoder"] = round(median, 3)
+    ours, theirs = costs[RELAY_PAGE, True], costs[RELAY_PAGE, False]
+    return found | {"encoder_ratio": beside("    our encoder over the SDK's", ours, theirs)}
 
 
 async def compare_with_sample(

@@ -69,3 +69,10 @@ def spread(title: str, values: list[float], unit: str) -> float:
     middle = statistics.median(values)
     show(title, f"{min(values):.4g} | {middle:.4g} | {max(values):.4g} {unit}")
     return middle
+
+
+def beside(title: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """
+    Show what the ratios of all rounds are like, in which both sides took turns; return their median.
+    """
+    return round(spread(title, [one / other for one, other in zip(ours, theirs, strict=True)], ""), 3)
