@@ -148,7 +148,7 @@ class Requests:
         self._frames += 1
         self._parts.append(payload)
         if sum(map(len, self._parts)) > _LARGEST:
-            raise ProtocolError("An answer is larger than any should be.")
+            raise ProtocolError("The peer's answer exceeds the size limit.")
         if fields[5]:
             return
         payload, self._parts = b"".join(self._parts), []

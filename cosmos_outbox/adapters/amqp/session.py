@@ -83,7 +83,7 @@ class AmqpSession:
                 sections = Sections(delivery.payload)
             except ProtocolError as error:  # no receiver can read it, and it would be delivered for ever
                 _logger.warning(
-                    "servicebus.unreadable a message that is none is a dead letter now: %s", error
+                    "servicebus.unreadable dead-lettered a message that cannot be decoded: %s", error
                 )
                 self._delivery = None  # settled twice it would get no answer
                 await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))

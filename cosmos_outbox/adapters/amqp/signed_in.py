@@ -26,7 +26,7 @@ _logger = logging.getLogger("consumer")
 
 class SignedIn:
     """
-    Made by `open`. Its links are the caller's.
+    Create it with `open`. The caller closes its links.
     """
 
     def __init__(self, connection: Connection, namespace: Namespace, path: str) -> None:
@@ -87,7 +87,7 @@ class SignedIn:
 
     async def manage(self, operation: str, link: str, body: dict[str, bytes]) -> dict[str, Any]:
         """
-        Have the broker do something about a link, and return what it answered.
+        Send a management request about a link, and return the broker's answer.
 
         Raises:
             AmqpError: it refused, or is gone.

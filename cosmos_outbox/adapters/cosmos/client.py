@@ -171,7 +171,7 @@ def _account(description: str, url: str, rest: RestClient) -> _Account:
         account_id = None
     if not isinstance(account_id, str) or not account_id:
         raise ConfigurationError(
-            f"What answers at {url!r} does not say which Cosmos DB account it is, so its leases cannot be named; "
+            f"The server at {url!r} does not return the id of a Cosmos DB account, so its leases cannot be named; "
             "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
         )
     return _Account(

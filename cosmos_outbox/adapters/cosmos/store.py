@@ -134,7 +134,7 @@ class CosmosStore:
 
         Args:
             query: which documents.
-            columns: paths that together tell the documents apart.
+            columns: paths whose values together identify a document.
             after: values of the first columns. Documents with these values come before the place.
             limit: of documents.
         """
@@ -276,4 +276,4 @@ def _after(continuation: str | None, most: int) -> Sequence[KeyPart]:
             isinstance(one, str | int | float) for one in parts
         ):
             return last_id, *parts
-    raise InvalidRequest("The continuation token is not one that this library gave out.")
+    raise InvalidRequest("This library did not issue the continuation token.")

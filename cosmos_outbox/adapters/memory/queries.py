@@ -81,4 +81,4 @@ def _follows(place: list[Any], last: Any, query: Query) -> bool:
     try:
         return bool(place < last if query.descending else place > last)
     except TypeError:
-        raise InvalidRequest("The continuation token is not one that this container gave out.") from None
+        raise InvalidRequest("This container did not issue the continuation token.") from None

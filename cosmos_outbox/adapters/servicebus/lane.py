@@ -147,7 +147,7 @@ class Lane:
             sending.add_done_callback(_forget_outcome)
             self._drop(sending)
             return BrokerUnavailable(
-                f"Service Bus did not say in {self._timeout:g} s whether it has the messages."
+                f"Service Bus neither confirmed nor refused the messages within {self._timeout:g} s."
             )
         failure = sending.exception()
         if failure is not None and not (isinstance(failure, ServiceBusError) and leaves_link_usable(failure)):
