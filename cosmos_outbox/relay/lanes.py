@@ -66,8 +66,8 @@ class LaneSender:
         """
         Send each share in order; once the group is done, the result says which events were accepted or stopped.
 
-        What is refused is divided by partition key over all lanes, so that a key does not wait until the topic has refused
-        those of all others.
+        Refused messages are divided by partition key over all lanes, so that no key waits until the topic has refused the
+        messages of all others.
 
         Args:
             shares: no two have events of the same partition key.
@@ -177,7 +177,7 @@ class LaneSender:
     ) -> None:
         delay = self._backoff.delay(failures, at_least=getattr(error, "retry_after", None))
         self.report(PublishFailed(lane=lane, attempt=failures, delay_seconds=delay, error=error), waiting)
-        # An expired token looks the same until the next attempt has signed in again.
+        # An expired token causes the same error until the next attempt signs in again.
         if isinstance(error, TopicUnavailable) and failures > 1:
             self.report(PublishHalted(lane=lane, error=error), waiting)
         await asyncio.sleep(delay)
