@@ -1,5 +1,5 @@
 """
-Stalled keys: a message of theirs has waited for too long, because of an error that is no fault of it.
+Stalled keys: a message has waited for too long, because of an error that the message did not cause.
 """
 
 from __future__ import annotations

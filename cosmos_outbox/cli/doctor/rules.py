@@ -218,7 +218,7 @@ def _time_to_live(resources: Resources) -> Iterator[Finding]:
 def _permissions(resources: Resources) -> Iterator[Finding]:
     for operation, error in resources.denied:
         fix = next((fix for start, fix in _GRANTS.items() if operation.startswith(start)), _ANY_GRANT)
-        # Only a program that deletes entities for good needs it, and which one does cannot be seen.
+        # Only a program that deletes entities for good needs it; doctor cannot see which one does.
         found = _note if operation.startswith("delete entities") else _error
         yield found("permissions", f"Not allowed, or not possible, to {operation}: {error}", fix)
 
