@@ -67,7 +67,7 @@ class Process:
         finally:
             running.cancel()
         if self.crashed:
-            await asyncio.gather(running, return_exceptions=True)  # whatever it said of its death
+            await asyncio.gather(running, return_exceptions=True)  # whatever error the dead process raised
             raise Crash
         return running.result()
 

@@ -65,7 +65,7 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
 
 def is_inbox(write: Write) -> bool:
     """
-    Say whether a write tells that a message took effect.
+    Say whether a write records that a message took effect.
     """
     return write.document is not None and write.document.get("type") in _INBOX
 

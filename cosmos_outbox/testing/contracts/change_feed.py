@@ -95,7 +95,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        The feed tells what is there now, where it was written last.
+        The feed returns the newest version of a document, at the place of its last write.
         """
         await _write(container, "k", "a", n=1)
         await _write(container, "k", "b", n=2)
@@ -251,7 +251,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        Positions of one container are none in another of its name.
+        A position of one container means nothing in another of the same name.
         """
         if container.recreate is None:
             pytest.skip("this backend is not replaced")
@@ -279,7 +279,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        A feed that was set back, by a restore for example, shows it.
+        A feed that was set back, such as by a restore, returns a lower `latest_lsn`.
         """
         for number in range(5):
             await _write(container, "k", f"doc-{number}")

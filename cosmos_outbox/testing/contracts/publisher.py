@@ -34,7 +34,7 @@ class Trouble(StrEnum):
 
 class PublisherBackend(Protocol):
     """
-    A topic under test: its publisher, who reads what arrived, and what breaks it. Where it cannot be broken, tests are skipped.
+    A topic under test: its publisher, the reader of what arrived, and the faults. Without faults, their tests are skipped.
     """
 
     publisher: Publisher

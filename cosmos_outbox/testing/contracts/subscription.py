@@ -268,7 +268,7 @@ class SubscriptionContract:
 
     async def test_a_deferred_message_stays_and_is_delivered_no_more(self, opened: Opened) -> None:
         """
-        `Defer` keeps a message for who asks for its number.
+        `Defer` keeps a message for a receiver that asks for its number.
         """
         async with opened() as entity:
             await entity.send("a1", "a2")
@@ -329,7 +329,7 @@ class SubscriptionContract:
         opened: Opened,
     ) -> None:
         """
-        Who lost the lock settles nothing (I5).
+        A receiver that lost the lock settles nothing (I5).
         """
         async with opened() as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")
