@@ -549,7 +549,7 @@ class MessageMissed(MessageError):
 
 class DeliveredTooOften(MessageError):
     """
-    A message was delivered again and again, and no process came to an end with it.
+    A message was delivered many times, and no process reached an outcome; correct the handler, then release the key.
     """
 
 

@@ -1,5 +1,5 @@
 """
-A consumer under test: messages reach its handlers as from a subscription, in memory, without a broker and without sleep.
+A consumer under test: messages reach its handlers as from a subscription, in memory, without a broker or waits.
 
     async with consumer.testing() as t:
         delivered = await t.deliver(OrderPaid(order_id="o1", total=5), key="o1")

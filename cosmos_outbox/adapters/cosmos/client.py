@@ -43,7 +43,7 @@ async def open_cosmos_client(
     Connect by connection string, or by endpoint and credential (an account key or a token credential).
 
     The SDK's own retries are off: it would resend a write whose answer was lost, and report the success of the first one as a
-    conflict. The library retries where it can tell the two apart.
+    conflict. The library retries where it can distinguish the two.
 
     Args:
         connection_string: `AccountEndpoint=…;AccountKey=…;`.
