@@ -1,5 +1,5 @@
 """
-Frames: what is said over a connection, and the errors in it.
+Frames: the performatives that peers exchange over a connection, and the errors in them.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ def read_error(value: Any) -> AmqpError | None:
 
 def fields_of(value: Any) -> list[Any]:
     """
-    Return the fields of what has a descriptor, as an outcome or a source has; none where there is no such thing.
+    Return the fields of a described value, such as an outcome or a source; none of anything else.
     """
     return value.value if isinstance(value, Described) and isinstance(value.value, list) else []

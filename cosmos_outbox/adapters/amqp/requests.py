@@ -183,10 +183,10 @@ class Requests:
 
 def accepted(answer: Sections) -> Sections:
     """
-    Return an answer, if it is none that refuses.
+    Return an answer unless it is a refusal.
 
     Raises:
-        AmqpError: it is one.
+        AmqpError: it is a refusal.
     """
     said = answer.application_properties
     status = said.get("statusCode", said.get("status-code"))

@@ -47,7 +47,7 @@ class Sender(Protocol):
 @asynccontextmanager
 async def open_senders() -> AsyncIterator[Callable[[str], Sender]]:
     """
-    Open the senders; yield what returns that of an endpoint.
+    Open the senders; yield a function that returns the sender of an endpoint.
     """
     async with AsyncExitStack() as stack:
         session = ClientSession(

@@ -254,7 +254,7 @@ def _place(document: Document, path: Sequence[str]) -> tuple[int, KeyPart]:
 
 
 def _continuation(columns: Sequence[Sequence[str]], last: Document, following: Document) -> str:
-    # Up to the first column in which the two differ: what is left of the last one's value there is on this page.
+    # Stop at the first column in which the two differ: this page has all documents with the last one's value there.
     place = []
     for column in columns:
         before, behind = _place(last, column), _place(following, column)
