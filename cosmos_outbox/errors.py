@@ -497,7 +497,7 @@ def _place(document_id: str, partition_key: PartitionKey | None) -> str:
 
 class SubscriptionError(OutboxError):
     """
-    A subscription or a queue refused or failed: look at the cause; base of the two below.
+    A subscription or a queue refused or failed: its cause says why; base of the two below.
     """
 
 

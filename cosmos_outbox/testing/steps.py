@@ -41,7 +41,7 @@ class Step:
 
 def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     """
-    Name a call; None for those that poll or are about locks: to die there is to die after the call before.
+    Name a call; None for those that poll or are about locks: a crash there equals one after the previous call.
 
     Args:
         call: of a port.

@@ -128,7 +128,7 @@ class Submission:
             return False  # no attempt can have been applied
         event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
-            # The events come first in the batch, so the store had accepted their ids: they are not there, or not any more.
+            # The events come first in the batch, so the store accepted their ids: they are not stored, or no longer.
             if self._in_doubt and not self._absence_proves():
                 raise self._unknown() from refusal
             return False

@@ -323,7 +323,7 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers:
             await self._run_handlers()
-            self._entities.guard.check()  # one that closed the unit would have had nothing written, and nothing said
+            self._entities.guard.check()  # a handler that closed the unit would lose the write unnoticed
         changed = self._entities.changed()
         if not changed:
             return None

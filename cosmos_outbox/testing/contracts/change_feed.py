@@ -55,7 +55,7 @@ class ChangeFeedContract:
 
     async def test_ranges_cover_every_key_once_and_have_different_ids(self, wide: ChangeFeedBackend) -> None:
         """
-        No key is read by no lease, or by two (G2, G3).
+        Exactly one lease reads each key (G2, G3).
         """
         ranges = await wide.feed.physical_ranges()
 
