@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 ArgumentsT = ParamSpec("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
-_IDLE_SECONDS = 60.0  # that a thread waits for more to do
+_IDLE_SECONDS = 60.0  # how long an idle thread waits for the next call
 _END_SECONDS = 1.0  # for calls under way when the program ends
 
 _LOOKUPS = (getaddrinfo, getnameinfo)  # they end by themselves, and no handler submits them

@@ -16,7 +16,7 @@ from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, Publis
 from cosmos_outbox.relay.plan import Delivery, EventKey, assign_lanes, group_by_key
 from cosmos_outbox.retries import Backoff
 
-_ATTEMPTS_BEFORE_POLL = 5  # at the same messages; an operator may have parked their key by hand meanwhile
+_ATTEMPTS_BEFORE_POLL = 5  # then ask whether an operator parked the keys by hand
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class LaneSender:
         """
         result, lanes = LaneResult(), self.publisher.lanes
         idle = deque((first_lane + number) % lanes for number in range(lanes))
-        waiting = deque((share, 1) for share in shares)  # and which attempt at its messages this is
+        waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
 
         def start_lanes() -> None:
             for _ in range(min(len(idle), len(waiting))):

@@ -24,9 +24,9 @@ from cosmos_outbox.records import (
 from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 
-_ACCEPT_SECONDS = 20.0  # that one call waits for a session
+_ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # a short first call: when it returns, the broker is reachable
-_OPENING_SECONDS = 3.0  # that a call may take until it waits for a session
+_OPENING_SECONDS = 3.0  # how long a call may take before it waits for a session
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
@@ -79,7 +79,7 @@ class SessionProcessor:
         self._answered_at = -inf  # when a message was last settled, or a call found none waiting
         self._failures = 0  # since then
         self._failing_since, self._failed_at = 0.0, -inf
-        self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
+        self._error: BaseException | None = None  # that ended a task: no fault of the broker
 
     def status(self) -> tuple[SessionStatus, ...]:
         """

@@ -233,6 +233,6 @@ def _is_as_written(document: Document, part: PendingEntity, write: Write) -> boo
     """
     Say whether no later commit, and no other program, changed a document since.
     """
-    if isinstance(part.entity, OwnDocument):  # which may not count its versions
+    if isinstance(part.entity, OwnDocument):  # the application may not count its versions
         return json.dumps(stripped(document), sort_keys=True) == json.dumps(write.document, sort_keys=True)
     return document.get("version") == part.version

@@ -30,8 +30,8 @@ from cosmos_outbox.adapters.amqp.frames import (
 from cosmos_outbox.adapters.amqp.tokens import Namespace
 from cosmos_outbox.adapters.amqp.websocket import open_websocket
 
-ANSWER_SECONDS = 30.0  # that the peer has for each answer
-_SILENT_SECONDS = 60.0  # after which a peer that says nothing, not even that it is there, is given up
+ANSWER_SECONDS = 30.0  # the peer's time for each answer
+_SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer
 _TICK_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _CHANNEL_MAX = 4999  # the highest number
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._closing = False  # lost because this side says goodbye: the peer's answer is still read
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._header = SASL_HEADER  # that the peer has to answer with; empty once both are through
+        self._header = SASL_HEADER  # the header that the peer must answer with; empty after both
         self._buffer = b""
         self._out: list[bytes] = []
         self._endpoints: dict[int, Endpoint] = {}  # by this side's channel

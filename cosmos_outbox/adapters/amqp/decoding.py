@@ -25,7 +25,7 @@ NUMBERS = {
     }.items()
     for code in codes
 }  # fmt: skip
-_NUMBERS: dict[int, tuple[_Unpack, int]] = {  # and the bytes of one with its code
+_NUMBERS: dict[int, tuple[_Unpack, int]] = {  # with the bytes of a number and its code
     code: ((layout := struct.Struct(">" + form)).unpack_from, 1 + layout.size)
     for code, form in NUMBERS.items()
 }

@@ -30,7 +30,7 @@ from cosmos_outbox.adapters.amqp.errors import ProtocolError
 _BEGINNING = 8
 _WIDTHS = {0xC0: 1, 0xC1: 1, 0xD0: 4, 0xD1: 4}  # of the size and the count of a list or a map
 _MAPS = (0xC1, 0xD1)
-_TEXTS = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}  # and how many bytes come before one
+_TEXTS = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}  # bytes that come before a text
 _BINARIES = {0xA0: 2, 0xB0: 5}
 _LEAST_VALUES = 2  # of one, `itemgetter` returns no tuple
 # Even the worst peer cannot fill 30 MB: these limit the bytes and items (a key is one) of a layout, the layouts of one beginning,
@@ -44,10 +44,10 @@ _Pick = Callable[[list[Any]], tuple[Any, ...]]
 
 class _Layout(NamedTuple):
     size: int
-    unpack: Callable[[bytes, int], tuple[Any, ...]]  # in turn: what is between, a value, what is between…
-    between: tuple[Any, ...]  # all that is between the values of this layout
-    texts: tuple[int, ...]  # which of the values that are unpacked are texts, and still bytes
-    build: Callable[[list[Any]], Any]  # the list or the map, of the values that are unpacked
+    unpack: Callable[[bytes, int], tuple[Any, ...]]  # bytes between, a value, bytes between…
+    between: tuple[Any, ...]  # the bytes between the values of this layout
+    texts: tuple[int, ...]  # which unpacked values are texts, still as bytes
+    build: Callable[[list[Any]], Any]  # makes the list or the map from the unpacked values
 
 
 class _Alike:

@@ -19,7 +19,7 @@ from cosmos_outbox.adapters.amqp.requests import Requests, value_of
 from cosmos_outbox.adapters.amqp.tokens import Namespace
 
 _RENEW_AT = 0.75  # of what is left of a token
-_PAUSE_SECONDS = 5.0  # at least, between two tokens
+_PAUSE_SECONDS = 5.0  # the least time between two tokens
 
 _logger = logging.getLogger("consumer")
 

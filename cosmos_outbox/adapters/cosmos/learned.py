@@ -44,7 +44,7 @@ class Learned:
         self._rest = rest
         self._kept, self._needed = (*kept, *_ALWAYS_KEPT), (*kept[:needed], _CONTAINER)
         self._known: dict[Hashable, Sent] = {}
-        self._endpoint = ""  # that the SDK used last, for any of them
+        self._endpoint = ""  # of the SDK's last request, for any of them
         self._until = self._paused_until = 0.0
 
     def learn(self, about: Hashable, request: SentRequest) -> None:

@@ -74,7 +74,7 @@ def _last_place(continuation: str) -> Any:
     try:
         return json.loads(continuation.removeprefix(_LISTED)) if continuation.startswith(_LISTED) else 0
     except (ValueError, RecursionError):
-        return 0  # which is no place
+        return 0  # 0 is no place: the caller refuses the token
 
 
 def _follows(place: list[Any], last: Any, query: Query) -> bool:

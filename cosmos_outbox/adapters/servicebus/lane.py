@@ -46,7 +46,7 @@ class Lane:
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
         self._proven = False  # this sender has sent something
-        self.batch_bytes: int | None = None  # that the link takes, once one was open
+        self.batch_bytes: int | None = None  # what the link takes; known once one was open
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
         """

@@ -17,7 +17,7 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
-_ATTEMPTS = 20  # that fail before the publisher is said not to recover
+_ATTEMPTS = 20  # failures after which the publisher counts as not recovering
 _ON_DEMAND = "this topic does not fail on demand"
 
 

@@ -207,7 +207,7 @@ class SubscriptionContract:
             await entity.send("a1", "b1", "c1", "d1", "e1", "f1")
             calls = [asyncio.create_task(accepted(entity)) for _ in range(6)]
             for call in calls:
-                await asyncio.sleep(0.12)  # at any moment of the second that opening takes
+                await asyncio.sleep(0.12)  # cancel at different moments of the second that opening takes
                 call.cancel()
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if not isinstance(ended, BaseException):
