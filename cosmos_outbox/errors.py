@@ -497,7 +497,7 @@ def _place(document_id: str, partition_key: PartitionKey | None) -> str:
 
 class SubscriptionError(OutboxError):
     """
-    A subscription or a queue refused or failed: look at the cause; base of the two below.
+    A subscription or a queue refused or failed: its cause says why; base of the two below.
     """
 
 
@@ -549,7 +549,7 @@ class MessageMissed(MessageError):
 
 class DeliveredTooOften(MessageError):
     """
-    A message was delivered again and again, and no process came to an end with it.
+    A message was delivered many times, and no process reached an outcome; correct the handler, then release the key.
     """
 
 

@@ -4,7 +4,7 @@ Balancing: which leases a worker takes, asks for or robs; a pure function of the
 Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed fleets converge: every worker aims at
 `ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come handover requests: a worker
 that wants a lease of a live owner writes `handover.wanted-by` into the lease's properties, and the owner releases it for
-that worker. A request renews the lease, so an owner that is late to renew is not asked: its lease had better expire. Only
+that worker. An owner that is late to renew is not asked, because the request would delay the expiry of its lease. Only
 owners that sign with `handover.owner` understand requests; any other (a .NET processor) is robbed as .NET robs: one lease
 a pass. Any worker may take a lease that waits for a worker that asked for more than its share.
 """

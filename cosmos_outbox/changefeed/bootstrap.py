@@ -127,7 +127,7 @@ async def _create_missing(
     ids: dict[FeedRange, str] = {}
     left: dict[FeedRange, OutboxError] = {}
     while True:
-        # The ranges first: a split that happens in between then shows up as leases that cover more, never as a gap.
+        # List ranges before leases: a split in between then shows as leases that cover more, never as a gap.
         physical = dict.fromkeys(await feed.physical_ranges())
         listed_at = loop.time()
         placed, unplaced = await located(await _leases(prefix, store), tuple(physical), feed)
@@ -136,7 +136,7 @@ async def _create_missing(
             for gap in uncovered(tuple(physical), placed)
             if only is None or any(wanted.contains(gap) for wanted in only)
         ]
-        # Each is asked once, however often the leases have to be listed: silent ones would delay the rest again and again.
+        # Ask each partition once, however often the leases are listed: silent ones would delay the rest each time.
         unknown = (gap for gap in gaps if gap in physical and gap not in ids and gap not in left)
         found, silent = await identified(unknown, feed)
         ids |= found
@@ -148,8 +148,8 @@ async def _create_missing(
             if gap in physical:  # else it can only be named by its bounds, as after a merge
                 token, version = ids[gap], 0
             if loop.time() - listed_at > LOCK_SECONDS:
-                # This process may have been frozen. Others have broken the lock then, and a lease of a range that they
-                # have split since would have all of it handled once more, from its start.
+                # This process may have been frozen, and another worker may have broken the lock and split the range since: a
+                # late lease would have all of the range handled again, from its start.
                 break
             properties = {START: start}
             lease = new_lease(

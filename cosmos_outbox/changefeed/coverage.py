@@ -64,7 +64,7 @@ async def identified(
         if isinstance(error, StoreError) and not error.retriable:
             raise error
     ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
-    # Leases of one id would be taken for one lease, and the range of the second be covered by none.
+    # Two leases with the same id would be one document, and no lease would cover the second range.
     named = Counter(ids.values())
     for one in [one for one, partition in ids.items() if named[partition] > 1]:
         silent[one] = RangeGone(

@@ -23,7 +23,7 @@ from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
 _AT_ONCE = 8  # pages of one change each are in memory
-_MOST_EMPTY_PAGES = 300  # some seconds; a worker saves how far it came behind them
+_MOST_EMPTY_PAGES = 300  # some seconds; a worker checkpoints behind so many
 
 _Read = Callable[..., Awaitable[ChangePage]]
 

@@ -63,7 +63,7 @@ class Progress:
         """
         Return why nothing moves: attempts have failed for half a minute, or a page is at hand for a whole one; else None.
 
-        With the next renewal, within a minute, the lease says it to all who only see the leases.
+        The next renewal, within a minute, writes it into the lease, for programs that only see the leases.
         """
         idle = now - self.moved_at - self.rest
         if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):

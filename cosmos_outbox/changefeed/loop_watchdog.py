@@ -1,7 +1,7 @@
 """
 Loop watchdog: a thread that reports what blocks the event loop, because the loop itself cannot.
 
-A blocked loop renews no lease, and in the end all are lost: this is worth more than the report of a slow handler.
+A blocked loop renews no lease, and in the end the worker loses all of them: worse than one slow handler.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Naming: under which host of its account the leases of a processor lie, and whose other leases lie beside them.
+Naming: the host of the account in a processor's lease ids, and the other processors with leases in the container.
 
 Lease ids begin with the processor's name and a host, with nothing in between, as .NET builds them. The host is that of the
 account's global endpoint; older workers, and .NET's, took whatever host their setting named. Two hosts are two

@@ -209,9 +209,9 @@ async def supervise(owned: OwnedLease) -> LeaseClosed:
     """
     Work on a lease until it is drained or lost, give it up in the way that fits, and return how it ended.
 
-    A drained pump has `grace_period` to finish its page, then its handler is cancelled. A handler that goes on all the
-    same is waited for: nothing else is done on the lease here before it is over. When this task itself is cancelled
-    the lease is left to expire.
+    A drained pump has `grace_period` to finish its page, then its handler is cancelled. If the handler goes on all the
+    same, this task waits for it, and does nothing else on the lease before it ends. If this task itself is cancelled,
+    the lease expires by itself.
     """
     error: BaseException | None = None
     try:

@@ -40,7 +40,7 @@ _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
 _TOGETHER_SECONDS = 0.05
-_LAGS_FOR_SECONDS = 30.0  # a replica: so long may a range seem to be behind its lease
+_LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ _Following = ChangePage | _From | None
 
 def together(seconds: float, *, now: float) -> float:
     """
-    Return a pause that ends a bit earlier, with those of other leases: waking up for each would cost a fifth of its poll.
+    Shorten a pause so that it ends together with those of other leases: each wake-up costs a fifth of a poll.
     """
     return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
 
@@ -102,7 +102,7 @@ class Pump:
         """
         owned, properties = self._owned, self._owned.lease.properties
         if (lowest := behind_in(properties, owned.continuation)) is not None:
-            # The owner before had to leave it open.
+            # The previous owner could not decide it.
             self._regression = Regression(lowest=lowest, since=asyncio.get_running_loop().time())
         elif BEHIND in properties:
             owned.mark({BEHIND: None})
@@ -115,7 +115,7 @@ class Pump:
                 if page is None or owned.drain.is_set():
                     return
                 following = await self._next(page)
-                del page  # gives its memory back before more is read
+                del page  # frees its memory before the next read
         finally:
             # The range may grow past the position before the next owner reads it.
             if self._regression is not None:
@@ -241,7 +241,7 @@ class Pump:
 
     async def _wait_for(self, regression: Regression, now: float) -> _Following:
         if now - regression.since <= _LAGS_FOR_SECONDS:
-            if now > regression.since:  # seen twice: saved, should this worker be killed
+            if now > regression.since:  # seen twice: save it, as this worker may be killed
                 self._owned.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest)
             return _From(self._owned.continuation)
@@ -257,7 +257,7 @@ class Pump:
             self._start = StartFrom.BEGINNING
             self._notify(replace(alarm, restarted_from=BEGINNING))
             return _From(None)
-        # Without the mark a later owner would go on in silence, once the range has grown past the position.
+        # Without the mark a later owner would skip changes unnoticed, once the range has grown past the position.
         self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(self._id, position, lowest))
         self._notify(alarm)

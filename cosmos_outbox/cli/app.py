@@ -100,15 +100,15 @@ async def doctor(
     as_json: AsJson = False,
 ) -> None:
     """
-    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 2: errors, 3: something could not be looked at.
+    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 2: errors, 3: a service did not answer.
 
-    What a worker has to be allowed to do is tried with the identity that runs this: a document is created in the lease
-    container, and in that of parked keys, and deleted again. With --api, what an application does with the data container
-    is tried in the same way, and nothing else is checked. With --consumer what a consumer needs is checked: its container, its
-    subscription or queue, and its parked keys; no message is taken. An account that refuses this program, or its firewall, is an error,
-    one that does not answer is unknown; then nothing else can be checked.
+    Tries the operations that a worker needs, with the identity that runs this: creates a document in the lease container, and
+    in that of parked keys, and deletes it again. With --api, tries what an application does with the data container in the same
+    way, and checks nothing else. With --consumer, checks what a consumer needs: its container, its subscription or queue, and
+    its parked keys; takes no message. An account that refuses this program, or its firewall, is an error; one that does not
+    answer is unknown. Then nothing else can be checked.
     """
-    # The SDKs log what fails while it is tried; the findings name it.
+    # The SDKs log each operation that fails; the findings name it already.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").addFilter(names_no_leak)
     try:

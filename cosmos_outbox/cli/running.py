@@ -77,7 +77,7 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
             if error.filename is None and error.errno not in _UNWRITABLE:
                 raise
             if error.filename is None:
-                # What is left in the buffer would fail again when the interpreter ends.
+                # The rest of the buffer would fail again when the interpreter ends.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
             code = FAILED
@@ -94,7 +94,7 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
 
 def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
     """
-    Say on standard error what failed; for programs also as JSON, where the class of the error tells one failure from another.
+    Say on standard error what failed; for programs also as JSON, with the class of the error.
     """
     message = message or str(error)
     sys.stderr.write(f"{message}\n")
@@ -116,7 +116,7 @@ class Commands(TyperGroup):
         try:
             code = super().main(args, *more, **{**named, "standalone_mode": False})
         except Exception as error:
-            # Typer brings a click of its own or uses the installed one: its errors are known by what they can do.
+            # Typer brings its own click or uses the installed one: recognise its errors by their methods.
             if (told := getattr(error, "format_message", None)) is None:
                 raise
             fail(error, as_json=True, message=told())

@@ -57,7 +57,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     except BaseException:  # the lock is lost, or the process ends
         await cancelled(task)
         raise
-    if task.cancelled():  # by other code: this attempt was not, so it must not look as if it was
+    if task.cancelled():  # by other code, not by this attempt: report an error, not a cancellation
         raise MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
     if done:
         return task.result()

@@ -72,7 +72,7 @@ class Effects:
         tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
 
     Raises:
-        ConfigurationError: the policy needs an order that there is not.
+        ConfigurationError: the policy needs ordered messages, and there are no sessions.
     """
 
     def __init__(
@@ -274,5 +274,5 @@ async def _committed(uow: UnitOfWork, entry: Entry, *, of: str) -> None:
     except (Conflict, PreconditionFailed) as refusal:
         if refusal.document_id != entry.document["id"]:
             raise
-        # No failure of the handler: another process was first, or what was read of the inbox was behind
+        # No failure of the handler: another process was first, or the read of the inbox was stale
         raise StoreUnavailable("The inbox has changed since it was read.", applied=False) from refusal

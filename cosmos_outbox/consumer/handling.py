@@ -47,7 +47,7 @@ from cosmos_outbox.records import (
     MessageParked,
 )
 
-# Keys that are parked while no message takes effect; then the fault is not the messages'
+# So many keys parked while no message takes effect show that the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
 # While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
 _OUTAGES = (
@@ -64,7 +64,7 @@ _PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, HandlerStuck)
 
 class Holding(Protocol):
     """
-    What a handler needs of the session that its process holds: one object for as long as it does.
+    What a handler needs of the session that its process holds: the same object during the whole hold.
     """
 
     @property
@@ -270,7 +270,7 @@ class Handling:
             return await self._effects.was_taken(message)
         except _OUTAGES:
             raise
-        except Exception:  # noqa: BLE001 - what is wrong with it, the release tells
+        except Exception:  # noqa: BLE001 - the release reports what is wrong with the message
             return False
 
     def _is_lost(self, message: Message) -> bool:
@@ -280,15 +280,15 @@ class Handling:
 
     async def _lost(self, message: Message, key: str, state: _SessionState) -> Settlement:
         """
-        Give a message up that no process came to an end with, before the broker dead-letters it: later ones would overtake it.
+        Give up a message delivered many times without an outcome, before the broker dead-letters it: later ones would overtake it.
         """
         if await self._was_taken(message):
             self._effects.repeated(message, key)
             return Complete()
         error = DeliveredTooOften(
             f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
-            "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: mend that, then "
-            "release the key."
+            "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
+            "then release the key."
         )
         # Also if the consumer is halted: the broker would not wait
         return await self._give_up(message, key, state, error, message.delivery_count)
@@ -348,7 +348,7 @@ class Handling:
 
     def _named(self, message: Message) -> str:
         if not message.message_id:
-            raise MessageUnreadable("The message has no id, so it cannot be told from a repetition.")
+            raise MessageUnreadable("The message has no id, so it cannot be distinguished from a repetition.")
         return message.session_id or key_text(self._effects.key_of(message))
 
 

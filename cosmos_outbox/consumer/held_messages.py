@@ -19,7 +19,7 @@ from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.messages import Message
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
-# A value that the store's JSON does not return as it is becomes `{"type", "text"}`: a text of each type, and the value of the text.
+# A value that JSON does not return unchanged is stored as `{"type", "text"}`: how each type becomes text, and text the value.
 _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     int: (str, int),
     float: (repr, float),  # 1.0 is returned as 1, and what is not finite is refused
@@ -51,7 +51,7 @@ class HeldMessage:
         """
         Return what is stored: a body that is a JSON object as `data`, which an operator may edit; the bytes of any other in base64.
 
-        So are those of one that the store would refuse, or that has other spaces or escapes than its `data` is written with.
+        The same goes for an object that the store would refuse, or whose spaces or escapes differ from how `data` is written.
         """
         message = self.message
         return {

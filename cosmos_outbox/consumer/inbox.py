@@ -173,7 +173,7 @@ def _inbox_id(*names: str) -> str:
 
 
 def _short(name: str) -> str:
-    # A name with a dot could be taken for two
+    # Two names with dots could form the same id
     try:
         check_id(name)
     except UsageError:

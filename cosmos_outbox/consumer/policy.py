@@ -19,7 +19,7 @@ from cosmos_outbox.retries import Backoff
 # The broker's default window for duplicates, and the longest lock; `doctor` reads both
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
 DEFAULT_MAX_DELIVERIES = 8
-# A process whose event loop is blocked loses the message at hand, and once more the session that it had asked for
+# A process whose event loop is blocked loses the message at hand, then also the session that it was waiting for
 _LOST_AT_ONCE = 2
 _TAKES: dict[str, tuple[Any, str]] = {
     "record_ttl": (timedelta, "a timedelta"),

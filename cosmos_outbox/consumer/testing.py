@@ -1,5 +1,5 @@
 """
-A consumer under test: messages reach its handlers as from a subscription, in memory, without a broker and without sleep.
+A consumer under test: messages reach its handlers as from a subscription, in memory, without a broker or waits.
 
     async with consumer.testing() as t:
         delivered = await t.deliver(OrderPaid(order_id="o1", total=5), key="o1")
@@ -79,7 +79,7 @@ class Delivered:
     One delivery.
 
     message: as it was delivered; deliver it again to repeat it.
-    settlement: what the broker would have been told.
+    settlement: what the consumer would have sent to the broker.
     errors: what the attempts raised, in order.
     records: all that was reported.
     """
@@ -195,7 +195,7 @@ class ConsumerTest:
 
     def another_process(self) -> None:
         """
-        Forget what a process knows: the next deliveries are to one that has just accepted the sessions.
+        Forget what a process knows, as if a new process had just accepted the sessions.
         """
         self._sessions.clear()
 

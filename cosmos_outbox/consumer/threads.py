@@ -1,5 +1,5 @@
 """
-Threads: where `asyncio.to_thread` runs in the process of a consumer; one that hangs keeps neither the others nor the end.
+Threads: where `asyncio.to_thread` runs in a consumer's process; a call that hangs delays neither other calls nor the shutdown.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 ArgumentsT = ParamSpec("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
-_IDLE_SECONDS = 60.0  # that a thread waits for more to do
-_END_SECONDS = 1.0  # that calls get when the program ends
+_IDLE_SECONDS = 60.0  # how long an idle thread waits for the next call
+_END_SECONDS = 1.0  # for calls under way when the program ends
 
-_LOOKUPS = (getaddrinfo, getnameinfo)  # which end by themselves, and which no handler asks for
-# The calls of the handler that runs here, which adds to it
+_LOOKUPS = (getaddrinfo, getnameinfo)  # they end by themselves, and no handler submits them
+# The calls of the handler that runs in this context; `submit` adds to them
 calls_of_handler: ContextVar[set[Future[Any]] | None] = ContextVar(
     "cosmos_outbox.calls_of_handler", default=None
 )

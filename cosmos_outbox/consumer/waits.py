@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from cosmos_outbox.retries import Backoff
 
-# While others take effect a message waits for 8 s at most, for it keeps its slot from them
+# While others take effect, a message waits for 8 s at most, because it occupies a slot
 _MOST_ALONE = 5
 _MOST_MESSAGES = 1000
-_HALTED = 4  # A slot is free soon, for a key that may be handled: which one that is, only trying tells
+_HALTED = 4  # A slot is free soon for another key: only an attempt shows which key can be handled
 
 
 class Waits:
@@ -41,7 +41,7 @@ class Waits:
 
     def of_halted(self) -> float:
         """
-        Return the seconds that a message waits whose consumer is halted.
+        Return the seconds that a message of a halted consumer waits.
         """
         return self._backoff.delay(_HALTED)
 

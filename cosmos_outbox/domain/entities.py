@@ -107,7 +107,7 @@ class Entity(BaseModel):
 
         def __getattr__(self, name: str) -> Any:
             """
-            Raise AttributeError, as pydantic does; of an object that is not made yet, with the cause.
+            Raise AttributeError, as pydantic does; add the cause where `__init__` has not made the object yet.
             """
             try:
                 return super().__getattr__(name)

@@ -34,7 +34,7 @@ class DomainEvent(BaseModel):
     ttl             how long the stored event lives; default: 10 days.
     coalesce        True: a later event of the same action replaces the earlier one inside one commit.
     implied_by_creation
-                    True: the created event of a new entity tells it, so the commit that creates the entity omits it.
+                    True: the created event already contains it, so the commit that creates the entity omits it.
     """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 
-# The `type` of what the library stores itself: the relay takes an entity that has the first one for an event.
+# The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
 # Which a consumer saves in its handlers' units of work
 INBOX_TYPES = frozenset({"inboxRecord", "inboxWatermark"})

@@ -138,7 +138,7 @@ class OwnDocument(Entity):
 
     def read_back(self, document: dict[str, Any]) -> dict[str, Any]:
         """
-        Return what would be stored of the model that a read makes of a document; the same object if that is certain.
+        Return what a model would store if it were read from a document and not changed; the same object if that is certain.
         """
         if self._as_it_is:  # JSON already, of which a read makes that dict
             return document

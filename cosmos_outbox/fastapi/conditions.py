@@ -132,13 +132,13 @@ def _etags(lines: Sequence[str] | None) -> tuple[str, ...]:
 
 _Lines = list[str] | None
 _Guard = Annotated[
-    _Lines, Header(description="Go on only while it has this etag, or one of these, or exists (*).")
+    _Lines, Header(description="Go on only if the entity has one of these etags or, with *, exists.")
 ]
 _Known = Annotated[
     _Lines,
     Header(
-        description="Go on only while it has not this etag, nor one of these, nor exists (*). "
-        "Else a read is answered with 304, a change with 412."
+        description="Go on only if the entity has none of these etags or, with *, does not exist. "
+        "Otherwise a read gets 304, a change 412."
     ),
 ]
 

@@ -82,5 +82,5 @@ def _checked(document_id: str) -> str:
     return document_id
 
 
-# A parameter or field that is an id: the caller is told of one that Cosmos DB does not take.
+# A parameter or field that is an id: the answer names one that Cosmos DB does not take.
 DocumentId = Annotated[str, AfterValidator(_checked)]

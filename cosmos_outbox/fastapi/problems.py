@@ -42,7 +42,7 @@ DEFAULT_RETRY_SECONDS = 1.0
 _logger = logging.getLogger("cosmos_outbox.fastapi")
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
-# What the errors themselves say is for the program that calls the library; these sentences are for callers of the API.
+# The texts of the errors address the program that calls the library; these address callers of the API.
 _ANSWERS: dict[type[OutboxError], tuple[int, str]] = {
     NotFound: (404, "It does not exist, or it was deleted."),
     Conflict: (409, "There is one with this id already."),
@@ -182,7 +182,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def _log(request: Request, error: Exception, *, traced: bool = True) -> None:
     """
-    Log a failure under what its caller was given, for a search; an outage is one line.
+    Log a failure under the correlation id that its caller got, so that a search finds it; an outage is one line.
     """
     correlation_id = getattr(request.state, "correlation_id", None)
     _logger.error(

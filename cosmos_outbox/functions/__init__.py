@@ -2,7 +2,7 @@
 Consumer and relay in Azure Functions, in place of processes of their own: `consume` for a Service Bus trigger with sessions,
 `TriggeredRelay` for a Cosmos DB trigger. It needs the extra `functions`.
 
-The host decides what comes when; all that a function tells it is whether it returned or raised.
+The host decides what comes when; it sees only whether a function returned or raised.
 
     Service Bus   return: the message is completed     raise: abandoned, so delivered again, which counts as a delivery
     Cosmos DB     return: the batch is checkpointed    raise: the same, unless a retry policy calls the function again

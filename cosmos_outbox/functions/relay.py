@@ -1,5 +1,5 @@
 """
-A relay in a function with a Cosmos DB trigger: one batch, with what a lease would tell about its keys.
+A relay in a function with a Cosmos DB trigger: it sends one batch, and asks the parked store what a lease would say about its keys.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Causes: parked keys grouped by what failed, for one faulty release of a producer parks very many.
+Causes: parked keys grouped by what failed, because one faulty release of a producer parks very many.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from cosmos_outbox.parking.documents import Scope
 from cosmos_outbox.parking.hold import Parking
 from cosmos_outbox.ports import Notes
 
-POLL_TIMEOUT_SECONDS = 1.0  # the most that a store which does not answer may delay a page
+POLL_TIMEOUT_SECONDS = 1.0  # the longest that a silent store may delay a page
 _POLL_SECONDS = 15.0  # between two polls for keys that no lease names, and for names that are out of date
-_CHECKED_AT_ONCE = 10  # names of a lease, each of which costs three requests where it is out of date
+_CHECKED_AT_ONCE = 10  # names of a lease; an outdated one costs three requests
 
 
 class ParkedNames:

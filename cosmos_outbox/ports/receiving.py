@@ -1,5 +1,5 @@
 """
-What every receiver of Service Bus keeps, whichever client it stands on: its options, how long it trusts a lock, what it may say.
+What all receivers of Service Bus share, whatever client they use: their options, how long they trust a lock, the limits of their texts.
 """
 
 from __future__ import annotations

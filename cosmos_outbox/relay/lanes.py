@@ -16,7 +16,7 @@ from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, Publis
 from cosmos_outbox.relay.plan import Delivery, EventKey, assign_lanes, group_by_key
 from cosmos_outbox.retries import Backoff
 
-_ATTEMPTS_BEFORE_POLL = 5  # at the same messages; an operator may have parked their key by hand meanwhile
+_ATTEMPTS_BEFORE_POLL = 5  # then ask whether an operator parked the keys by hand
 
 
 @dataclass(slots=True)
@@ -66,8 +66,8 @@ class LaneSender:
         """
         Send each share in order; once the group is done, the result says which events were accepted or stopped.
 
-        What is refused is divided by partition key over all lanes, so that a key does not wait until the topic has refused
-        those of all others.
+        Refused messages are divided by partition key over all lanes, so that no key waits until the topic has refused the
+        messages of all others.
 
         Args:
             shares: no two have events of the same partition key.
@@ -77,7 +77,7 @@ class LaneSender:
         """
         result, lanes = LaneResult(), self.publisher.lanes
         idle = deque((first_lane + number) % lanes for number in range(lanes))
-        waiting = deque((share, 1) for share in shares)  # and which attempt at its messages this is
+        waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
 
         def start_lanes() -> None:
             for _ in range(min(len(idle), len(waiting))):
@@ -177,7 +177,7 @@ class LaneSender:
     ) -> None:
         delay = self._backoff.delay(failures, at_least=getattr(error, "retry_after", None))
         self.report(PublishFailed(lane=lane, attempt=failures, delay_seconds=delay, error=error), waiting)
-        # An expired token looks the same until the next attempt has signed in again.
+        # An expired token causes the same error until the next attempt signs in again.
         if isinstance(error, TopicUnavailable) and failures > 1:
             self.report(PublishHalted(lane=lane, error=error), waiting)
         await asyncio.sleep(delay)

@@ -39,7 +39,7 @@ from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW, JudgedPublisher
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
-_MOST_LEASES = 1000  # remembered; more than one process can serve. One that is forgotten is begun anew
+_MOST_LEASES = 1000  # remembered: more than one process can serve; a forgotten lease starts anew
 
 # The events of each partition key that are still to be dealt with, in order
 Streams = Mapping[str, list[Delivery]]
@@ -172,10 +172,10 @@ class Relay:
         lease = self._leases.pop(batch.lease, None) or _Lease(first_lane=next(self._lanes))
         self._leases[batch.lease] = lease
         if len(self._leases) > _MOST_LEASES:
-            del self._leases[next(iter(self._leases))]  # the one that had no page for the longest time
+            del self._leases[next(iter(self._leases))]  # the one whose last page is the oldest
         if lease.tenure != batch.tenure:
-            # Another worker may have owned the lease meanwhile. What was held of a page that it did not finish, no lease
-            # names: the page has to be sent or held again from its beginning.
+            # Another worker may have owned the lease meanwhile. No lease names the keys that it parked in a page that it did
+            # not finish, so this relay sends or holds that page again from its beginning.
             lease.tenure, lease.accepted = batch.tenure, set()
             lease.parked = ParkedNames(batch.notes)
         return lease
@@ -243,7 +243,7 @@ class Relay:
                 progress.failures[key] = failure_of(event_id, rejection.error, attempts=rejection.attempts)
                 again.append(rejection.delivery)
         if result.accepted:
-            # The topic takes messages: send these again, and judge them by what it took meanwhile.
+            # The topic accepts messages: send the doubted ones again, now that there is something to compare them with.
             again += [delivery for delivery, _ in doubted]
         elif doubted:
             parked = await self._parked_before(progress, {first.event.partition_key for first, _ in doubted})
@@ -254,9 +254,9 @@ class Relay:
 
     async def _parked_before(self, progress: _Progress, doubted: set[str]) -> frozenset[str]:
         """
-        Return which keys are parked although no lease names them: by an owner that lost its lease then, or by hand a moment ago.
+        Return which keys are parked although no lease names them: by an owner that then lost its lease, or by hand a moment ago.
 
-        The topic need not take anything for their events to be held.
+        Their events can be held even while the topic accepts nothing.
         """
         unknown = doubted - progress.looked_up
         progress.looked_up |= unknown
@@ -294,7 +294,7 @@ class Relay:
         try:
             if failure is not None:
                 await _make_room(parking, progress, key)
-                # Before it is held: where the outcome stays unknown, the name is needed too.
+                # Name the key before holding: if the outcome stays unknown, the key may be parked.
                 parked.add(key)
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)

@@ -1,9 +1,9 @@
 """
 Retention: events of the types that ask for it are deleted once they were sent and no worker can read them again.
 
-Without it an event stays until its TTL ends, which costs no request units that other work could use. `delete_after_publish`
-is for events that must not stay that long; each deletion is an ordinary, paid write. Another processor of the container may
-not have read what this one has sent, so nothing is deleted while there is another.
+Without it Cosmos DB deletes an event when its TTL ends, with request units that no other work needs. `delete_after_publish`
+is for events that must not stay that long; each deletion is an ordinary, paid write. While the container has another
+processor, nothing is deleted: that one may not have read what this one has sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALL_ACTIONS = "*"
 DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
-# Shorter than events are kept, so events that come after another processor's first lease are never deleted.
+# Shorter than `keep`: a new processor is noticed before an event that follows its first lease is deleted.
 _POLL_OTHERS_SECONDS = 30.0
 _REPORT_AGAIN_SECONDS = 60.0
 
@@ -148,7 +148,7 @@ class Retention:
                 await self._store.commit(
                     partition_key, [Write(kind=WriteKind.DELETE, id=one) for one in left]
                 )
-            except Exception as error:  # noqa: BLE001 - all other deletions wait behind this one
+            except Exception as error:  # noqa: BLE001 - one failure must not stop all later deletions
                 if isinstance(error, NotFound) and error.document_id in left:
                     left.remove(error.document_id)
                     continue

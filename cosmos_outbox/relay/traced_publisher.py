@@ -54,7 +54,7 @@ class TracedPublisher:
         return getattr(self._publisher, "batch_bytes", None)
 
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
-        # A root span: a batch has as many causes as messages, so their commits are links, and none is the parent.
+        # A root span: each message of a batch has its own cause, so the commits are links and none is the parent.
         span = self._tracer.start_span(self._name, kind=SpanKind.CLIENT, context=Context())
         if not span.is_recording():
             await self._publisher.publish(lane, messages)

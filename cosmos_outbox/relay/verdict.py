@@ -25,7 +25,7 @@ from cosmos_outbox.ports import Publisher
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
 BELIEVED_IN_A_ROW = 5
 UNCLEAR_ATTEMPTS = 5  # at the same messages, each with the same answer
-_UNCLEAR_ATTEMPTS_ALONE = 15  # if nothing else was sent for comparison, so that an outage parks no key
+_UNCLEAR_ATTEMPTS_ALONE = 15  # if no other message was sent for comparison, so that an outage parks no key
 _NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
@@ -108,7 +108,7 @@ class JudgedPublisher:
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
-            return  # most often an outage: compare now and then, and only with a message that was accepted
+            return  # usually an outage: compare now and then, and only with a message that was accepted before
         if first and len(rest) == 1 and not self._is_believed(rest[0], attempts):
             raise TopicRefusesAll(
                 f"The same message failed {attempts} times, and no other was accepted yet: {error}",

@@ -53,7 +53,7 @@ def opened_azure_monitor(
         os.environ.setdefault(name, "true")
     with ExitStack() as stack:
         credential = stack.enter_context(DefaultAzureCredential()) if sign_in else None
-        # As with OTLP, what cannot be sent is given up: no process would clean the disk.
+        # As with OTLP, drop what cannot be sent: no process would clean the disk.
         options = {
             "connection_string": connection_string,
             "credential": credential,

@@ -25,7 +25,7 @@ from cosmos_outbox.service.otlp import Signal, destination
 from cosmos_outbox.service.settings import AZURE_MONITOR
 from cosmos_outbox.service.telemetry import Telemetry
 
-_EXPORT_SECONDS = 3.0  # the end of the process waits this long for an exporter that does not answer
+_EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer
 
 
 class OpenedTelemetry:

@@ -23,7 +23,7 @@ from cosmos_outbox.service.vitals import Phase
 _MOST_CHARACTERS = 300
 _MOST_TEXTS = 3
 _LATE, _KEPT = timedelta(seconds=30), timedelta(minutes=10)
-_SLOW_POLL = timedelta(seconds=10)  # a sign may come so much later where Cosmos DB is slow
+_SLOW_POLL = timedelta(seconds=10)  # a slow Cosmos DB may delay a sign by this much
 _LEAVING_SECONDS = 2.0
 
 
@@ -55,7 +55,7 @@ class Heartbeat:
     @property
     def forgotten(self) -> bool:
         """
-        Return whether it counts no more, as one that was replaced.
+        Return whether the worker is left out of the fleet, as one that was replaced.
         """
         return self.silent_for > self.kept
 

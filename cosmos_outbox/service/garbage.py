@@ -1,5 +1,5 @@
 """
-Garbage: how often a worker or a consumer that is a process of its own collects it.
+Garbage: how often the process of a worker or a consumer collects it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ _ALLOCATIONS = 10_000
 
 def collect_seldom() -> None:
     """
-    Have Python look for cycles after 10,000 new objects that hold others, not 700 or 2,000, and never among those that exist now.
+    Collect after 10,000 container allocations (Python: 700 or 2,000), and skip objects that exist now.
 
-    A page of a thousand events makes some 20,000 of them, none in a cycle, and they are freed without the collector. It took a
-    tenth of the CPU of an event. To be called once everything is imported and assembled.
+    A page of a thousand events allocates some 20,000 containers, none in a cycle; Python frees them without the collector, which
+    took a tenth of the CPU of an event. Call this once everything is imported and assembled.
     """
     gc.collect()
     gc.freeze()

@@ -40,7 +40,7 @@ class History:
 
     def note(self, sample: Sample) -> None:
         """
-        Keep a sample, in the place of the one before where that is nearly as old as its own predecessor.
+        Keep a sample; it replaces the previous one if that came too soon after its own predecessor.
         """
         if len(self._samples) > 1 and self._samples[-1].at - self._samples[-2].at < _APART_SECONDS:
             self._samples.pop()

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from opentelemetry import trace
 
-# At INFO the SDKs log every request, some 2 KB each. In an outage that of Cosmos DB warns of each retry, and the part that reads
-# the ranges calls each an error; that of Service Bus shows a traceback of each WebSocket that is refused. The program itself
+# At INFO the SDKs log every request, some 2 KB each. In an outage the Cosmos DB SDK warns of each retry, and its routing module
+# logs each as an error; the Service Bus SDK logs a traceback of each refused WebSocket. The program itself
 # reports the outage.
 _OF_SDKS = {
     "azure": logging.WARNING,
@@ -63,15 +63,15 @@ def configure(level: str, form: str) -> None:
 
 def names_no_leak(record: logging.LogRecord) -> bool:
     """
-    Say of a record of asyncio whether it is about anything but what the SDK of Service Bus left open.
+    Say whether a record of asyncio concerns anything other than a session that the Service Bus SDK left open.
     """
-    # It closes no WebSocket that it lost, or that was refused: aiohttp reports each when it is collected.
+    # The SDK closes no WebSocket that it lost or that was refused: aiohttp reports each at its garbage collection.
     return "Unclosed client session" not in record.getMessage()
 
 
 def for_people() -> bool:
     """
-    Return whether what is said on standard error is read as it is, and not by a program, line by line.
+    Return whether a person reads standard error, not a program line by line.
     """
     json_lines = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
     return not json_lines or sys.stderr.isatty()

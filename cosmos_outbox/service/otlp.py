@@ -10,7 +10,7 @@ from enum import StrEnum
 from cosmos_outbox.adapters.cosmos.client import is_url
 
 _PROTOCOL = "http/protobuf"
-_GENERAL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # to which each signal adds its path
+_GENERAL = "OTEL_EXPORTER_OTLP_ENDPOINT"  # each signal adds its path to it
 
 
 class Signal(StrEnum):

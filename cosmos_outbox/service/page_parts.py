@@ -232,7 +232,7 @@ def parked_figures(snapshot: State) -> dict[str, str]:
 
 def parked_waits(snapshot: State) -> list[str]:
     """
-    Return that keys are parked, as what waits for a person.
+    Return how many keys are parked, as a sentence on what waits for a person.
     """
     parked = snapshot.parked
     if parked is None or not parked.count:

@@ -101,7 +101,7 @@ async def poll(
             async with asyncio.timeout(_BEAT_SECONDS):
                 health.met(await fleet.beat(health.heartbeat()))
         except (OutboxError, TimeoutError) as error:
-            # Reported once: nothing waits for it, and the other polls report the same outage.
+            # Report it once: no task waits for it, and the other polls report the same outage.
             beating, news = False, beating
             return [error] if news else ()
         beating = True

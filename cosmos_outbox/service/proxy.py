@@ -1,5 +1,5 @@
 """
-The proxy that the environment names, for what goes to Service Bus over port 443: its SDK does not look.
+The proxy that the environment names, for connections to Service Bus over port 443: its SDK ignores the environment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Stalled keys: a message of theirs has waited for too long, because of an error that is no fault of it.
+Stalled keys: a message has waited for too long, because of an error that the message did not cause.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cosmos_outbox.errors import said
 from cosmos_outbox.records import ConsumingDelayed, MessageSettled, Record
 
 _MOST = 1000
-_LATE_SECONDS = 30.0  # that a delivery may be
+_LATE_SECONDS = 30.0  # how late a delivery may come
 _REMEMBERED_SECONDS = 900.0
 
 
@@ -51,7 +51,7 @@ class StalledKeys:
 
     def __init__(self, after: timedelta) -> None:
         self._after = after.total_seconds()
-        self._waits: dict[str, _Wait] = {}  # by message, of which a session delivers only the first
+        self._waits: dict[str, _Wait] = {}  # by message; a session delivers only its first one
 
     def hear(self, record: Record, now: float) -> None:
         """

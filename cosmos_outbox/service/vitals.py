@@ -21,7 +21,7 @@ from cosmos_outbox.records import LeaseClosed, Record, level_of
 from cosmos_outbox.service.history import History, Sample
 from cosmos_outbox.service.recent_errors import RecentError, RecentErrors
 
-LATE = timedelta(minutes=5)  # a change that waits for so long needs a look
+LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-_SECONDS = 1.0  # that a cancelled task gets
+_SECONDS = 1.0  # for a cancelled task to end
 
 
 async def cancelled(task: asyncio.Task[Any]) -> bool:

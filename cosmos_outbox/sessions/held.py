@@ -18,10 +18,10 @@ from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.sessions.options import SessionOptions
 
 _SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep a processor that stops
-_RENEWAL_SECONDS = 5.0  # that one renewal may take; it is repeated while the lock is trusted
+_RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
 _MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
-_EARLY_SECONDS = 0.001  # that a timer may fire before its time: on virtual time the loop would spin for ever
+_EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
 SessionHandler = Callable[[Message, "HeldSession"], Awaitable[Settlement | None]]

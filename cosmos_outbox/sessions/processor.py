@@ -24,9 +24,9 @@ from cosmos_outbox.records import (
 from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 
-_ACCEPT_SECONDS = 20.0  # that one call waits for a session
-_FIRST_ACCEPT_SECONDS = 1.0  # the first: its end tells that the broker can be reached
-_OPENING_SECONDS = 3.0  # that a call may take until it waits for a session
+_ACCEPT_SECONDS = 20.0  # how long one call waits for a session
+_FIRST_ACCEPT_SECONDS = 1.0  # a short first call: when it returns, the broker is reachable
+_OPENING_SECONDS = 3.0  # how long a call may take before it waits for a session
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
@@ -76,10 +76,10 @@ class SessionProcessor:
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._wanted = 1  # calls that wait for a session side by side
-        self._answered_at = -inf  # when a message was settled, or none waited
+        self._answered_at = -inf  # when a message was last settled, or a call found none waiting
         self._failures = 0  # since then
         self._failing_since, self._failed_at = 0.0, -inf
-        self._error: BaseException | None = None  # that ended a task, which no fault of the broker does
+        self._error: BaseException | None = None  # that ended a task: no fault of the broker
 
     def status(self) -> tuple[SessionStatus, ...]:
         """
@@ -164,9 +164,9 @@ class SessionProcessor:
         self._notify(SessionOpened(session=held.id))
         end = SessionEnd.STOPPED
         try:
-            # This process had the session and did not see that it lost it: its handler must not go on beside the next.
+            # This process lost the session without noticing: the old handler must not run beside the new one.
             for other, one in before.items():
-                one.error = LockLost("The broker gave the session away, and to this process again.")
+                one.error = LockLost("The broker gave the session away, then to this process again.")
                 other.cancel()
                 await asyncio.wait({other})
             end = await held.run()
@@ -176,7 +176,7 @@ class SessionProcessor:
             await held.close()
             self._notify(SessionClosed(session=held.id, reason=end, messages=held.messages, error=held.error))
         if isinstance(held.error, SubscriptionUnavailable) and not self._stopping.is_set():
-            # It would be taken, and lost again, without a pause.
+            # Without a pause the processor would accept it and lose it again in a tight loop.
             if task is not None:
                 del self._serving[task]
                 self._accepting[task] = asyncio.get_running_loop().time()
@@ -207,12 +207,12 @@ class SessionProcessor:
 
     async def _failed(self, error: SubscriptionError, began: float, *, answered_at: float) -> None:
         """
-        Wait before the broker is asked again, after a call or a session that began then, and was answered last then.
+        Back off before the next call. `began`: of the failed call or session; `answered_at`: the broker's last answer to it, or `began`.
         """
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:
             self._failing_since = max(answered_at, self._answered_at)
-        # Those that went on side by side fail together, which is one failure.
+        # Calls and sessions that ran side by side fail together: count one failure.
         if began > self._failed_at or not self._failures:
             self._failures += 1
         self._failed_at = now

@@ -68,7 +68,7 @@ __all__ = [
     "received_message",
 ]
 
-if not TYPE_CHECKING:  # or a name that there is not would pass
+if not TYPE_CHECKING:  # or type checkers would accept an unknown name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

@@ -28,7 +28,7 @@ from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.running import AT_ONCE, MOMENT, Progress
 from cosmos_outbox.write.outbox import Outbox
 
-_ATTEMPTS = 3  # in a row that fail; each commit has tried for a while
+_ATTEMPTS = 3  # failures in a row; each commit has retried for a while
 
 
 @dataclass(slots=True)

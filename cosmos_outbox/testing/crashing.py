@@ -67,7 +67,7 @@ class Process:
         finally:
             running.cancel()
         if self.crashed:
-            await asyncio.gather(running, return_exceptions=True)  # whatever it said of its death
+            await asyncio.gather(running, return_exceptions=True)  # whatever error the dead process raised
             raise Crash
         return running.result()
 
@@ -210,7 +210,7 @@ class CrashHarness(OutboxHarness):
         return self.subscriptions[consumer.name].subscription.settled[before:]
 
     def _notify(self, record: Record) -> None:
-        self.records.append(record)  # and not to the log, which would hold those of all runs
+        self.records.append(record)  # not to the log, which would mix the records of all runs
 
     async def _until_done(
         self, work: Callable[[], Coroutine[Any, Any, object]], name: str, consumer: str | None = None

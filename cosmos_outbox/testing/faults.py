@@ -113,13 +113,13 @@ _WITH_KEYS = ("commit", "read", "send")
 
 class FaultNotStruck(AssertionError):
     """
-    A fault was to strike, and no call came that it could strike: the test did not test it.
+    A fault struck no call, because none came that it concerns: the test did not test it.
     """
 
 
 def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
     """
-    Refuse a name that there is not.
+    Refuse an unknown operation or fault.
 
     Raises:
         ValueError: lists the names.

@@ -26,7 +26,7 @@ from cosmos_outbox.records import (
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress
 
-_ATTEMPTS = 100  # in a row that fail; a broker that is judged needs 15 of them
+_ATTEMPTS = 100  # failures in a row; the verdict on a broker needs 15 of them
 
 
 async def relay_everything(

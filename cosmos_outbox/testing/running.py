@@ -29,7 +29,7 @@ class Processor(Protocol):
 
 class Progress:
     """
-    Whether a processor gets further; its hooks tell.
+    Watches through a processor's hooks whether it makes progress.
 
     Args:
         attempts: so many failures in a row are no passing fault.

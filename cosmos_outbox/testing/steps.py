@@ -41,7 +41,7 @@ class Step:
 
 def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     """
-    Name a call; None for those that poll or are about locks: to die there is to die after the call before.
+    Name a call; None for those that poll or are about locks: a crash there equals one after the previous call.
 
     Args:
         call: of a port.
@@ -65,7 +65,7 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
 
 def is_inbox(write: Write) -> bool:
     """
-    Say whether a write tells that a message took effect.
+    Say whether a write records that a message took effect.
     """
     return write.document is not None and write.document.get("type") in _INBOX
 

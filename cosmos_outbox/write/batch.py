@@ -198,7 +198,7 @@ def _check_stored_key(entity: Entity, paths: KeyPaths) -> None:
 def _check_identities(
     writes: Sequence[Write], events: Sequence[DomainEvent], partition_key: PartitionKey
 ) -> None:
-    # A batch that names a document twice is refused by its own first half, which looks like a repeated commit.
+    # In a batch that names a document twice, the second write fails on the first, which looks like a repeated commit.
     ids = [write.id for write in writes]
     if len(set(ids)) < len(ids):
         twice = next(document_id for document_id in ids if ids.count(document_id) > 1)

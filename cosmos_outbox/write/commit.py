@@ -128,7 +128,7 @@ class Submission:
             return False  # no attempt can have been applied
         event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
-            # The events come first in the batch, so the store had accepted their ids: they are not there, or not any more.
+            # The events come first in the batch, so the store accepted their ids: they are not stored, or no longer.
             if self._in_doubt and not self._absence_proves():
                 raise self._unknown() from refusal
             return False
@@ -233,6 +233,6 @@ def _is_as_written(document: Document, part: PendingEntity, write: Write) -> boo
     """
     Say whether no later commit, and no other program, changed a document since.
     """
-    if isinstance(part.entity, OwnDocument):  # which may not count its versions
+    if isinstance(part.entity, OwnDocument):  # the application may not count its versions
         return json.dumps(stripped(document), sort_keys=True) == json.dumps(write.document, sort_keys=True)
     return document.get("version") == part.version

@@ -129,8 +129,8 @@ class Dispatch(Generic[UnitT]):
         """
         Handle all pending events, and those that the handlers raise, until none is left.
 
-        What a handler raises passes, with a note that names the handler, the event and the entity that recorded it. `acting` is told
-        which handler runs.
+        An error of a handler passes through, with a note that names the handler, the event and the entity that recorded it.
+        `acting` is called with the handler that runs.
 
         Raises:
             EventHandlerCycle: an event led to itself again and again, or the handlers raised more than `max_raised`.

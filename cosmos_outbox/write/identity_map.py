@@ -65,7 +65,7 @@ class Tracked:
         """
         Add one more change to be done.
 
-        A commit whose outcome is unknown may hold the state before it, so the revision tells the two apart.
+        A commit whose outcome is unknown may hold the earlier state; the revision distinguishes the two.
         """
         if self.change is Change.DELETE and not (self.entity.is_new and change is Change.CREATE):
             if change is not Change.DELETE:
@@ -290,9 +290,9 @@ class IdentityMap:
 
     def left(self) -> Sequence[Tracked]:
         """
-        Return what the end of the unit forgets and its caller does not know of: as `changed`, but for fields that were only set.
+        Return the changes that the unit of work is about to forget unnoticed: as `changed`, without fields that were only set.
 
-        To compare all fields would cost each unit of work that only reads; and where what is stored depends on the time, all differ.
+        Comparing all fields would slow every unit of work that only reads; and where the stored form depends on the time, all differ.
         """
         return [] if self.failed else [tracked for tracked in self._tracked.values() if tracked.asked_for]
 
@@ -354,7 +354,7 @@ class IdentityMap:
         """
         for part, write in zip(commit.entities, commit.entity_writes, strict=True):
             entity, deleted = part.entity, part.change is Change.DELETE
-            # Under its old version, a deleted object would pass for a stored one without an etag that guards it.
+            # With its old version, a deleted object would look like a stored one that no etag guards.
             version, etag = (0, None) if deleted else (part.version, written.etags.get(entity.id))
             entity.mark_committed(version=version, etag=etag, taken=part.taken, stored=write.document)
             tracked = self._entry(entity, _place(entity))

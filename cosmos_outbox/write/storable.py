@@ -20,7 +20,7 @@ from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 _UNWRITABLE = PydanticSerializationError, UnicodeDecodeError
-_DIFFERS = "what is stored of it makes another value"
+_DIFFERS = "its stored form reads back as another value"
 
 
 def storable_entity(entity: Entity, *, version: int, paths: KeyPaths) -> Document:

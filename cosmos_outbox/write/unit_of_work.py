@@ -210,7 +210,7 @@ class UnitOfWork:
         self._entities.guard.check()
         if self._committing:
             raise UsageError(
-                "An event handler called rollback(): the commit that runs it would write nothing, and say nothing. Raise an "
+                "An event handler called rollback(): the commit that runs it would write nothing, and report nothing. Raise an "
                 "error: the commit fails with it, and writes nothing either."
             )
         self._forget()
@@ -227,8 +227,8 @@ class UnitOfWork:
                 first = left[0].entity
                 _logger.warning(
                     "unit_of_work.left %d changed, the first of them %s %r of partition key %r: its block has ended, and no commit wrote "
-                    "them. `%s` writes them, `rollback()` says that they are to be forgotten, and what is read with readonly=True is "
-                    "never written.",
+                    "them. `%s` writes them, `rollback()` discards them, and objects that were read with readonly=True are never "
+                    "written.",
                     len(left),
                     first.entity_type,
                     first.id,
@@ -323,7 +323,7 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers:
             await self._run_handlers()
-            self._entities.guard.check()  # one that closed the unit would have had nothing written, and nothing said
+            self._entities.guard.check()  # a handler that closed the unit would lose the write unnoticed
         changed = self._entities.changed()
         if not changed:
             return None

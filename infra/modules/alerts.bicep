@@ -1,4 +1,4 @@
-// What an operator has to know. Platform metrics first; then what worker and consumer tell about themselves.
+// What an operator has to know: first metrics of the platform, then what workers and consumers report about themselves.
 param location string
 param tags object
 param token string
@@ -82,7 +82,7 @@ var metricAlerts = [
 
 // `reach`: how far back a query reads. What is logged once is queried in two rounds, as it may arrive minutes late.
 // `eachOf`: a column whose values are alerted one by one. An alert that has fired is silent until it has ended, so the second
-// of two alarms would alert no one.
+// of two alarms would raise no alert.
 var logAlerts = [
   {
     name: 'alarms'

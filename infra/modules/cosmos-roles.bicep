@@ -20,7 +20,7 @@ param kedaPrincipalId string
 @description('The worker deletes events once they are sent; without that it may write nothing beside them.')
 param workerDeletes bool
 
-@description('KEDA reads leases and feed to tell how many workers are needed; AKS only.')
+@description('KEDA computes from leases and feed how many workers are needed; AKS only.')
 param withKeda bool
 
 @description('They release parked keys, by the consumer\'s handlers where it parked them, and replay events; a group is enough.')

@@ -36,7 +36,7 @@ resource endpointsRules 'Microsoft.Network/networkSecurityGroups@2024-05-01' = {
         }
       }
       {
-        name: 'nobody-else'
+        name: 'no-other-source'
         properties: {
           priority: 4096
           direction: 'Inbound'

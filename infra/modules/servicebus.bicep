@@ -31,7 +31,7 @@ param directorySubscriptionName string
 param consumerPrincipalId string
 param kedaPrincipalId string
 
-@description('KEDA reads how many messages wait to tell how many consumers are needed; AKS only.')
+@description('KEDA computes from the waiting messages how many consumers are needed; AKS only.')
 param withKeda bool
 param operatorPrincipalIds array
 param operatorPrincipalType string

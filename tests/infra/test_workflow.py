@@ -75,3 +75,6 @@ def test_what_is_pinned_is_what_gets_updates():
     updates = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())["updates"]
 
     assert {"github-actions", "pip", "docker"} == {update["package-ecosystem"] for update in updates}
+    pinned = {path.parent for depth in ("", "*/", "*/*/") for path in ROOT.glob(f"{depth}requirements*.txt")}
+    (packages,) = (update["directories"] for update in updates if update["package-ecosystem"] == "pip")
+    assert {f"/{folder.relative_to(ROOT)}".replace("/.", "/") for folder in pinned} == set(packages)

@@ -19,10 +19,10 @@ nothing runs while nothing comes.
 What holds, and why
 -------------------
 *A link has a channel of its own*, so what the broker says about one session reaches no other, and a number is used again only
-after the broker ended the channel. *Nothing waits for ever:* whatever is awaited notes since when, and one timer of the
+after the broker ended the channel. *Nothing waits for ever:* each wait notes when it began, and one timer of the
 connection ends the channel whose answer is overdue: its calls fail with an error of the port, other sessions go on. A broker
 that does not even answer that, or is silent, loses the connection, and the next `accept` makes a new one. *Nothing grows:*
-what the broker may send is what it was given credit for.
+the broker may send only what this side granted credit for.
 """
 
 from cosmos_outbox.adapters.amqp.subscription import AmqpSubscription

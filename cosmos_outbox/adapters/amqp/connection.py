@@ -1,8 +1,8 @@
 """
 Connection: one connection that speaks AMQP, over TCP, TLS or a WebSocket, and the channels of it.
 
-Everything that waits for the peer is told when the connection is lost. A channel is given up whose answer is overdue, and the
-connection when the peer is silent or does not even end a channel: nothing waits for ever, and no call needs a timer of its own.
+Every call that waits for the peer fails when the connection is lost. A channel is closed when its answer is overdue, and the
+connection when the peer is silent or does not end that channel: nothing waits for ever, and no call needs a timer of its own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from cosmos_outbox.adapters.amqp.frames import (
 from cosmos_outbox.adapters.amqp.tokens import Namespace
 from cosmos_outbox.adapters.amqp.websocket import open_websocket
 
-ANSWER_SECONDS = 30.0  # that the peer has for each answer
-_SILENT_SECONDS = 60.0  # after which a peer that says nothing, not even that it is there, is given up
+ANSWER_SECONDS = 30.0  # the peer's time for each answer
+_SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer
 _TICK_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _CHANNEL_MAX = 4999  # the highest number
 _KEPT_CHANNELS = 2  # for what renews tokens and locks
 _WINDOW = 2**31 - 1
-_MECHANISMS = ("ANONYMOUS", "MSSBCBS")  # who signs in is said afterwards, over $cbs
+_MECHANISMS = ("ANONYMOUS", "MSSBCBS")  # the token follows over $cbs and says who signs in
 _HEADER_SIZE = 8
 _HEAD = struct.Struct(">IBxH").unpack_from  # of a frame
 
@@ -48,9 +48,9 @@ class Endpoint(Protocol):
     """
 
     needed_by_all: bool
-    """Whether the other channels of the connection are of no use without this one."""
+    """Whether the loss of this channel makes all others of the connection useless."""
     waiting_since: float | None
-    """Since when an answer of the peer is waited for, in the time of the running loop."""
+    """Since when this side waits for an answer of the peer, on the running loop's clock."""
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         """
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._closing = False  # lost because this side says goodbye: the peer's answer is still read
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._header = SASL_HEADER  # that the peer has to answer with; empty once both are through
+        self._header = SASL_HEADER  # the header that the peer must answer with; empty after both
         self._buffer = b""
         self._out: list[bytes] = []
         self._endpoints: dict[int, Endpoint] = {}  # by this side's channel
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
     def _on_tick(self) -> None:
         now = self._loop.time()
         silent = AmqpError("", "The broker does not answer.")
-        # A channel's answer that is overdue costs the channel; to its end the broker has an answer, or nothing works any more.
+        # An overdue answer closes its channel. A broker that does not answer this end either loses the whole connection.
         unanswered = now - min(self._ending.values(), default=now)
         if now - self._heard_at > _SILENT_SECONDS or unanswered > ANSWER_SECONDS:
             self.abort(silent)
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         if handle is not None:
             handle(fields)
         elif not self.opened.done():
-            raise ProtocolError("The first frame of a connection is an open.")
+            raise ProtocolError("The peer's first frame is not an open.")
         elif code == Code.END:
             self._on_end(number, read_error(fields[0]))
         else:
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
 
     def _number(self, value: Any) -> int:
         if not isinstance(value, int) or (value not in self._endpoints and value not in self._ending):
-            raise ProtocolError("The peer began a session that it was not asked for.")
+            raise ProtocolError("The peer began an AMQP session that this side did not request.")
         return value
 
     def _on_end(self, number: int, error: AmqpError | None) -> None:

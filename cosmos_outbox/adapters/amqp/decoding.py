@@ -25,7 +25,7 @@ NUMBERS = {
     }.items()
     for code in codes
 }  # fmt: skip
-_NUMBERS: dict[int, tuple[_Unpack, int]] = {  # and the bytes of one with its code
+_NUMBERS: dict[int, tuple[_Unpack, int]] = {  # with the bytes of a number and its code
     code: ((layout := struct.Struct(">" + form)).unpack_from, 1 + layout.size)
     for code, form in NUMBERS.items()
 }
@@ -137,7 +137,7 @@ def _items(width: int) -> _Decode:
         append, depth = values.append, depth + 1
         for _ in range(count):
             code = data[position]
-            # What most values are is read here, for a call costs more. Whether it ends in time shows at the end.
+            # The most common types are decoded inline, because a call costs more. The end checks that they lie within the bytes.
             if code in _SHORT_TEXTS:
                 start = position + 2
                 position = start + data[position + 1]
@@ -187,7 +187,7 @@ def _array(width: int) -> _Decode:
             depth += 1  # each value of the array is in one more `Described`
             if depth == _DEEPEST:
                 raise ValueError("too deep")
-        # A few descriptors are enough for all values: no more of what is made of them than there are bytes.
+        # Each descriptor applies to every value: limit their product to the number of bytes.
         if count * len(descriptors) > end - start:
             raise IndexError("more descriptors than bytes")
         read_one, position, values = _DECODE[data[position]], position + 1, []

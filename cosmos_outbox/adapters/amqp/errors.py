@@ -1,5 +1,5 @@
 """
-Errors: what a peer may say instead of what was asked, and what the port makes of it.
+Errors: the error conditions of a peer, and the errors of the port that stand for them.
 """
 
 from __future__ import annotations

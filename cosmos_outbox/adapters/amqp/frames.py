@@ -1,5 +1,5 @@
 """
-Frames: what is said over a connection, and the errors in it.
+Frames: the performatives that peers exchange over a connection, and the errors in them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from cosmos_outbox.adapters.amqp.encoding import described, listed
 from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError
 from cosmos_outbox.adapters.amqp.layouts import decode_described
 
-MAX_FRAME_SIZE = 1 << 18  # that this side reads
-SMALLEST_FRAME_SIZE = 512  # that each side reads
+MAX_FRAME_SIZE = 1 << 18  # the largest that this side reads
+SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
@@ -92,6 +92,6 @@ def read_error(value: Any) -> AmqpError | None:
 
 def fields_of(value: Any) -> list[Any]:
     """
-    Return the fields of what has a descriptor, as an outcome or a source has; none where there is no such thing.
+    Return the fields of a described value, such as an outcome or a source; none of anything else.
     """
     return value.value if isinstance(value, Described) and isinstance(value.value, list) else []

@@ -1,10 +1,10 @@
 """
-Layouts: frames and sections that are alike are read at once.
+Layouts: read all values of a frame or section at once if an earlier one had the same layout.
 
-The messages of a sender differ in a few values, and so do the frames of a broker. A layout remembers what a list or a map is
-like that was decoded value by value: the types, sizes and keys, which are the bytes between its values. Where the same bytes stand
-in the same places again, `struct` reads all values in one call, for a fourth of the cost; where not, they are decoded value by value.
-So what is read does not depend on what was read before.
+The messages of a sender differ in a few values, and so do the frames of a broker. A layout remembers the types, sizes and keys of a
+list or a map that was decoded value by value: these are the bytes between its values. If the next one has the same bytes in the same
+places, `struct` reads all values in one call, for a fourth of the cost. Otherwise they are decoded value by value.
+So the result never depends on earlier messages.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from cosmos_outbox.adapters.amqp.errors import ProtocolError
 _BEGINNING = 8
 _WIDTHS = {0xC0: 1, 0xC1: 1, 0xD0: 4, 0xD1: 4}  # of the size and the count of a list or a map
 _MAPS = (0xC1, 0xD1)
-_TEXTS = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}  # and how many bytes come before one
+_TEXTS = {0xA1: 2, 0xA3: 2, 0xB1: 5, 0xB3: 5}  # bytes that come before a text
 _BINARIES = {0xA0: 2, 0xB0: 5}
 _LEAST_VALUES = 2  # of one, `itemgetter` returns no tuple
-# The worst peer has less than 30 MB remembered: so many bytes and items (a key is one) have a layout at most, so many layouts begin
-# alike, and so many beginnings are known.
+# Even the worst peer cannot fill 30 MB: these limit the bytes and items (a key is one) of a layout, the layouts of one beginning,
+# and the beginnings.
 _LARGEST, _MOST_ITEMS, _MOST_ALIKE, _MOST_BEGINNINGS = 1 << 10, 128, 4, 256
-# A layout costs as much as decoding several times, so what comes seldom gets none: at first each fourth that has none gets one, and
-# the more kinds of beginnings come, the fewer. Those of a beginning are given up where they fit less often than not.
+# A layout costs as much as decoding several times, so rare values get none: at first every fourth value without a layout gets one, and
+# fewer as more kinds of beginnings come. A beginning loses its layouts when they fit less often than not.
 _SELDOM, _MOST_SELDOM, _PATIENCE = 4, 64, 8
 _Pick = Callable[[list[Any]], tuple[Any, ...]]
 
 
 class _Layout(NamedTuple):
     size: int
-    unpack: Callable[[bytes, int], tuple[Any, ...]]  # in turn: what is between, a value, what is between…
-    between: tuple[Any, ...]  # all that is between the values of this layout
-    texts: tuple[int, ...]  # which of the values that are unpacked are texts, and still bytes
-    build: Callable[[list[Any]], Any]  # the list or the map, of the values that are unpacked
+    unpack: Callable[[bytes, int], tuple[Any, ...]]  # bytes between, a value, bytes between…
+    between: tuple[Any, ...]  # the bytes between the values of this layout
+    texts: tuple[int, ...]  # which unpacked values are texts, still as bytes
+    build: Callable[[list[Any]], Any]  # makes the list or the map from the unpacked values
 
 
 class _Alike:
     """
-    What begins alike: its layouts, how often they fitted more than not, and how often there was none.
+    The layouts of one beginning, how much more often they fitted than not, and how often there was none.
     """
 
     __slots__ = ("balance", "layouts", "missed")
@@ -144,7 +144,7 @@ def _layout_of(data: bytes, start: int) -> _Layout | None:
     position, end, count = extent(data, start + 4, _WIDTHS[kind])
     if count > _MOST_ITEMS:
         return None
-    form, written = ">", start  # what `struct` is told, and up to which byte it is told of
+    form, written = ">", start  # the struct format so far, and the byte where it ends
     # Where each value is found in what was unpacked, followed by the constants: these are counted from the end.
     picked: list[int] = []
     keys: list[str] = []

@@ -130,7 +130,7 @@ class Link:
         Return what the broker gave.
 
         Raises:
-            AmqpError: nothing, and why.
+            AmqpError: the broker gave nothing, and why.
         """
         return await self._attached
 
@@ -263,7 +263,7 @@ class Link:
             self._first = int(fields[1]) & _SERIAL, fields[2] if isinstance(fields[2], bytes) else b""
         self._size += len(payload)
         if self._size > _LARGEST or not self._credit:
-            raise ProtocolError("The broker sent more than it was asked for.")
+            raise ProtocolError("The broker sent more than this link's credit or size limit allows.")
         if fields[5] and not fields[9]:
             self._parts.append(payload)
             return

@@ -33,7 +33,7 @@ _KINDS: dict[int, type] = {
 
 class Sections:
     """
-    An encoded message, its sections told apart.
+    An encoded message, divided into its sections.
     """
 
     __slots__ = ("annotations", "application_properties", "body", "header", "properties")
@@ -59,7 +59,7 @@ class Sections:
                 else:
                     found[code] = value
         except MALFORMED as error:
-            raise ProtocolError(f"What the peer sent is no message: {error!r:.200}") from error
+            raise ProtocolError(f"The peer's payload is not a message: {error!r:.200}") from error
         self.header: list[Any] = found.get(Code.HEADER) or []
         self.annotations: dict[Any, Any] = found.get(Code.MESSAGE_ANNOTATIONS) or {}
         properties: list[Any] = found.get(Code.PROPERTIES) or []

@@ -148,7 +148,7 @@ class Requests:
         self._frames += 1
         self._parts.append(payload)
         if sum(map(len, self._parts)) > _LARGEST:
-            raise ProtocolError("An answer is larger than any should be.")
+            raise ProtocolError("The peer's answer exceeds the size limit.")
         if fields[5]:
             return
         payload, self._parts = b"".join(self._parts), []
@@ -183,10 +183,10 @@ class Requests:
 
 def accepted(answer: Sections) -> Sections:
     """
-    Return an answer, if it is none that refuses.
+    Return an answer unless it is a refusal.
 
     Raises:
-        AmqpError: it is one.
+        AmqpError: it is a refusal.
     """
     said = answer.application_properties
     status = said.get("statusCode", said.get("status-code"))

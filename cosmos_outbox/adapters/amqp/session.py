@@ -69,7 +69,7 @@ class AmqpSession:
         """
         Have a message delivered, to be read by `receive`, and return whether one came.
         """
-        # A lock is trusted from when it was asked for: often, or a message that comes late seems to be locked no longer.
+        # Trust in a lock begins with the request: ask often, or the lock of a late message seems to have ended.
         ends_at = self._loop.time() + wait_seconds
         while self._unread is None and (left := ends_at - self._loop.time()) > 0:
             self._unread = await self._received(min(left, _SLICE_SECONDS))
@@ -83,7 +83,7 @@ class AmqpSession:
                 sections = Sections(delivery.payload)
             except ProtocolError as error:  # no receiver can read it, and it would be delivered for ever
                 _logger.warning(
-                    "servicebus.unreadable a message that is none is a dead letter now: %s", error
+                    "servicebus.unreadable dead-lettered a message that cannot be decoded: %s", error
                 )
                 self._delivery = None  # settled twice it would get no answer
                 await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))

@@ -19,14 +19,14 @@ from cosmos_outbox.adapters.amqp.requests import Requests, value_of
 from cosmos_outbox.adapters.amqp.tokens import Namespace
 
 _RENEW_AT = 0.75  # of what is left of a token
-_PAUSE_SECONDS = 5.0  # at least, between two tokens
+_PAUSE_SECONDS = 5.0  # the least time between two tokens
 
 _logger = logging.getLogger("consumer")
 
 
 class SignedIn:
     """
-    Made by `open`. Its links are the caller's.
+    Create it with `open`. The caller closes its links.
     """
 
     def __init__(self, connection: Connection, namespace: Namespace, path: str) -> None:
@@ -87,7 +87,7 @@ class SignedIn:
 
     async def manage(self, operation: str, link: str, body: dict[str, bytes]) -> dict[str, Any]:
         """
-        Have the broker do something about a link, and return what it answered.
+        Send a management request about a link, and return the broker's answer.
 
         Raises:
             AmqpError: it refused, or is gone.

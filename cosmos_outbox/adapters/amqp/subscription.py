@@ -79,7 +79,7 @@ class AmqpSubscription:
             began = loop.time()
             return await self._accepted(signed_in, wait_seconds)
         except AmqpError as error:
-            # No session has a message, if it was looked for; said at once or before, the broker has no time.
+            # After a search this means that no session has a message. An answer at once, or before the search, means a busy broker.
             if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
             raise receive_error(error, entity=self.name) from error
@@ -102,7 +102,7 @@ class AmqpSubscription:
         except BaseException:
             if self._sessions:
                 link.detach()
-            else:  # a message may have come that no call reads any more
+            else:  # a message may have arrived that no call will read
                 self._in_background(give_back(link))
             raise
         await session.close()

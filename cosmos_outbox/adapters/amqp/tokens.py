@@ -1,5 +1,5 @@
 """
-Tokens: where a namespace is, and what proves to it who this is.
+Tokens: the address of a namespace, and the token that proves this program's identity to it.
 """
 
 from __future__ import annotations

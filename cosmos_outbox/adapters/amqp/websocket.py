@@ -88,7 +88,7 @@ class _Stream(asyncio.Transport):
             await _drop(self._session, self._socket)
 
     async def _send(self) -> None:
-        with suppress(ConnectionError):  # which the other task hears of, too
+        with suppress(ConnectionError):  # the other task gets this error too
             while (data := await self._out.get()) is not None:
                 await self._socket.send_bytes(data)
             self.abort()

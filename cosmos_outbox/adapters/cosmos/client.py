@@ -43,7 +43,7 @@ async def open_cosmos_client(
     Connect by connection string, or by endpoint and credential (an account key or a token credential).
 
     The SDK's own retries are off: it would resend a write whose answer was lost, and report the success of the first one as a
-    conflict. The library retries where it can tell the two apart.
+    conflict. The library retries where it can distinguish the two.
 
     Args:
         connection_string: `AccountEndpoint=…;AccountKey=…;`.
@@ -171,7 +171,7 @@ def _account(description: str, url: str, rest: RestClient) -> _Account:
         account_id = None
     if not isinstance(account_id, str) or not account_id:
         raise ConfigurationError(
-            f"What answers at {url!r} does not say which Cosmos DB account it is, so its leases cannot be named; "
+            f"The server at {url!r} does not return the id of a Cosmos DB account, so its leases cannot be named; "
             "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
         )
     return _Account(

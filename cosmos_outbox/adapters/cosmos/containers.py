@@ -71,7 +71,7 @@ def usable_key_paths(properties: Mapping[str, Any]) -> KeyPaths:
 
 def time_to_live_miss(properties: Mapping[str, Any], *, database: str) -> str | None:
     """
-    Return what is wrong with the time to live of a container for entities and events, and the command that mends it.
+    Return what is wrong with the time to live of a container for entities and events, and the command that corrects it.
     """
     name, seconds = properties["id"], properties.get("defaultTtl")
     if seconds == _NO_DEFAULT:

@@ -118,7 +118,7 @@ def translate(
     if isinstance(error, CosmosBatchOperationError):
         return _translate_batch(error, document_ids, partition_key)
     if isinstance(error, ClientAuthenticationError):
-        message = "Cosmos DB was not asked, for this program has no token: sign in, or give the machine an identity."
+        message = "This program has no token for Cosmos DB, so it sent no request: sign in, or give the machine an identity."
         return AccessDenied(f"{message} The credential said: {error.message}", refused_by="credential")
     if isinstance(error, HttpResponseError):
         answer = _Answer(

@@ -1,5 +1,5 @@
 """
-Learned: what the SDK last sent for a range or a lease, so that its like is sent over plain REST.
+Learned: repeats over plain REST the request that the SDK last sent for a range or a lease.
 
 An idle worker sends two requests over and over: is there anything new in this range, and I still own this lease. Only what is
 nearly always answered is used of the answers, "nothing new" (304) and the written lease: with any other, or none, the SDK goes
@@ -33,7 +33,7 @@ _PAUSE_SECONDS = 60.0
 
 class Learned:
     """
-    The requests of one container, by what they are about.
+    The requests of one container, by the range or the documents that they concern.
 
     Args:
         rest: of the same account.
@@ -44,7 +44,7 @@ class Learned:
         self._rest = rest
         self._kept, self._needed = (*kept, *_ALWAYS_KEPT), (*kept[:needed], _CONTAINER)
         self._known: dict[Hashable, Sent] = {}
-        self._endpoint = ""  # that the SDK used last, for any of them
+        self._endpoint = ""  # of the SDK's last request, for any of them
         self._until = self._paused_until = 0.0
 
     def learn(self, about: Hashable, request: SentRequest) -> None:

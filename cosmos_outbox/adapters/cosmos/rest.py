@@ -29,7 +29,7 @@ from cosmos_outbox.adapters.cosmos.senders import Sender, open_senders
 
 _DEFAULT_SCOPE = "https://cosmos.azure.com/.default"
 _TOKEN_SECONDS = 60.0
-# Answers to a write that was refused before it was executed, for a reason that the SDK may know a way around
+# Answers to a write that the service refused and did not execute; the SDK may know a way around the reason
 NOT_EXECUTED = (400, 401, 403, 404, 410)
 _HEADERS = {
     "Accept": "application/json",
@@ -139,7 +139,7 @@ async def open_rest_client(
 class _Signatures(Protocol):
     async def headers(self, method: str, path: str) -> Mapping[str, str]:
         """
-        Return what says when and by whom a request is sent.
+        Return the headers that date a request and authorise its sender.
         """
         ...
 

@@ -1,7 +1,7 @@
 """
 RestStore: a CosmosStore that commits and reads over plain REST, at a fraction of the SDK's CPU. Experimental.
 
-Only the answers are used that need no judgement: what was read, committed or rolled back. A request that was refused before it was
+It uses only answers that need no judgement: what was read, committed or rolled back. A request that was refused before it was
 executed is sent again through the SDK, whose answer then counts: it knows other regions, new containers, expired tokens. Where
 the request may have been executed, its error goes to the caller as the SDK's would, and the SDK sends the next. Endpoint and
 headers are those of the SDK's last request of the kind. They hold for a few minutes, and for no kind after an answer that was not
@@ -29,7 +29,7 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore, condition, open_sto
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.ports import Document, Write, WriteKind
 
-# Of a request of the SDK, what holds for the next one too; RestClient adds who sends it and when.
+# Headers of the SDK's request that hold for the next one too; RestClient adds date and authorization.
 _KEPT = (
     "x-ms-version",
     "x-ms-consistency-level",
@@ -42,7 +42,7 @@ _KEPT = (
     "x-ms-cosmos-allow-tentative-writes",
 )
 _ANSWERED = (HTTPStatus.OK, HTTPStatus.MULTI_STATUS)
-# What the SDK too could only have answered with, so it is not asked next.
+# The SDK would report these answers too, so the next request need not go through it.
 _UNDERSTOOD = (
     *_ANSWERED,
     HTTPStatus.NOT_MODIFIED,

@@ -16,7 +16,7 @@ from yarl import URL
 
 from cosmos_outbox.proxies import any_proxy, proxy_for
 
-_ANSWERS_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # to the SDK too
+_ANSWERS_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # the SDK does not verify these hosts either
 
 
 class Sender(Protocol):
@@ -47,7 +47,7 @@ class Sender(Protocol):
 @asynccontextmanager
 async def open_senders() -> AsyncIterator[Callable[[str], Sender]]:
     """
-    Open the senders; yield what returns that of an endpoint.
+    Open the senders; yield a function that returns the sender of an endpoint.
     """
     async with AsyncExitStack() as stack:
         session = ClientSession(

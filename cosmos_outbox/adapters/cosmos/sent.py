@@ -1,5 +1,5 @@
 """
-Sent: a request as the SDK sent it, of which the next of its kind over plain REST takes endpoint, path and headers.
+Sent: a request of the SDK, whose endpoint, path and headers the next plain REST request of its kind reuses.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class CosmosStore:
 
         Args:
             query: which documents.
-            columns: paths that together tell the documents apart.
+            columns: paths whose values together identify a document.
             after: values of the first columns. Documents with these values come before the place.
             limit: of documents.
         """
@@ -254,7 +254,7 @@ def _place(document: Document, path: Sequence[str]) -> tuple[int, KeyPart]:
 
 
 def _continuation(columns: Sequence[Sequence[str]], last: Document, following: Document) -> str:
-    # Up to the first column in which the two differ: what is left of the last one's value there is on this page.
+    # Stop at the first column in which the two differ: this page has all documents with the last one's value there.
     place = []
     for column in columns:
         before, behind = _place(last, column), _place(following, column)
@@ -276,4 +276,4 @@ def _after(continuation: str | None, most: int) -> Sequence[KeyPart]:
             isinstance(one, str | int | float) for one in parts
         ):
             return last_id, *parts
-    raise InvalidRequest("The continuation token is not one that this library gave out.")
+    raise InvalidRequest("This library did not issue the continuation token.")

@@ -409,7 +409,7 @@ def _after(continuation: str | None, levels: int) -> tuple[object, ...] | None:
             isinstance(one, str | int | float) for one in parts
         ):
             return last_id, *map(rank, parts)
-    raise InvalidRequest("The continuation token is not one that this container gave out.")
+    raise InvalidRequest("This container did not issue the continuation token.")
 
 
 def _position(

@@ -52,7 +52,7 @@ class MemoryParked:
         return self._container.documents()
 
 
-# What each question finds among documents, so that a store which shows older versions of them answers alike.
+# Queries as pure functions, shared with test stores that return stale documents.
 
 
 def page_of(

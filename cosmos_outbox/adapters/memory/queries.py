@@ -74,11 +74,11 @@ def _last_place(continuation: str) -> Any:
     try:
         return json.loads(continuation.removeprefix(_LISTED)) if continuation.startswith(_LISTED) else 0
     except (ValueError, RecursionError):
-        return 0  # which is no place
+        return 0  # 0 is no place: the caller refuses the token
 
 
 def _follows(place: list[Any], last: Any, query: Query) -> bool:
     try:
         return bool(place < last if query.descending else place > last)
     except TypeError:
-        raise InvalidRequest("The continuation token is not one that this container gave out.") from None
+        raise InvalidRequest("This container did not issue the continuation token.") from None

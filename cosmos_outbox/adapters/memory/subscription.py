@@ -19,7 +19,7 @@ from cosmos_outbox.messages import Message, OutboundMessage, delivered
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-_EARLY_SECONDS = 0.001  # that a timer may fire before its time: on virtual time the loop would spin for ever
+_EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
 
 
 FoundT = TypeVar("FoundT")

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-CLOSE_SECONDS = 5.0  # that closing one link may take
+CLOSE_SECONDS = 5.0  # the limit for closing one link
 
 
 class Closing:

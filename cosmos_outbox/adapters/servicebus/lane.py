@@ -46,7 +46,7 @@ class Lane:
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
         self._proven = False  # this sender has sent something
-        self.batch_bytes: int | None = None  # that the link takes, once one was open
+        self.batch_bytes: int | None = None  # what the link takes; known once one was open
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
         """
@@ -147,7 +147,7 @@ class Lane:
             sending.add_done_callback(_forget_outcome)
             self._drop(sending)
             return BrokerUnavailable(
-                f"Service Bus did not say in {self._timeout:g} s whether it has the messages."
+                f"Service Bus neither confirmed nor refused the messages within {self._timeout:g} s."
             )
         failure = sending.exception()
         if failure is not None and not (isinstance(failure, ServiceBusError) and leaves_link_usable(failure)):

@@ -143,7 +143,7 @@ def subscription_misses(topic: str, subscriptions: Sequence[SubscriptionProperti
         if subscription.status in SILENT:
             yield Miss(
                 check="subscription-status",
-                message=f"{name} gives nothing to its receivers.",
+                message=f"{name} delivers no messages (receiving is disabled).",
                 fix="Set its status to Active.",
                 grave=False,
             )

@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
-# Of an emulator: for WebSockets the SDK takes port 443 unless it is told otherwise beside the connection string.
+# Of an emulator: for WebSockets the SDK takes port 443 unless an argument beside the connection string names another.
 _OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
 

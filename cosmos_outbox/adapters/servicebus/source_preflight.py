@@ -87,7 +87,7 @@ def source_misses(
     if source.status in SILENT:
         yield Miss(
             check="subscription-status",
-            message=f"{name} gives nothing to its receivers.",
+            message=f"{name} delivers no messages (receiving is disabled).",
             fix="Set its status to Active.",
         )
     lost = []

@@ -29,7 +29,7 @@ from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 from cosmos_outbox.ports.receiving import body_bytes, check_options, sendable, trusted_seconds
 
-_OPEN_SECONDS = 15.0  # that opening a link may take: the SDK waits for ever for a broker that says nothing
+_OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
 _SLICE_SECONDS = 1.0
 
@@ -135,7 +135,7 @@ class ServiceBusSession:
         """
         Have a message delivered, to be read by `receive`, and return whether one came.
         """
-        # A lock is trusted from when it was asked for: often, or a message that comes late seems to be locked no longer.
+        # Trust in a lock begins with the request: ask often, or the lock of a late message seems to have ended.
         ends_at = self._loop.time() + wait_seconds
         while (left := ends_at - self._loop.time()) > 0:
             if await self._fetch(min(left, _SLICE_SECONDS)):

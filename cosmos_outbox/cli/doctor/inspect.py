@@ -119,7 +119,7 @@ async def inspect_for_consumer(
         misses.append(
             Miss(
                 check="parked-container",
-                message=f"The consumer {consumer.name!r} parks, and no container is named for that: it does not start.",
+                message=f"The consumer {consumer.name!r} parks failed messages, but no parked container is set: it does not start.",
                 fix='Set OUTBOX_PARKED_CONTAINER, or say on_failure="dead_letter".',
             )
         )

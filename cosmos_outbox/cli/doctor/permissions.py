@@ -34,7 +34,7 @@ class Operation(StrEnum):
 OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
 OF_WRITERS = tuple(Operation)  # who commits, and who parks
 
-# The service is busy or does not answer, which says nothing about permissions.
+# The service is busy or does not answer: permissions stay unknown.
 UNANSWERED = (TooManyRequests, StoreUnavailable)
 
 

@@ -218,7 +218,7 @@ def _time_to_live(resources: Resources) -> Iterator[Finding]:
 def _permissions(resources: Resources) -> Iterator[Finding]:
     for operation, error in resources.denied:
         fix = next((fix for start, fix in _GRANTS.items() if operation.startswith(start)), _ANY_GRANT)
-        # Only a program that deletes entities for good needs it, and which one does cannot be seen.
+        # Only a program that deletes entities for good needs it; doctor cannot see which one does.
         found = _note if operation.startswith("delete entities") else _error
         yield found("permissions", f"Not allowed, or not possible, to {operation}: {error}", fix)
 
@@ -250,7 +250,7 @@ _GRANTS = {
     "delete events": "Grant items/delete on the data container, or unset OUTBOX_DELETE_AFTER_PUBLISH.",
     "delete entities": "Nothing; or, for a program that deletes entities for good, grant items/delete on the data container.",
     "query": "Grant executeQuery on that container.",
-    "write batches": "Grant items/create and items/replace on that container, items/delete for what deletes: a batch needs its parts'.",
+    "write batches": "Grant items/create and items/replace on that container, and items/delete for programs that delete: a batch needs the rights of all its operations.",
     "send to": "Correct the key of Service Bus, or grant Azure Service Bus Data Sender on the topic; create the topic if it is missing.",
     **{verb: f"Grant items/{verb} on that container." for verb in ("create", "read", "replace", "delete")},
 }

@@ -103,7 +103,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
             left = [delivery.document for delivery in event_page(batch).events if delivery.key not in refused]
             try:
                 await relay(replace(batch, documents=tuple(left)))
-            except MessageRejected:  # each time at least one event of each key that is not sent to its end
+            except MessageRejected:  # each round records a refusal for each unfinished key, so the loop ends
                 continue
             return tuple(refused.values())
 

@@ -55,7 +55,7 @@ class ChangeFeedContract:
 
     async def test_ranges_cover_every_key_once_and_have_different_ids(self, wide: ChangeFeedBackend) -> None:
         """
-        No key is read by no lease, or by two (G2, G3).
+        Exactly one lease reads each key (G2, G3).
         """
         ranges = await wide.feed.physical_ranges()
 
@@ -95,7 +95,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        The feed tells what is there now, where it was written last.
+        The feed returns the newest version of a document, at the place of its last write.
         """
         await _write(container, "k", "a", n=1)
         await _write(container, "k", "b", n=2)
@@ -251,7 +251,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        Positions of one container are none in another of its name.
+        A position of one container means nothing in another of the same name.
         """
         if container.recreate is None:
             pytest.skip("this backend is not replaced")
@@ -279,7 +279,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        A feed that was set back, by a restore for example, shows it.
+        A feed that was set back, such as by a restore, returns a lower `latest_lsn`.
         """
         for number in range(5):
             await _write(container, "k", f"doc-{number}")

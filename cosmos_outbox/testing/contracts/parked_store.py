@@ -146,7 +146,7 @@ class ParkedStoreContract:
 
     async def test_a_batch_names_its_first_document_where_that_is_taken(self, store: ParkedStore) -> None:
         """
-        Who parks a key that is parked already learns it from the error.
+        An error shows the caller that the key is parked already.
         """
         await store.commit("k", [create("key"), create("event")])
         with pytest.raises(Conflict) as refused:
@@ -175,7 +175,7 @@ class ParkedStoreContract:
         self, store: ParkedStore, writes: Sequence[Write]
     ) -> None:
         """
-        The relay sends what it could not hold: `NotFound` tells it that it may.
+        `NotFound` allows the relay to send an event that it could not hold.
         """
         with pytest.raises(NotFound):
             await store.commit("k", writes)
@@ -185,7 +185,7 @@ class ParkedStoreContract:
         self, store: ParkedStore
     ) -> None:
         """
-        A conditional delete tells a missing document from a changed one.
+        A conditional delete distinguishes a missing document from a changed one.
         """
         with pytest.raises(NotFound):
             await store.commit("k", [delete("key", NO_ETAG)])

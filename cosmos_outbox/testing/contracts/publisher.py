@@ -17,7 +17,7 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
-_ATTEMPTS = 20  # that fail before the publisher is said not to recover
+_ATTEMPTS = 20  # failures after which the publisher counts as not recovering
 _ON_DEMAND = "this topic does not fail on demand"
 
 
@@ -34,7 +34,7 @@ class Trouble(StrEnum):
 
 class PublisherBackend(Protocol):
     """
-    A topic under test: its publisher, who reads what arrived, and what breaks it. Where it cannot be broken, tests are skipped.
+    A topic under test: its publisher, the reader of what arrived, and the faults. Without faults, their tests are skipped.
     """
 
     publisher: Publisher

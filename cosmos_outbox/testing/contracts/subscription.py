@@ -207,7 +207,7 @@ class SubscriptionContract:
             await entity.send("a1", "b1", "c1", "d1", "e1", "f1")
             calls = [asyncio.create_task(accepted(entity)) for _ in range(6)]
             for call in calls:
-                await asyncio.sleep(0.12)  # at any moment of the second that opening takes
+                await asyncio.sleep(0.12)  # cancel at different moments of the second that opening takes
                 call.cancel()
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if not isinstance(ended, BaseException):
@@ -268,7 +268,7 @@ class SubscriptionContract:
 
     async def test_a_deferred_message_stays_and_is_delivered_no_more(self, opened: Opened) -> None:
         """
-        `Defer` keeps a message for who asks for its number.
+        `Defer` keeps a message for a receiver that asks for its number.
         """
         async with opened() as entity:
             await entity.send("a1", "a2")
@@ -329,7 +329,7 @@ class SubscriptionContract:
         opened: Opened,
     ) -> None:
         """
-        Who lost the lock settles nothing (I5).
+        A receiver that lost the lock settles nothing (I5).
         """
         async with opened() as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")

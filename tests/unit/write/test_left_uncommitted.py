@@ -105,7 +105,7 @@ async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
 ):
     (said,) = await said_of(work, caplog)
     assert said.startswith(f"unit_of_work.left 1 changed, the first of them {first}: ")
-    assert "`await uow.commit()` writes them, `rollback()` says" in said
+    assert "`await uow.commit()` writes them, `rollback()` discards them" in said
 
 
 async def test_the_line_counts_what_is_left(caplog: pytest.LogCaptureFixture):
