@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cosmos_outbox.adapters.cosmos.client import is_url
+from cosmos_outbox.adapters.cosmos.client import connection_parts, is_url
 from cosmos_outbox.adapters.cosmos.containers import shared_containers
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
@@ -36,13 +36,12 @@ _ONE_OF_EACH = (
 
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
-        text = secret.get_secret_value() if secret else ""
-        given = text.casefold()
-        signed = "sharedaccesssignature=" in given  # instead of a key and its name
+        given = connection_parts(secret.get_secret_value() if secret else "")
+        signed = "sharedaccesssignature" in given  # instead of a key and its name
         missing = [
             part
             for part in parts
-            if f"{part}=".casefold() not in given and not (signed and part.startswith("SharedAccessKey"))
+            if not given.get(part.casefold()) and not (signed and part.startswith("SharedAccessKey"))
         ]
         if secret is not None and missing:
             raise ValueError(
@@ -50,17 +49,12 @@ def _with_parts(*parts: str) -> AfterValidator:
             )
         if parts == _COSMOS_PARTS:
             try:
-                base64.b64decode(_part(text, "AccountKey"), validate=True)
+                base64.b64decode(given.get("accountkey", ""), validate=True)
             except ValueError:
                 raise ValueError("its AccountKey is not base64; copy it again") from None
         return secret
 
     return AfterValidator(check)
-
-
-def _part(text: str, name: str) -> str:
-    pairs = (pair.strip().partition("=") for pair in text.split(";"))
-    return next((value for key, _, value in pairs if key.casefold() == name.casefold()), "")
 
 
 class Transport(StrEnum):

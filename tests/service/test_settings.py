@@ -88,6 +88,12 @@ def test_a_key_that_is_not_base64_is_a_mistake_of_its_connection_string(environm
     assert ["OUTBOX_COSMOS_CONNECTION_STRING: its AccountKey is not base64; copy it again"] == mistakes()
 
 
+def test_a_part_without_a_value_is_missing(environment):
+    environment(**COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=http://h/;AccountKey=;"})
+    (mistake,) = mistakes()
+    assert mistake.endswith("it lacks AccountKey=…")
+
+
 def test_settings_that_contradict_each_other_are_reported_beside_missing_ones(environment):
     environment(OUTBOX_LEASE_RENEW_SECONDS="50", OUTBOX_EVENT_TTL_SECONDS="60")
 
