@@ -98,11 +98,11 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
         refused.clear()
+        page = event_page(ChangeBatch(lease="replay", documents=tuple(documents), key_paths=paths))
         while True:
-            batch = ChangeBatch(lease="replay", documents=tuple(documents), key_paths=paths)
-            left = [delivery.document for delivery in event_page(batch).events if delivery.key not in refused]
+            left = tuple(delivery for delivery in page.events if delivery.key not in refused)
             try:
-                await relay(replace(batch, documents=tuple(left)))
+                await relay.handle(replace(page, events=left))
             except MessageRejected:  # each time at least one event of each key that is not sent to its end
                 continue
             return tuple(refused.values())
