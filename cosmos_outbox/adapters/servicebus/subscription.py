@@ -22,8 +22,9 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.errors import receive_error
+from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
+from cosmos_outbox.background import Background
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
@@ -67,7 +68,7 @@ class ServiceBusSubscription:
         self._sessions, self._prefetch = sessions, prefetch
         self.lock_seconds = lock_duration.total_seconds()
         self.name = entity if subscription is None else f"{entity}/{subscription}"
-        self.closing = Closing()  # the broker gives the session of one to another receiver at once
+        self.closing = Background()  # the broker gives the session of one to another receiver at once
 
     async def __aenter__(self) -> Self:
         return self
