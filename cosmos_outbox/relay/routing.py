@@ -101,10 +101,7 @@ class RoutedPublisher:
             raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
         self._routes = routes
         self._publishers = {topic: JudgedPublisher(publisher) for topic, publisher in publishers.items()}
-
-    @property
-    def lanes(self) -> int:
-        return min(publisher.lanes for publisher in self._publishers.values())
+        self.lanes = min(publisher.lanes for publisher in publishers.values())
 
     @property
     def batch_bytes(self) -> int | None:

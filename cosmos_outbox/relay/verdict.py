@@ -42,16 +42,12 @@ class JudgedPublisher:
     judged = True  # a relay adds no second judge
 
     def __init__(self, publisher: Publisher, *, believed: int = BELIEVED_IN_A_ROW) -> None:
-        self._publisher, self._believed = publisher, believed
+        self._publisher, self._believed, self.lanes = publisher, believed, publisher.lanes
         self._last_accepted: OutboundMessage | None = None
         self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
         self._refuses_all = False
         # Answer and attempts, by call
         self._unclear: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
-
-    @property
-    def lanes(self) -> int:
-        return self._publisher.lanes
 
     @property
     def batch_bytes(self) -> int | None:
