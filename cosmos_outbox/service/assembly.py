@@ -105,7 +105,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             connection.publisher(
                 bus,
                 lanes=settings.lanes,
-                traced=lambda topic_publisher, topic: TracedPublisher(
+                around=lambda topic_publisher, topic: TracedPublisher(
                     topic_publisher,
                     topic=topic,
                     tracer_provider=telemetry.tracer_provider,

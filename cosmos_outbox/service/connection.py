@@ -184,7 +184,7 @@ class Connection:
         bus: ServiceBusClient,
         *,
         lanes: int,
-        traced: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
+        around: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
         notify: Hook = log_hook,
     ) -> AsyncIterator[Publisher]:
         """
@@ -193,7 +193,7 @@ class Connection:
         Args:
             bus: the open client.
             lanes: ordered streams to each topic.
-            traced: wraps the publisher of a topic. Defaults to no wrapping.
+            around: wraps the publisher of a topic. Defaults to no wrapping.
             notify: receives the records of publishers. Defaults to logging them.
         """
         settings, routes = self.settings, self.settings.topics
@@ -203,7 +203,7 @@ class Connection:
                 opened = ServiceBusPublisher(
                     bus, topic, lanes=lanes, batch_scope=settings.batch_scope, notify=notify
                 )
-                publishers[topic] = traced(await stack.enter_async_context(opened), topic)
+                publishers[topic] = around(await stack.enter_async_context(opened), topic)
             single = len(publishers) == 1
             publisher = publishers[settings.topic] if single else RoutedPublisher(routes, publishers)
             if settings.message_format is not MessageFormat.PLAIN:
