@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
@@ -104,6 +105,27 @@ def delivered(message: OutboundMessage) -> Message:
     Return a message as a subscription delivers it, but for what the broker adds.
     """
     return Message(**{named.name: getattr(message, named.name) for named in fields(message)})
+
+
+def received_text(value: Any) -> Any:
+    """
+    Return a value of AMQP without its types: binary as text, for the SDK hands over text as bytes.
+    """
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def received_id(value: Any) -> str | None:
+    """
+    Return an id of AMQP, which takes text, numbers, UUIDs and binary, as text; None where it is none of these.
+    """
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return str(value) if isinstance(value, (UUID, int)) else None
 
 
 def broker_id(name: str) -> str:

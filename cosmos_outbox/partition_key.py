@@ -231,7 +231,7 @@ def _problem_of_all(parts: Sequence[object]) -> str | None:
 
 def _problem_of(part: object) -> str | None:
     if isinstance(part, str):
-        return None if _bytes_of(part) is not None else f"it needs {_A_TEXT}"
+        return None if bytes_of(part) is not None else f"it needs {_A_TEXT}"
     if isinstance(part, int | float):
         # As a 64-bit float, which is what Cosmos DB keeps of a number
         return None if _double(part) == part else "a number has to be one that a 64-bit float holds"
@@ -240,7 +240,10 @@ def _problem_of(part: object) -> str | None:
     return "each part is a string, a number or a boolean"
 
 
-def _bytes_of(text: str) -> int | None:
+def bytes_of(text: str) -> int | None:
+    """
+    Return the length of a text in UTF-8; None where it has none.
+    """
     try:
         return len(text.encode())
     except UnicodeEncodeError:  # half of a surrogate pair

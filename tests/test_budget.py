@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOTAL = 38_056
+TOTAL = 38_019
 BUDGET = {
-    "service, cli, worker": 8_283,
-    "relay, parking": 3_271,
-    "sessions, consumer": 2_694,
+    "service, cli, worker": 8_273,
+    "relay, parking": 3_259,
+    "sessions, consumer": 2_691,
     "changefeed, feed_range": 3_307,
     "ports": 787,
     "fastapi, functions": 885,
-    "testing": 4_601,
-    "write, domain, adapters and the modules of the root": 14_228,
+    "testing": 4_595,
+    "write, domain, adapters and the modules of the root": 14_222,
 }
 
 

@@ -20,7 +20,7 @@ from cosmos_outbox.cli.doctor.rules import Resources, Severity, findings_in, uno
 from cosmos_outbox.cli.events import commands as event_commands
 from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases import commands as lease_commands
-from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_named
+from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_given
 from cosmos_outbox.cli.output import print_errors, print_json, print_rows
 from cosmos_outbox.cli.running import (
     FAILED,
@@ -150,7 +150,7 @@ async def bootstrap(
     """
     Create the leases that are missing, and nothing else: so a deployment fixes where the first worker begins.
     """
-    chosen = start_named(start)
+    chosen = start_given(start)
     async with opened() as outbox:
         prefix = await outbox.prefix()
         listing = await outbox.leases.list(f"{prefix}..")

@@ -5,7 +5,7 @@ Identifiers: which ids and partition keys Cosmos DB takes, and which types are t
 from __future__ import annotations
 
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, bytes_of
 
 # The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
@@ -32,7 +32,8 @@ def check_id(document_id: str, *, of: str = "a document") -> None:
     """
     # The service accepts most of these, but they break the URL of the document, or the SDK refuses them.
     if (
-        not 1 <= _bytes_of(document_id) <= _MAX_ID_BYTES
+        not isinstance(document_id, str)
+        or not 1 <= (bytes_of(document_id) or 0) <= _MAX_ID_BYTES
         or not _FORBIDDEN.isdisjoint(document_id)
         or document_id in _RELATIVE
         or document_id.endswith(" ")
@@ -64,13 +65,6 @@ def check_partition_key(
     if (problem := paths.problem(partition_key)) is not None:
         advice = " It is the id, as no `partition_key=` was given: pass one." if by_default else ""
         raise UsageError(f"{_shown(partition_key)} cannot be the partition key of {of}: {problem}.{advice}")
-
-
-def _bytes_of(text: object) -> int:
-    try:
-        return len(text.encode()) if isinstance(text, str) else 0
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return 0
 
 
 def _shown(value: object) -> str:

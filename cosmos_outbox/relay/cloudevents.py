@@ -85,14 +85,7 @@ class CloudEventsPublisher:
 
     def __init__(self, publisher: Publisher, *, source: str, mode: ContentMode | str) -> None:
         self._publisher, self._source, self._mode = publisher, source, ContentMode(mode)
-
-    @property
-    def lanes(self) -> int:
-        return self._publisher.lanes
-
-    @property
-    def judged(self) -> bool:
-        return getattr(self._publisher, "judged", False)
+        self.lanes, self.judged = publisher.lanes, getattr(publisher, "judged", False)
 
     @property
     def batch_bytes(self) -> int | None:

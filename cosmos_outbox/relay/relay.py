@@ -35,7 +35,7 @@ from cosmos_outbox.relay.plan import (
     event_page,
     group_by_key,
 )
-from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW, JudgedPublisher
+from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW, judged
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
@@ -108,9 +108,8 @@ class Relay:
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
-        judged = publisher if getattr(publisher, "judged", False) else JudgedPublisher(publisher)
         self._notify = guarded(notify)
-        self._sender = LaneSender(judged, backoff=backoff or Backoff(), notify=self._notify)
+        self._sender = LaneSender(judged(publisher), backoff=backoff or Backoff(), notify=self._notify)
         self._parking, self._asked_lane_bytes = parking, lane_bytes
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cosmos_outbox.errors import ConfigurationError, PublishError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox.relay.verdict import JudgedPublisher
+from cosmos_outbox.relay.verdict import judged
 
 Topics = tuple[str, ...]
 
@@ -100,15 +100,12 @@ class RoutedPublisher:
         if missing:
             raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
         self._routes = routes
-        self._publishers = {topic: JudgedPublisher(publisher) for topic, publisher in publishers.items()}
-
-    @property
-    def lanes(self) -> int:
-        return min(publisher.lanes for publisher in self._publishers.values())
+        self._publishers = {topic: judged(publisher) for topic, publisher in publishers.items()}
+        self.lanes = min(publisher.lanes for publisher in publishers.values())
 
     @property
     def batch_bytes(self) -> int | None:
-        sizes = [publisher.batch_bytes for publisher in self._publishers.values()]
+        sizes = [getattr(publisher, "batch_bytes", None) for publisher in self._publishers.values()]
         return min((size for size in sizes if size is not None), default=None)
 
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:

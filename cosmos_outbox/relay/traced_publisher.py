@@ -36,7 +36,7 @@ class TracedPublisher:
         tracer_provider: trace.TracerProvider | None = None,
         server_address: str | None = None,
     ) -> None:
-        self._publisher, self._name = publisher, f"send {topic}"
+        self._publisher, self._name, self.lanes = publisher, f"send {topic}", publisher.lanes
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._attributes = {
             "messaging.system": "servicebus",
@@ -44,10 +44,6 @@ class TracedPublisher:
             "messaging.operation.name": "send",
             "messaging.destination.name": topic,
         } | ({"server.address": server_address} if server_address else {})
-
-    @property
-    def lanes(self) -> int:
-        return self._publisher.lanes
 
     @property
     def batch_bytes(self) -> int | None:

@@ -30,28 +30,31 @@ _NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
 
+def judged(publisher: Publisher, *, believed: int = BELIEVED_IN_A_ROW) -> Publisher:
+    """
+    Return a publisher that judges: the same one if it does.
+    """
+    return publisher if getattr(publisher, "judged", False) else JudgedPublisher(publisher, believed=believed)
+
+
 class JudgedPublisher:
     """
     Distinguish a message that the topic will never accept from a topic that accepts nothing.
 
     Args:
         publisher: of one topic.
-        believed: how many refusals count with nothing accepted between them. Defaults to 5.
+        believed: how many refusals count with nothing accepted between them.
     """
 
     judged = True  # a relay adds no second judge
 
-    def __init__(self, publisher: Publisher, *, believed: int = BELIEVED_IN_A_ROW) -> None:
-        self._publisher, self._believed = publisher, believed
+    def __init__(self, publisher: Publisher, *, believed: int) -> None:
+        self._publisher, self._believed, self.lanes = publisher, believed, publisher.lanes
         self._last_accepted: OutboundMessage | None = None
         self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
         self._refuses_all = False
         # Answer and attempts, by call
         self._unclear: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
-
-    @property
-    def lanes(self) -> int:
-        return self._publisher.lanes
 
     @property
     def batch_bytes(self) -> int | None:

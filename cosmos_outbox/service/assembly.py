@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
@@ -18,7 +18,7 @@ from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.ports import ParkedStore, StartFrom
+from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Others, Retention
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
@@ -105,7 +105,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             connection.publisher(
                 bus,
                 lanes=settings.lanes,
-                traced=lambda topic_publisher, topic: TracedPublisher(
+                around=lambda topic_publisher, topic: TracedPublisher(
                     topic_publisher,
                     topic=topic,
                     tracer_provider=telemetry.tracer_provider,
@@ -212,7 +212,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
     return ProcessorOptions(
         processor_name=settings.processor_name,
         instance_name=settings.instance_name,
-        start=settings.start if isinstance(settings.start, datetime) else StartFrom(settings.start),
+        start=settings.start,
         max_items=settings.page_size,
         on_position_ahead=OnPositionAhead(settings.on_position_ahead),
         # The process takes about 90 MiB before the first read, and Python returns memory late.

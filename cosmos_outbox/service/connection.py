@@ -17,7 +17,7 @@ from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
 from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos.client import account_host, is_url, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.containers import time_to_live_miss
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
@@ -33,13 +33,13 @@ from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
+from cosmos_outbox.proxies import proxy_for
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher
 from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.proxy import https_proxy
 from cosmos_outbox.service.settings import MessageFormat, Settings, Transport, require_service_bus
 
 _LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
@@ -184,7 +184,7 @@ class Connection:
         bus: ServiceBusClient,
         *,
         lanes: int,
-        traced: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
+        around: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
         notify: Hook = log_hook,
     ) -> AsyncIterator[Publisher]:
         """
@@ -193,7 +193,7 @@ class Connection:
         Args:
             bus: the open client.
             lanes: ordered streams to each topic.
-            traced: wraps the publisher of a topic. Defaults to no wrapping.
+            around: wraps the publisher of a topic. Defaults to no wrapping.
             notify: receives the records of publishers. Defaults to logging them.
         """
         settings, routes = self.settings, self.settings.topics
@@ -203,7 +203,7 @@ class Connection:
                 opened = ServiceBusPublisher(
                     bus, topic, lanes=lanes, batch_scope=settings.batch_scope, notify=notify
                 )
-                publishers[topic] = traced(await stack.enter_async_context(opened), topic)
+                publishers[topic] = around(await stack.enter_async_context(opened), topic)
             single = len(publishers) == 1
             publisher = publishers[settings.topic] if single else RoutedPublisher(routes, publishers)
             if settings.message_format is not MessageFormat.PLAIN:
@@ -289,6 +289,20 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             leases=CosmosLeases(leases, rest=rest_client(client)),
             credential=credential,
         )
+
+
+def https_proxy(host: str) -> str | None:
+    """
+    Return the URL of the proxy that the environment names on the way to Service Bus: its SDK does not look.
+
+    Raises:
+        ConfigurationError: it is none; the error does not quote it, for it may hold a password.
+    """
+    named = proxy_for("https", host)
+    url = named if named is None or "://" in named else f"http://{named}"
+    if url is None or is_url(url):
+        return url
+    raise ConfigurationError("HTTPS_PROXY: must be a URL such as http://proxy.example:3128")
 
 
 def _text(secret: SecretStr | None) -> str | None:

@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import nan
@@ -17,11 +18,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cosmos_outbox.adapters.cosmos.client import is_url
+from cosmos_outbox.adapters.cosmos.client import connection_parts, is_url
 from cosmos_outbox.adapters.cosmos.containers import shared_containers
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay.routing import Routes, parse_routes
 from cosmos_outbox.service import otlp
 
@@ -36,13 +38,12 @@ _ONE_OF_EACH = (
 
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
-        text = secret.get_secret_value() if secret else ""
-        given = text.casefold()
-        signed = "sharedaccesssignature=" in given  # instead of a key and its name
+        given = connection_parts(secret.get_secret_value() if secret else "")
+        signed = "sharedaccesssignature" in given  # instead of a key and its name
         missing = [
             part
             for part in parts
-            if f"{part}=".casefold() not in given and not (signed and part.startswith("SharedAccessKey"))
+            if not given.get(part.casefold()) and not (signed and part.startswith("SharedAccessKey"))
         ]
         if secret is not None and missing:
             raise ValueError(
@@ -50,17 +51,12 @@ def _with_parts(*parts: str) -> AfterValidator:
             )
         if parts == _COSMOS_PARTS:
             try:
-                base64.b64decode(_part(text, "AccountKey"), validate=True)
+                base64.b64decode(given.get("accountkey", ""), validate=True)
             except ValueError:
                 raise ValueError("its AccountKey is not base64; copy it again") from None
         return secret
 
     return AfterValidator(check)
-
-
-def _part(text: str, name: str) -> str:
-    pairs = (pair.strip().partition("=") for pair in text.split(";"))
-    return next((value for key, _, value in pairs if key.casefold() == name.casefold()), "")
 
 
 class Transport(StrEnum):
@@ -98,19 +94,32 @@ def _routes(text: str | None) -> str | None:
     return text
 
 
-def _start(text: object) -> object:
-    if not isinstance(text, str) or text in ("beginning", "now"):
-        return text
+def start_named(text: str) -> StartFrom | datetime:
+    """
+    Return the start that `beginning`, `now` or an ISO 8601 time names; without a zone it is UTC.
+
+    Raises:
+        ValueError: it is none of these, or a time before 1970, from which the service counts.
+    """
+    with suppress(ValueError):
+        return StartFrom(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError("must be beginning, now, or an ISO 8601 time") from None
+        raise ValueError(
+            "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
+        ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment < datetime(1970, 1, 1, tzinfo=UTC):
-        raise ValueError("must not be before 1970; say beginning")
-    if moment > datetime.now(UTC):
-        raise ValueError("must not be in the future: events committed before it would never be sent")
+        raise ValueError("must not be before 1970; say 'beginning'")
     return moment
+
+
+def _start(text: object) -> object:
+    start = start_named(text) if isinstance(text, str) else text
+    if isinstance(start, datetime) and start > datetime.now(UTC):
+        raise ValueError("must not be in the future: events committed before it would never be sent")
+    return start
 
 
 def _url(text: str | None) -> str | None:
@@ -233,8 +242,8 @@ class Settings(BaseSettings):
     instance_name: str = Field(
         default_factory=default_instance_name, min_length=1, description="Must differ between live workers."
     )
-    start: Annotated[Literal["beginning", "now"] | datetime, BeforeValidator(_start)] = Field(
-        default="beginning",
+    start: Annotated[StartFrom | datetime, BeforeValidator(_start)] = Field(
+        default=StartFrom.BEGINNING,
         description="Where new leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone).",
     )
     on_position_ahead: Literal["halt", "restart"] = Field(

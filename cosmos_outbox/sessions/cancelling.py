@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from cosmos_outbox.background import retrieve
+
 _SECONDS = 1.0  # for a cancelled task to end
 
 
@@ -16,10 +18,5 @@ async def cancelled(task: asyncio.Task[Any]) -> bool:
     """
     task.cancel()
     _, left = await asyncio.wait({task}, timeout=_SECONDS)
-    task.add_done_callback(_retrieve)
+    task.add_done_callback(retrieve)
     return not left
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # or asyncio reports that it was never looked at

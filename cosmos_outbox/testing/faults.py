@@ -18,6 +18,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
+from cosmos_outbox.background import Background
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     Conflict,
@@ -195,7 +196,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
-        self._late: set[asyncio.Task[None]] = set()
+        self._late = Background()
 
     def add(
         self,
@@ -258,8 +259,7 @@ class Faults:
         """
         Return when what was slow has arrived.
         """
-        while self._late:
-            await asyncio.wait(self._late)
+        await self._late.done()
 
     async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
         """
@@ -273,9 +273,7 @@ class Faults:
         if fault.executed is _Executed.BEFORE:
             await proceed()
         elif fault.executed is _Executed.LATER:
-            task = asyncio.create_task(self._arrive_late(proceed))
-            self._late.add(task)
-            task.add_done_callback(self._late.discard)
+            self._late.add(self._arrive_late(proceed))
         raise fault.error(call)
 
     async def _arrive_late(self, proceed: Callable[[], Awaitable[Any]]) -> None:

@@ -93,11 +93,7 @@ class _Prompt:
     """
 
     def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-
-    @property
-    def lanes(self) -> int:
-        return self._publisher.lanes
+        self._publisher, self.lanes = publisher, publisher.lanes
 
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         try:

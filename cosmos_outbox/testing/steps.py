@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox.documents import claims_to_be_an_event
+from cosmos_outbox.domain.identifiers import INBOX_TYPES
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking.documents import NO_ETAG
-from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Write
+from cosmos_outbox.ports import Write
+from cosmos_outbox.sessions.held import OUTCOMES
 from cosmos_outbox.testing.calls import Call
 
-_INBOX = ("inboxRecord", "inboxWatermark")
-_SETTLED = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 _OPERATIONS = {
     ("store", "read"): "read",
     ("store", "query"): "query",
@@ -51,7 +51,7 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     if operation == "commit" and any(map(is_inbox, given(call)[1])):
         return "inbox-commit"
     if operation == "settle":
-        return _SETTLED[type(given(call)[1])]
+        return OUTCOMES[type(given(call)[1])]
     if operation == "checkpoint":
         document = given(call)[0]
         token = document.get("ContinuationToken")
@@ -67,7 +67,7 @@ def is_inbox(write: Write) -> bool:
     """
     Say whether a write records that a message took effect.
     """
-    return write.document is not None and write.document.get("type") in _INBOX
+    return write.document is not None and write.document.get("type") in INBOX_TYPES
 
 
 def given(call: Call) -> tuple[Any, ...]:

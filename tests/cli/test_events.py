@@ -82,6 +82,25 @@ def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Lo
     assert "'big'" in alone.run("replay", "--since", "beginning", "--yes", code=2).stdout
 
 
+def test_a_replay_to_several_topics_goes_on_behind_any_number_of_refused_events(alone: Local):
+    async def write(database):
+        data = {"action": "Grown", "text": "x" * 300_000}
+        for number in range(7):
+            event = {
+                "id": f"big{number}",
+                "partitionKey": f"key{number}",
+                "type": "domainEvent",
+                "data": data,
+            }
+            await database.get_container_client("data").create_item(event)
+
+    alone.on_database(write)
+    alone.pass_all()
+    routes = {"OUTBOX_ROUTES": "action:Never=elsewhere"}
+    result = alone.json("replay", "--since", "beginning", "--yes", code=2, **routes)
+    assert (0, 7) == (result["events"], len(result["refused"]))
+
+
 def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):
     outbox.commit("ada")
     outbox.run("bootstrap")

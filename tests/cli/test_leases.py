@@ -225,6 +225,11 @@ def test_a_start_that_is_still_to_come_or_older_than_the_service_is_refused(outb
     assert before == starts(outbox)
 
 
+def test_a_command_takes_every_start_that_the_settings_take(outbox: Local):
+    outbox.run("bootstrap", "--start", "1970-06-01")
+    assert {("1970-06-01", None)} == {(str(start)[:10], position) for start, position in starts(outbox)}
+
+
 @pytest.mark.parametrize("arguments", [("leases", "reset", "--yes", "--to"), ("bootstrap", "--start")])
 def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alone: Local, arguments):
     soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()

@@ -35,9 +35,8 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.connection import Connection, https_proxy
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
-from cosmos_outbox.service.proxy import https_proxy
 from cosmos_outbox.testing.contracts.subscription import received
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker

@@ -88,6 +88,12 @@ def test_a_key_that_is_not_base64_is_a_mistake_of_its_connection_string(environm
     assert ["OUTBOX_COSMOS_CONNECTION_STRING: its AccountKey is not base64; copy it again"] == mistakes()
 
 
+def test_a_part_without_a_value_is_missing(environment):
+    environment(**COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=http://h/;AccountKey=;"})
+    (mistake,) = mistakes()
+    assert mistake.endswith("it lacks AccountKey=…")
+
+
 def test_settings_that_contradict_each_other_are_reported_beside_missing_ones(environment):
     environment(OUTBOX_LEASE_RENEW_SECONDS="50", OUTBOX_EVENT_TTL_SECONDS="60")
 
@@ -131,7 +137,10 @@ def test_wrong_values_are_reported_together_and_by_variable(environment):
         "OUTBOX_START",
     ] == [line.partition(":")[0] for line in found]
     assert "lacks AccountEndpoint=… and AccountKey=…" in found[2]
-    assert "OUTBOX_START: must be beginning, now, or an ISO 8601 time" == found[-1]
+    assert (
+        "OUTBOX_START: must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
+        == found[-1]
+    )
     assert "hunter2" not in "".join(found)
 
 
@@ -296,7 +305,7 @@ def test_a_start_time_without_a_zone_is_utc(environment):
 @pytest.mark.parametrize(
     ("text", "refused"),
     [
-        ("12", "must be beginning, now, or an ISO 8601 time"),
+        ("12", "must be 'beginning', 'now', or an ISO 8601 time"),
         ("0001-01-01T00:00:00+14:00", "must not be before 1970"),
         ("1969-12-31T23:59:59Z", "must not be before 1970"),
         ("2999-01-01T00:00:00Z", "must not be in the future"),

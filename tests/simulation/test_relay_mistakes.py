@@ -82,7 +82,7 @@ class HandBackIsUnconditional(Simulation):
 class EveryRefusalIsBelieved(Simulation):
     async def play(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(verdict.JudgedPublisher.__init__, "__kwdefaults__", {"believed": 1000})
+            patch.setattr(verdict.judged, "__kwdefaults__", {"believed": 1000})
             await super().play()
 
 

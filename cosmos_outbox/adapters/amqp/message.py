@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from cosmos_outbox.adapters.amqp.decoding import MALFORMED, extent
 from cosmos_outbox.adapters.amqp.errors import ProtocolError
 from cosmos_outbox.adapters.amqp.frames import Code
 from cosmos_outbox.adapters.amqp.layouts import described_at
-from cosmos_outbox.messages import Message
+from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports.receiving import body_bytes
 
 ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
@@ -73,13 +72,15 @@ def message_of(sections: Sections) -> Message:
     """
     properties, annotations, header = sections.properties, sections.annotations, sections.header
     return Message(
-        message_id=_id(properties[0]) or "",
-        session_id=_text(properties[10]),
-        subject=_text(properties[3]) or "",
+        message_id=received_id(properties[0]) or "",
+        session_id=received_text(properties[10]),
+        subject=received_text(properties[3]) or "",
         body=body_bytes(sections.body),
-        content_type=_text(properties[6]),
-        correlation_id=_id(properties[5]),
-        properties={str(name): _text(value) for name, value in sections.application_properties.items()},
+        content_type=received_text(properties[6]),
+        correlation_id=received_id(properties[5]),
+        properties={
+            str(name): received_text(value) for name, value in sections.application_properties.items()
+        },
         sequence_number=_number(annotations.get(SEQUENCE_NUMBER)),
         delivery_count=_number(header[_DELIVERY_COUNT] if len(header) > _DELIVERY_COUNT else 0),
         enqueued_at=moment(annotations.get(ENQUEUED_AT)),
@@ -98,19 +99,3 @@ def moment(milliseconds: Any) -> datetime | None:
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _id(value: Any) -> str | None:
-    if value is None or type(value) is str:
-        return value
-    # AMQP takes numbers, UUIDs and binary for ids.
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    return str(value) if isinstance(value, (UUID, int)) else None

@@ -5,18 +5,18 @@ AmqpSubscription: the Subscription port on a topic's subscription or a queue, on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, receive_error
 from cosmos_outbox.adapters.amqp.link import Link
 from cosmos_outbox.adapters.amqp.session import AmqpSession, give_back
 from cosmos_outbox.adapters.amqp.signed_in import SignedIn
 from cosmos_outbox.adapters.amqp.tokens import Namespace
+from cosmos_outbox.background import Background, retrieve
 from cosmos_outbox.ports.receiving import check_options
 
 
@@ -54,7 +54,7 @@ class AmqpSubscription:
         self.name = entity if subscription is None else f"{entity}/{subscription}"
         self._lock_seconds = lock_duration.total_seconds()
         self._opening: asyncio.Task[SignedIn] | None = None  # or open
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Background()
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,8 +65,7 @@ class AmqpSubscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._closing.done()
         opening, self._opening = self._opening, None
         if opening is not None:
             await _closed(opening)
@@ -103,7 +102,7 @@ class AmqpSubscription:
             if self._sessions:
                 link.detach()
             else:  # a message may have arrived that no call will read
-                self._in_background(give_back(link))
+                self._closing.add(give_back(link))
             raise
         await session.close()
         return None
@@ -117,21 +116,11 @@ class AmqpSubscription:
             and (opening.exception() or opening.result().connection.lost)
         ):
             self._opening = None
-            self._in_background(_closed(opening))
+            self._closing.add(_closed(opening))
         if self._opening is None:
             self._opening = asyncio.create_task(SignedIn.open(self._namespace, self._path))
-            self._opening.add_done_callback(_retrieve)
+            self._opening.add_done_callback(retrieve)
         return await asyncio.shield(self._opening)
-
-    def _in_background(self, closing: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-
-def _retrieve(task: asyncio.Task[SignedIn]) -> None:
-    if not task.cancelled():
-        task.exception()  # or asyncio reports that it was never looked at
 
 
 async def _closed(opening: asyncio.Task[SignedIn]) -> None:

@@ -205,9 +205,17 @@ def _client(
     )
 
 
+def connection_parts(connection_string: str) -> dict[str, str]:
+    """
+    Return the values of a connection string by their names in lower case: .NET, whose form it is, reads them in any case.
+    """
+    pairs = (part.strip().partition("=") for part in connection_string.split(";"))
+    return {name.casefold(): value for name, _, value in pairs}
+
+
 def _parse_connection_string(connection_string: str) -> tuple[str, str]:
-    parts = dict(part.strip().split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
-    endpoint, key = parts.get("AccountEndpoint"), parts.get("AccountKey")
+    parts = connection_parts(connection_string)
+    endpoint, key = parts.get("accountendpoint"), parts.get("accountkey")
     if not endpoint or not key:
         raise ConfigurationError(
             "The Cosmos DB connection string must read 'AccountEndpoint=https://…;AccountKey=…;'."

@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, says_link_was_cut
+from cosmos_outbox.background import retrieve
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
 from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
 
@@ -144,7 +145,7 @@ class Lane:
         """
         if not sending.done():
             sending.cancel()
-            sending.add_done_callback(_forget_outcome)
+            sending.add_done_callback(retrieve)
             self._drop(sending)
             return BrokerUnavailable(
                 f"Service Bus neither confirmed nor refused the messages within {self._timeout:g} s."
@@ -163,8 +164,3 @@ class Lane:
         if self._sender is not None:
             self._discard(self._sender, sending)
             self._sender = None
-
-
-def _forget_outcome(sending: asyncio.Task[None]) -> None:
-    if not sending.cancelled():
-        sending.exception()  # else asyncio logs that the exception was never retrieved

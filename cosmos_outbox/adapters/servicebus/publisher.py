@@ -22,8 +22,8 @@ from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.servicebus import encoding
-from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.lane import Lane
+from cosmos_outbox.background import Background
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import EncodingFallback, Hook, log_hook
@@ -32,6 +32,8 @@ _logger = logging.getLogger(__name__)
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
+# That closing one link may take: the SDK takes up to a second, and never ends on a broken one
+CLOSE_SECONDS = 5.0
 # Of an emulator: for WebSockets the SDK takes port 443 unless an argument beside the connection string names another.
 _OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
@@ -140,7 +142,7 @@ class ServiceBusPublisher:
             raise ConfigurationError(f"A publisher needs at least one lane, not {lanes}.")
         self._client, self._topic = client, topic
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
-        self._closing = Closing()
+        self._closing = Background()
         self._closed = False
         if (difference := encoding.difference()) is not None:
             notify(EncodingFallback(topic=topic, difference=difference))

@@ -22,10 +22,11 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from cosmos_outbox.adapters.servicebus.closing import CLOSE_SECONDS, Closing
 from cosmos_outbox.adapters.servicebus.errors import receive_error
+from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
+from cosmos_outbox.background import Background
 from cosmos_outbox.errors import LockLost
-from cosmos_outbox.messages import Message
+from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 from cosmos_outbox.ports.receiving import body_bytes, check_options, sendable, trusted_seconds
 
@@ -67,7 +68,7 @@ class ServiceBusSubscription:
         self._sessions, self._prefetch = sessions, prefetch
         self.lock_seconds = lock_duration.total_seconds()
         self.name = entity if subscription is None else f"{entity}/{subscription}"
-        self.closing = Closing()  # the broker gives the session of one to another receiver at once
+        self.closing = Background()  # the broker gives the session of one to another receiver at once
 
     async def __aenter__(self) -> Self:
         return self
@@ -211,12 +212,12 @@ def message_from(received: ServiceBusReceivedMessage) -> Message:
     Return a message of the SDK without its types: text is text, whichever way it came.
     """
     return Message(
-        message_id=_id(received.message_id) or "",
-        session_id=_text(received.session_id),
-        subject=_text(received.subject) or "",
+        message_id=received_id(received.message_id) or "",
+        session_id=received_text(received.session_id),
+        subject=received_text(received.subject) or "",
         body=_body(received),
-        content_type=_text(received.content_type),
-        correlation_id=_id(received.correlation_id),
+        content_type=received_text(received.content_type),
+        correlation_id=received_id(received.correlation_id),
         properties=properties_of(received),
         sequence_number=received.sequence_number or 0,
         delivery_count=received.delivery_count or 0,
@@ -228,28 +229,16 @@ def properties_of(received: ServiceBusReceivedMessage) -> dict[str, Any]:
     """
     Return the application properties of a message of the SDK, with their names and texts as text.
     """
-    return {_text(name): _text(value) for name, value in (received.application_properties or {}).items()}
+    return {
+        received_text(name): received_text(value)
+        for name, value in (received.application_properties or {}).items()
+    }
 
 
 def _body(received: ServiceBusReceivedMessage) -> bytes:
     body = received.body
     # Else an AMQP value, of a sender in another language
     return body_bytes([*body] if isinstance(body, Iterator) else [body])
-
-
-def _text(value: Any) -> Any:
-    # The SDK hands keys and strings of AMQP over as bytes.
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-def _id(value: Any) -> str | None:
-    # AMQP takes numbers, UUIDs and binary for ids; the SDK hands them over as they are.
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    return None if value is None else str(value)
 
 
 async def _close(

@@ -18,8 +18,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.cli.events.feed import Wanted, read_events, sent_up_to
-from cosmos_outbox.cli.events.replay import Replayed, Send, replay, sending_to
-from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_named
+from cosmos_outbox.cli.events.replay import Replayed, Send, believed, replay, sending_to
+from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_given
 from cosmos_outbox.cli.output import clock_time, confirm, counted, print_errors, print_json
 from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox.documents import StoredEvent
@@ -51,7 +51,7 @@ async def tail(
     """
     Print events as they are committed; one line each, with --json a JSON object each.
     """
-    start = start_named(since)
+    start = start_given(since)
     refuse_future(start, datetime.now(UTC))
     async with opened() as outbox:
         wanted = await _wanted(outbox, key, action)
@@ -89,7 +89,7 @@ async def replay_command(
     OUTBOX_PARKED_CONTAINER is set, events that were dropped or are held are left out, and one that was released with an
     edited payload is sent with that. Exit code 2 if the topic refuses events; the others are sent.
     """
-    start = start_named(since)
+    start = start_given(since)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
         wanted = await _wanted(outbox, key, action)
@@ -100,7 +100,7 @@ async def replay_command(
             require_service_bus(outbox.settings)
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             bus = await stack.enter_async_context(outbox.service_bus())
-            publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
+            publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1, around=believed))
             send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True)) as bar:

@@ -17,7 +17,7 @@ from cosmos_outbox.ports import ChangeBatch, Document, Publisher
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.plan import event_page
-from cosmos_outbox.relay.verdict import JudgedPublisher
+from cosmos_outbox.relay.verdict import judged
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _CHUNKS_A_SECOND = 10
@@ -78,12 +78,19 @@ async def replay(
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 
+def believed(publisher: Publisher, _: str = "") -> Publisher:
+    """
+    Return the publisher of a topic for a replay: it parks nothing, so every refusal counts, and it goes on behind it.
+    """
+    return judged(publisher, believed=_EVERY_REFUSAL)
+
+
 def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:
     """
     Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.
 
     Args:
-        publisher: the topic.
+        publisher: the topic; where it stands for several, each is `believed`.
         paths: where the events keep their partition key. Defaults to `/partitionKey`.
     """
     refused: dict[tuple[str, str], EventRejected] = {}
@@ -93,16 +100,15 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    # Every refusal counts: a replay parks nothing, and goes on behind a refused event.
-    relay = Relay(JudgedPublisher(publisher, believed=_EVERY_REFUSAL), notify=hear)
+    relay = Relay(believed(publisher), notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
         refused.clear()
+        page = event_page(ChangeBatch(lease="replay", documents=tuple(documents), key_paths=paths))
         while True:
-            batch = ChangeBatch(lease="replay", documents=tuple(documents), key_paths=paths)
-            left = [delivery.document for delivery in event_page(batch).events if delivery.key not in refused]
+            left = tuple(delivery for delivery in page.events if delivery.key not in refused)
             try:
-                await relay(replace(batch, documents=tuple(left)))
+                await relay.handle(replace(page, events=left))
             except MessageRejected:  # each round records a refusal for each unfinished key, so the loop ends
                 continue
             return tuple(refused.values())

@@ -5,7 +5,6 @@ Actions on leases: list, export, import and reset.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,8 +22,7 @@ from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.cli.output import NO_LEASES, clock_time, readable_time
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
-
-_FIRST_YEAR = 1971  # the service counts from 1970; one year is room for any time zone
+from cosmos_outbox.service.settings import start_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,24 +235,17 @@ def _unmarked(lease: Lease) -> dict[str, str]:
     return {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
 
 
-def start_named(text: str) -> StartFrom | datetime:
+def start_given(text: str) -> StartFrom | datetime:
     """
-    Return the start that `beginning`, `now` or an ISO 8601 time names; without a zone it is UTC.
+    Return the start that an option names, by the rule of OUTBOX_START.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it names none.
     """
-    with suppress(ValueError):
-        return StartFrom(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is neither 'beginning' nor 'now' nor a time such as 2026-11-21T08:00:00Z."
-        ) from None
-    if moment.year < _FIRST_YEAR:
-        raise UsageError(f"{text!r} is earlier than any event; say 'beginning'.")
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return start_named(text)
+    except ValueError as error:
+        raise UsageError(f"The start {text!r} {error}.") from None
 
 
 def refuse_future(start: StartFrom | datetime, now: datetime) -> None:

@@ -21,7 +21,7 @@ from cosmos_outbox.cli.leases.actions import (
     listed_in,
     reset_leases,
     row_of,
-    start_named,
+    start_given,
 )
 from cosmos_outbox.cli.leases.renaming import rename_host
 from cosmos_outbox.cli.output import NO_LEASES, confirm, print_errors, print_json, print_rows, readable_time
@@ -123,7 +123,7 @@ async def reset(
 
     An earlier start sends events again; a later one leaves out events that are not sent yet.
     """
-    start = start_named(to)
+    start = start_given(to)
     async with opened() as outbox:
         act = partial(reset_leases, start, prefix=await outbox.prefix())
         question = f"Reset all leases of {outbox.settings.processor_name!r} to {to}?"

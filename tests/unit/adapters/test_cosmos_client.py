@@ -77,6 +77,13 @@ async def test_a_wrong_key_is_access_denied_and_an_endpoint_with_the_right_one_o
             assert "localhost" == account_host(client)
 
 
+async def test_a_connection_string_is_read_in_any_case_as_the_settings_and_dotnet_read_it():
+    async with CosmosServer() as server:
+        string = f"accountendpoint={server.url};ACCOUNTKEY={server.key};"
+        async with open_cosmos_client(connection_string=string) as client:
+            assert "localhost" == account_host(client)
+
+
 async def test_whichever_name_of_an_account_a_client_uses_its_leases_have_one_name():
     async with CosmosServer() as server:
         by_name = server.connection_string.replace("127.0.0.1", "localhost")
