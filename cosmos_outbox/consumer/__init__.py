@@ -48,8 +48,8 @@ Limits: what a handler does outside of the unit of work is done again with each 
 `idempotency_key`. A record is forgotten after its time to live.
 """
 
-from cosmos_outbox.consumer.calling import HandlerStuck
 from cosmos_outbox.consumer.consumer import Consumer
+from cosmos_outbox.consumer.handler_call import HandlerStuck
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy

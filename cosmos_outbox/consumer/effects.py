@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from cosmos_outbox.consumer.calling import called
+from cosmos_outbox.consumer.handler_call import called
 from cosmos_outbox.consumer.inbox import Entry, Inbox, Known, Verdict, entry_for, position_of, previous_of
 from cosmos_outbox.consumer.policy import OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes

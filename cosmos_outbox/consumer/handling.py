@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from cosmos_outbox.consumer.calling import HandlerStuck
 from cosmos_outbox.consumer.effects import Effect, Effects, Watermarks
+from cosmos_outbox.consumer.handler_call import HandlerStuck
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
 from cosmos_outbox.consumer.inbox import position_of
 from cosmos_outbox.consumer.policy import OnFailure, OnGap

@@ -62,8 +62,8 @@ again.
 """
 
 from cosmos_outbox.parking.documents import Failure, ParkedEvent, ParkedKey, Scope, Unreadable
-from cosmos_outbox.parking.hold import Parking
 from cosmos_outbox.parking.keys import Parked, ParkedKeys
+from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.parking.release import Released, Send, Sent
 
 __all__ = [

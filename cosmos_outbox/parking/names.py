@@ -11,7 +11,7 @@ from contextlib import suppress
 from cosmos_outbox.errors import OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import Scope
-from cosmos_outbox.parking.hold import Parking
+from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import Notes
 
 POLL_TIMEOUT_SECONDS = 1.0  # the longest that a silent store may delay a page

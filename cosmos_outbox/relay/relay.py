@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull, TopicRefusesAll
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
-from cosmos_outbox.parking.hold import Parking
 from cosmos_outbox.parking.names import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
+from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
 from cosmos_outbox.records import (
     EventMalformed,

@@ -16,7 +16,7 @@ from cosmos_outbox.errors import BrokerUnavailable, NotFound, PublishError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, Failure
-from cosmos_outbox.parking.hold import Held
+from cosmos_outbox.parking.park import Held
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
 from cosmos_outbox.relay import lanes, verdict

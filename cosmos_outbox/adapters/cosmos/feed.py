@@ -24,9 +24,9 @@ from azure.cosmos.aio import ContainerProxy
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.learned import OF_A_POLL, RANGE_ID, Learned
+from cosmos_outbox.adapters.cosmos.lean_requests import OF_A_POLL, RANGE_ID, Learned
 from cosmos_outbox.adapters.cosmos.rest import RestClient
-from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN, SentRequest
+from cosmos_outbox.adapters.cosmos.sdk_request import SESSION_TOKEN, SentRequest
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     ConfigurationError,

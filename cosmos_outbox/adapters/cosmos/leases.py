@@ -19,9 +19,9 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos.errors import error_of, translated
-from cosmos_outbox.adapters.cosmos.learned import OF_A_WRITE, Learned
+from cosmos_outbox.adapters.cosmos.lean_requests import OF_A_WRITE, Learned
 from cosmos_outbox.adapters.cosmos.rest import NOT_EXECUTED, RestClient
-from cosmos_outbox.adapters.cosmos.sent import PARTITION_KEY
+from cosmos_outbox.adapters.cosmos.sdk_request import PARTITION_KEY
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document, Listing
 

@@ -25,7 +25,7 @@ from urllib.parse import quote, urlsplit
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import ClientAuthenticationError, DecodeError
 
-from cosmos_outbox.adapters.cosmos.senders import Sender, open_senders
+from cosmos_outbox.adapters.cosmos.http_senders import Sender, open_senders
 
 _DEFAULT_SCOPE = "https://cosmos.azure.com/.default"
 _TOKEN_SECONDS = 60.0

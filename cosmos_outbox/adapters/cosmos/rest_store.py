@@ -24,7 +24,7 @@ from azure.cosmos.exceptions import CosmosBatchOperationError
 from cosmos_outbox.adapters.cosmos.client import rest_client
 from cosmos_outbox.adapters.cosmos.errors import error_of
 from cosmos_outbox.adapters.cosmos.rest import NOT_EXECUTED, Answer, RestClient
-from cosmos_outbox.adapters.cosmos.sent import PARTITION_KEY, SESSION_TOKEN, Sent, kept_of
+from cosmos_outbox.adapters.cosmos.sdk_request import PARTITION_KEY, SESSION_TOKEN, Sent, kept_of
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, condition, open_store
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.ports import Document, Write, WriteKind

@@ -22,7 +22,7 @@ from cosmos_outbox.adapters.cosmos.containers import (
     usable_key_paths,
 )
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN
+from cosmos_outbox.adapters.cosmos.sdk_request import SESSION_TOKEN
 from cosmos_outbox.adapters.cosmos.sql import Condition, of_query, of_types
 from cosmos_outbox.errors import (
     ConfigurationError,

@@ -16,8 +16,8 @@ from azure.cosmos import PartitionKey
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.http import HttpClient
+from cosmos_outbox.adapters.cosmos.http_senders import open_senders
 from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient, _ByToken, open_rest_client
-from cosmos_outbox.adapters.cosmos.senders import open_senders
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer

@@ -1,5 +1,5 @@
 """
-Holding: the program that meets a failure puts the event, and what follows it in its partition key, at the end of a queue.
+Park: the program that meets a failure puts the event, and what follows it in its partition key, at the end of a queue.
 """
 
 from __future__ import annotations

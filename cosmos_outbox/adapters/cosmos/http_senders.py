@@ -1,5 +1,5 @@
 """
-Senders: what sends an HTTP request to an endpoint. It is `HttpClient`, or aiohttp where httptools is not installed, or where the
+HTTP senders: what sends an HTTP request to an endpoint. It is `HttpClient`, or aiohttp where httptools is not installed, or where the
 environment names a proxy for the endpoint.
 """
 

@@ -1,5 +1,5 @@
 """
-Learned: repeats over plain REST the request that the SDK last sent for a range or a lease.
+Lean requests: repeat over plain REST the request that the SDK last sent for a range or a lease.
 
 An idle worker sends two requests over and over: is there anything new in this range, and I still own this lease. Only what is
 nearly always answered is used of the answers, "nothing new" (304) and the written lease: with any other, or none, the SDK goes
@@ -18,7 +18,7 @@ from collections.abc import Hashable, Mapping
 from azure.core.exceptions import AzureError
 
 from cosmos_outbox.adapters.cosmos.rest import Answer, RestClient
-from cosmos_outbox.adapters.cosmos.sent import SESSION_TOKEN, Sent, SentRequest, kept_of
+from cosmos_outbox.adapters.cosmos.sdk_request import SESSION_TOKEN, Sent, SentRequest, kept_of
 
 RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 _CONTAINER = "x-ms-cosmos-intended-collection-rid"

@@ -1,5 +1,5 @@
 """
-Calling: a handler is called for a bounded time, and one that goes on after it was cancelled is left behind.
+Handler call: a handler is called for a bounded time, and one that goes on after it was cancelled is left behind.
 """
 
 from __future__ import annotations

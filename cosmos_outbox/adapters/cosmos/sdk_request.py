@@ -1,5 +1,5 @@
 """
-Sent: a request of the SDK, whose endpoint, path and headers the next plain REST request of its kind reuses.
+SDK request: one that the SDK sent, whose endpoint, path and headers the next plain REST request of its kind reuses.
 """
 
 from __future__ import annotations
