@@ -1,5 +1,5 @@
 """
-The budget: how many lines each part of the library may have, so that what is added has to be paid for.
+The budget: how many lines each package of the library may have, so that what is added has to be paid for.
 
 A change that goes over makes something else shorter, or raises the figure here. Raising a figure is a decision: a commit of
 its own, whose body says what the lines buy. A figure that has more than a tenth to spare is lowered.
@@ -14,36 +14,50 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOTAL = 38_019
 BUDGET = {
-    "service, cli, worker": 8_273,
-    "relay, parking": 3_259,
-    "sessions, consumer": 2_691,
-    "changefeed, feed_range": 3_307,
+    "adapters/amqp": 2_388,
+    "adapters/cosmos": 2_615,
+    "adapters/memory": 1_145,
+    "adapters/servicebus": 1_566,
+    "blocking": 519,
+    "changefeed": 3_265,
+    "cli": 3_514,
+    "consumer": 2_111,
+    "domain": 888,
+    "fastapi": 594,
+    "functions": 291,
+    "parking": 1_778,
     "ports": 787,
-    "fastapi, functions": 885,
+    "relay": 1_481,
+    "service": 4_734,
+    "sessions": 580,
     "testing": 4_595,
-    "write, domain, adapters and the modules of the root": 14_222,
+    "worker": 25,
+    "write": 2_621,
+    "the modules of the root": 2_522,
 }
 
 
 def lines_by_part() -> dict[str, int]:
     """
-    Count the lines of each part; what no other part names belongs to the last.
+    Count the lines of each package, and of the modules that are in none.
     """
-    parts = {name.strip(): part for part in BUDGET for name in part.split(",")}
-    rest = [*BUDGET][-1]
-    counts = dict.fromkeys(BUDGET, 0)
+    counts: dict[str, int] = dict.fromkeys(BUDGET, 0)
     for file in [*ROOT.glob("cosmos_outbox/**/*.py"), *ROOT.glob("worker/**/*.py")]:
-        top, *inside = file.relative_to(ROOT).with_suffix("").parts
-        part = parts.get("worker" if top == "worker" else inside[0], rest)
-        counts[part] += len(file.read_text().splitlines())
+        *folders, _ = file.relative_to(ROOT).with_suffix("").parts
+        part = "/".join(folders[1:3] if folders[1:2] == ["adapters"] else folders[1:2])
+        if folders[0] == "worker":
+            part = "worker"
+        elif part in {"", "adapters"}:
+            part = "the modules of the root"
+        counts[part] = counts.get(part, 0) + len(file.read_text().splitlines())
     return counts
 
 
 LINES = lines_by_part()
 
 
-@pytest.mark.parametrize("part", BUDGET)
-def test_a_part_stays_within_its_lines(part: str):
+@pytest.mark.parametrize("part", LINES)
+def test_a_package_has_a_budget_and_stays_within_it(part: str):
     assert LINES[part] <= BUDGET[part]
 
 
