@@ -5,6 +5,7 @@ Stores keep their contract, and an outbox works on them.
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,7 +21,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import Store
 from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
-from tests.contracts.backends import BACKENDS, REST_STORE, opened
+from tests.contracts.backends import BACKENDS, REST_STORE, Container, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 
@@ -31,10 +32,24 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=[*BACKENDS, REST_STORE])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with opened(request.param, ranges=2) as container:
-        yield container.store
+OVER_AIOHTTP = f"{REST_STORE} through aiohttp"
+
+
+@pytest.fixture(params=[*BACKENDS, REST_STORE, OVER_AIOHTTP])
+async def container(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Container]:
+    backend = request.param
+    if backend == OVER_AIOHTTP:
+        backend = REST_STORE
+        monkeypatch.setitem(sys.modules, "cosmos_outbox.adapters.cosmos.http", None)  # httptools is an extra
+    async with opened(backend, ranges=2) as found:
+        yield found
+
+
+@pytest.fixture
+def store(container: Container) -> Store:
+    return container.store
 
 
 class TestStore(StoreContract):
