@@ -357,8 +357,8 @@ class WatchFailed(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingFallback(Record):
     """
-    The Service Bus SDK encodes messages in a way that this version does not know; it encodes those of a topic itself, at several
-    times the CPU.
+    The Service Bus SDK encodes the messages of a topic itself, at several times the CPU: it traces them, or encodes in a way that
+    this version does not know; `difference` says which.
     """
 
     topic: str

@@ -21,6 +21,7 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store, Write, WriteKind
+from cosmos_outbox_emulators.cosmos.faults import Faults
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 AZURE_VARIABLE = "OUTBOX_TEST_COSMOS_CONNECTION_STRING"
@@ -34,7 +35,8 @@ class Container:
     """
     One empty container through all of its ports.
 
-    `split` is None where the backend splits when it likes. `recreate` deletes the container and creates it again.
+    `split` is None where the backend splits when it likes. `recreate` deletes the container and creates it again. `faults` is None
+    where no request fails on demand.
     """
 
     store: Store
@@ -42,6 +44,7 @@ class Container:
     leases: LeaseStore
     split: Callable[[str], object] | None
     recreate: Callable[[], Awaitable[None]] | None = None
+    faults: Faults | None = None
 
 
 @asynccontextmanager
@@ -77,7 +80,7 @@ async def opened(
                     await database.delete_container("data")
                     await database.create_container("data", PartitionKey("/partitionKey"))
 
-            yield replace(container, split=split, recreate=recreate)
+            yield replace(container, split=split, recreate=recreate, faults=server.faults)
     else:
         async with _on_account(os.environ[AZURE_VARIABLE], ranges, key_paths) as (container, _):
             yield container

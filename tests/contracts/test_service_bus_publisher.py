@@ -9,9 +9,10 @@ import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import pytest
+from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
@@ -462,9 +463,46 @@ async def test_where_the_sdk_is_not_as_known_it_encodes_the_messages_and_this_is
     assert [EncodingFallback(topic="events", difference="_size of a batch is missing")] == told
 
 
+async def test_where_the_sdk_traces_messages_it_encodes_them_and_this_is_reported_once(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings.tracing_implementation, "_user_value", _Span)
+    monkeypatch.setattr(encoding, "append", None)
+    told: list[Record] = []
+    async with publisher_to(server, notify=told.append) as publisher:
+        for number in (0, 3):
+            await publisher.publish(0, messages("k", 3, first=number))
+    assert (6, 2) == (stats(server)["published"], stats(server)["transfers"])
+    assert [EncodingFallback(topic="events", difference="the SDK traces messages")] == told
+
+
+class _Span:
+    """
+    What the SDK needs of a span.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def add_attribute(self, name: str, value: object) -> None:
+        pass
+
+    def to_header(self) -> dict[str, str]:
+        return {"traceparent": "00-1-2-01"}
+
+    get_trace_parent = to_header
+
+
 async def test_only_the_first_message_of_a_batch_is_encoded_by_the_sdk(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert None is encoding.fallback_cause(), "compared before the SDK's messages are counted"
     added, add = [], ServiceBusMessageBatch.add_message
     monkeypatch.setattr(
         ServiceBusMessageBatch,

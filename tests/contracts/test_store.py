@@ -5,11 +5,12 @@ Stores keep their contract, and an outbox works on them.
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
-from cosmos_outbox import Outbox
+from cosmos_outbox import Backoff, Outbox, RetryOptions
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import (
     Conflict,
@@ -17,10 +18,12 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     UsageError,
 )
-from cosmos_outbox.ports import Store
+from cosmos_outbox.ports import Query, Store
 from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
-from tests.contracts.backends import BACKENDS, REST_STORE, opened
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
+from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from tests.contracts.backends import BACKENDS, REST_STORE, Container, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 
@@ -31,10 +34,24 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=[*BACKENDS, REST_STORE])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with opened(request.param, ranges=2) as container:
-        yield container.store
+OVER_AIOHTTP = f"{REST_STORE} through aiohttp"
+
+
+@pytest.fixture(params=[*BACKENDS, REST_STORE, OVER_AIOHTTP])
+async def container(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Container]:
+    backend = request.param
+    if backend == OVER_AIOHTTP:
+        backend = REST_STORE
+        monkeypatch.setitem(sys.modules, "cosmos_outbox.adapters.cosmos.http", None)  # httptools is an extra
+    async with opened(backend, ranges=2) as found:
+        yield found
+
+
+@pytest.fixture
+def store(container: Container) -> Store:
+    return container.store
 
 
 class TestStore(StoreContract):
@@ -111,6 +128,37 @@ async def test_a_refused_creation_names_the_document(store: Store):
                     await uow.commit()
             else:
                 await uow.commit()
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("status", [429, 449, 410, 503])
+async def test_a_commit_that_is_answered_with_a_fault_is_stored_once_with_its_events_once(
+    container: Container, status: int, when: When
+):
+    if container.faults is None:
+        pytest.skip("no request fails on demand there")
+    outbox = Outbox(container.store, retries=RetryOptions(backoff=Backoff(initial_seconds=0.01)))
+    sent = []
+    async with outbox.unit_of_work() as uow:
+        note = uow.repository(Note).create(Note(id="n"))
+        # The second strike is for what the SDK, or the store, sends again by itself.
+        for text, strikes in (("created", 1), ("changed", 2)):
+            note.change(text)
+            fault = container.faults.add(
+                FaultRule(operation=RequestKind.BATCH, status=status, when=when, count=strikes)
+            )
+            sent += (await uow.commit()).events
+            assert not container.faults.is_idle(fault)
+            container.faults.clear()
+        uow.rollback()
+        stored = await uow.repository(Note).read("n")
+    assert (2, "changed", note.etag) == (stored.version, stored.text, stored.etag)
+    events = await container.store.query(
+        Query(partition_key="n", types=("domainEvent",)), page_size=10, continuation=None
+    )
+    versions = {event["id"]: event["meta"]["entityVersion"] for event in events.documents}
+    assert {event.id: version for version, event in enumerate(sent, 1)} == versions
+    assert len(versions) == len(events.documents) == 2
 
 
 @pytest.mark.parametrize("key", ["", "\ud800", "é" * 1024 + "x", {}], ids=["empty", "half", "long", "object"])

@@ -3,7 +3,7 @@ RestStore: a CosmosStore that commits and reads over plain REST, at a fraction o
 
 It uses only answers that need no judgement: what was read, committed or rolled back. A request that was refused before it was
 executed is sent again through the SDK, whose answer then counts: it knows other regions, new containers, expired tokens. Where
-the request may have been executed, its error goes to the caller as the SDK's would, and the SDK sends the next. Endpoint and
+the request may have been executed, its error goes to the caller, at 503 too, and the SDK sends the next. Endpoint and
 headers are those of the SDK's last request of the kind. They hold for a few minutes, and for no kind after an answer that was not
 understood: then the SDK sends one again, which takes the others to the region that it uses by now.
 """

@@ -34,11 +34,11 @@ _STRING_HEADS = tuple(bytes((_STRING[0], size)) for size in range(_MOST + 1))
 _INTS = {value: bytes((_SMALL_INT, value & 0xFF)) for value in range(-128, 128)}
 
 
-def is_usable() -> bool:
+def fallback_cause() -> str | None:
     """
-    Say whether a batch may be filled by `append`: it writes what the SDK would, and the SDK adds no trace of its own to messages.
+    Return why the SDK has to add all messages: it adds traces of its own, or writes what `append` would not; None if it need not.
     """
-    return settings.tracing_implementation() is None and difference() is None
+    return "the SDK traces messages" if settings.tracing_implementation() is not None else difference()
 
 
 def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:

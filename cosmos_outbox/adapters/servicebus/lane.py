@@ -80,7 +80,7 @@ class Lane:
         """
         batch = await self._new_batch()
         self.batch_bytes = batch.max_size_in_bytes
-        fast = encoding.is_usable()
+        fast = encoding.fallback_cause() is None
         for count, message in enumerate(run[position:]):
             try:
                 if not (fast and count and encoding.append(batch, message)):

@@ -144,7 +144,7 @@ class ServiceBusPublisher:
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
         self._closing = Background()
         self._closed = False
-        if (difference := encoding.difference()) is not None:
+        if (difference := encoding.fallback_cause()) is not None:
             notify(EncodingFallback(topic=topic, difference=difference))
         self._lanes = tuple(
             Lane(

@@ -144,7 +144,7 @@ def test_properties_near_the_limit_of_the_service_are_left_to_the_sdk() -> None:
 
 def test_the_sdk_that_is_installed_is_one_whose_batches_are_known(forgotten: None) -> None:
     assert None is encoding.difference()
-    assert encoding.is_usable()
+    assert None is encoding.fallback_cause()
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_a_difference_to_the_sdk_is_noticed(
     for name, value in patch.items():
         monkeypatch.setattr(encoding, name, value)
     assert encoding.difference()
-    assert not encoding.is_usable()
+    assert encoding.difference() == encoding.fallback_cause()
 
 
 def test_where_the_sdk_adds_its_trace_to_each_message_it_encodes_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(settings.tracing_implementation, "_user_value", object)
-    assert not encoding.is_usable()
+    assert "the SDK traces messages" == encoding.fallback_cause()
