@@ -23,13 +23,13 @@ from cosmos_outbox.relay import lanes, verdict
 from cosmos_outbox.relay.plan import Delivery
 from tests.simulation.relay import (
     Act,
-    Link,
     Operator,
     Owner,
     Processor,
     Script,
     Simulation,
 )
+from tests.support.versioned_parked import Link
 from tests.unit.parking.stores import Passing
 from tests.unit.relay.factories import event
 
