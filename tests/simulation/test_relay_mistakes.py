@@ -29,8 +29,8 @@ from tests.simulation.relay import (
     Script,
     Simulation,
 )
+from tests.support.parked_stores import Passing
 from tests.support.versioned_parked import Link
-from tests.unit.parking.stores import Passing
 from tests.unit.relay.factories import event
 
 
