@@ -33,8 +33,7 @@ from cosmos_outbox.parking.documents import (
 from cosmos_outbox.ports import Write, WriteKind
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
-from tests.unit.consumer.shop import OrderPaid, World, message
-from tests.unit.consumer.test_handling import invoicing, placed
+from tests.support.shop import OrderPaid, World, invoicing, message, placed
 from tests.unit.relay.factories import event
 
 FORMS: dict[str, dict[str, Document]] = json.loads(
