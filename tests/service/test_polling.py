@@ -27,8 +27,8 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
 from cosmos_outbox.service.polling import parked_in, poll
+from tests.support.event_documents import batch, event
 from tests.support.parked_stores import tampered
-from tests.unit.relay.factories import batch, event
 
 
 async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:

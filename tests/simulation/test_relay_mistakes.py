@@ -29,9 +29,9 @@ from tests.simulation.relay import (
     Script,
     Simulation,
 )
+from tests.support.event_documents import event
 from tests.support.parked_stores import Passing
 from tests.support.versioned_parked import Link
-from tests.unit.relay.factories import event
 
 
 class NewOwnerKnowsNothing(Simulation):

@@ -25,8 +25,8 @@ from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
 from examples.contacts.api import create_app
 from examples.contacts.settings import Settings
 from tests.support.contacts_api import JANE, Client, served
+from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
-from tests.unit.relay.factories import event
 
 pytestmark = [
     pytest.mark.looptime(False),

@@ -18,8 +18,8 @@ from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.relay.resend import resending
 from tests.service.site import Site, opened_site
+from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
-from tests.unit.relay.factories import event
 
 pytestmark = [
     pytest.mark.looptime(False),
