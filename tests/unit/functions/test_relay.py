@@ -30,7 +30,7 @@ from cosmos_outbox.records import Record
 from cosmos_outbox.relay.resend import resending
 from tests.support.effort import examples
 from tests.support.event_documents import entity, event
-from tests.unit.functions.host import documents
+from tests.support.functions_host import documents
 from tests.unit.relay.test_guarantees import Fleet, History, Owner, histories
 
 CONTAINER = MonitoredContainer(account_host="localhost", database_rid="d", container_rid="d-c")
