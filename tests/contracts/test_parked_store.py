@@ -27,7 +27,7 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.testing.contracts import ParkedStoreContract
 from cosmos_outbox.testing.contracts.parked_store import everything
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from tests.contracts.backends import AZURE_VARIABLE, BACKENDS
+from tests.support.backends import AZURE_VARIABLE, BACKENDS
 from tests.support.event_documents import batch, event
 
 pytestmark = pytest.mark.looptime(False)

@@ -20,7 +20,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import Store
 from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
-from tests.contracts.backends import BACKENDS, REST_STORE, opened
+from tests.support.backends import BACKENDS, REST_STORE, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 
