@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.local import Local, emulators
 from tests.support.effort import LONG
+from tests.support.local import Local, emulators
 from tests.support.local_outbox import fill
 from tests.support.pages import PAGES, ROOT, Block, blocks_of, copy_repository, follow, is_followed, set_up
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.local import Local, emulators, provisioned
+from tests.support.local import Local, emulators, provisioned
 
 
 @pytest.fixture(autouse=True)

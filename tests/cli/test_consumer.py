@@ -22,7 +22,7 @@ from cosmos_outbox.consumer.held_messages import HeldMessage
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.parking.documents import failure_of
-from tests.cli.local import Local
+from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 NAME = "tests.service.invoices:consumer"

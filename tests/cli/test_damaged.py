@@ -13,8 +13,8 @@ from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
 from cosmos_outbox.changefeed.position import AHEAD
 from cosmos_outbox.parking import Scope
-from tests.cli.local import Local
 from tests.cli.test_parked import PARKED, park
+from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -8,7 +8,7 @@ import pytest
 from azure.cosmos import PartitionKey
 
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
-from tests.cli.local import Local
+from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

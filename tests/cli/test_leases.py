@@ -12,7 +12,7 @@ import pytest
 
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.service.fleet import Fleet, Heartbeat
-from tests.cli.local import Local
+from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

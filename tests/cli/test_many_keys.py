@@ -12,8 +12,8 @@ from cosmos_outbox.cli.many_keys import Choice, StillParked, for_each
 from cosmos_outbox.errors import KeyNotParked, ReleaseTakenOver, UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
 from cosmos_outbox.parking.causes import by_cause
-from tests.cli.local import Local
 from tests.cli.test_parked import PARKED, park
+from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

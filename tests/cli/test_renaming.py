@@ -18,7 +18,7 @@ from cosmos_outbox.cli.leases.renaming import rename_host
 from cosmos_outbox.errors import ConfigurationError, PreconditionFailed, StoreUnavailable, UsageError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, MonitoredContainer
-from tests.cli.local import Local
+from tests.support.local import Local
 
 GLOBAL, REGIONAL = "acct.documents.azure.com", "acct-westeurope.documents.azure.com"
 CONTAINER = MonitoredContainer(account_host=GLOBAL, database_rid="AA==", container_rid="AAB=")

@@ -18,7 +18,7 @@ from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))
 

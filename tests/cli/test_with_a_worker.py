@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox.cli import main
-from tests.cli.local import Local
+from tests.support.local import Local
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]

@@ -18,7 +18,7 @@ import pytest
 
 from cosmos_outbox import DomainEvent, Entity, Outbox, correlated
 from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
-from tests.contracts.backends import BACKENDS, opened
+from tests.support.backends import BACKENDS, opened
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cosmos_outbox.testing.contracts import ChangeFeedBackend, ChangeFeedContract
-from tests.contracts.backends import BACKENDS, WITHOUT_REST, opened
+from tests.support.backends import BACKENDS, WITHOUT_REST, opened
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -10,7 +10,7 @@ import pytest
 
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.testing.contracts import LeaseStoreContract
-from tests.contracts.backends import BACKENDS, WITHOUT_REST, opened
+from tests.support.backends import BACKENDS, WITHOUT_REST, opened
 
 pytestmark = pytest.mark.looptime(False)
 

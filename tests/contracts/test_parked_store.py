@@ -27,8 +27,8 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.testing.contracts import ParkedStoreContract
 from cosmos_outbox.testing.contracts.parked_store import everything
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from tests.contracts.backends import AZURE_VARIABLE, BACKENDS
-from tests.unit.relay.factories import batch, event
+from tests.support.backends import AZURE_VARIABLE, BACKENDS
+from tests.support.event_documents import batch, event
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -28,7 +28,7 @@ from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.retention import Retention
-from tests.contracts.backends import BACKENDS, Container, opened
+from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.faulty_store import FaultyStore
 from tests.support.patience import HUNG_SECONDS

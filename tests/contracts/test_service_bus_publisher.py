@@ -42,8 +42,8 @@ from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.support.event_documents import batch, event
 from tests.support.patience import HUNG_SECONDS
-from tests.unit.relay.factories import batch, event
 
 pytestmark = [
     pytest.mark.looptime(False),

@@ -23,7 +23,7 @@ from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
-from tests.contracts.backends import BACKENDS, REST_STORE, Container, opened
+from tests.support.backends import BACKENDS, REST_STORE, Container, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 

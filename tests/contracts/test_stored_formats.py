@@ -33,9 +33,8 @@ from cosmos_outbox.parking.documents import (
 from cosmos_outbox.ports import Write, WriteKind
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
-from tests.unit.consumer.shop import OrderPaid, World, message
-from tests.unit.consumer.test_handling import invoicing, placed
-from tests.unit.relay.factories import event
+from tests.support.event_documents import event
+from tests.support.shop import OrderPaid, World, invoicing, message, placed
 
 FORMS: dict[str, dict[str, Document]] = json.loads(
     Path(__file__).with_name("stored_formats.json").read_text()

@@ -53,9 +53,9 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import read_application_properties
 from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
-from tests.emulators.servicebus.sdk import leaky_sockets, unlogged, until
 from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS
+from tests.support.servicebus_sdk import leaky_sockets, unlogged, until
 
 Scenario = Callable[[Any], Awaitable[None]]
 

@@ -44,8 +44,8 @@ from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from examples.contacts.received import ReceivedMessage
 from examples.contacts.settings import SubscriberSettings
 from examples.contacts.subscriber import subscribe
-from tests.emulators.servicebus.sdk import leaky_sockets, unlogged, until
 from tests.support.patience import HUNG_SECONDS
+from tests.support.servicebus_sdk import leaky_sockets, unlogged, until
 
 pytestmark = [
     pytest.mark.looptime(False),

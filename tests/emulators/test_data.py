@@ -34,8 +34,8 @@ from cosmos_outbox_emulators.servicebus.rules import body_of, parse_rule
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from tests.emulators.cosmos.sdk import drain
 from tests.emulators.servicebus.engine import Recorder, broker, message, scheduled
-from tests.emulators.servicebus.sdk import leaky_sockets, receive_all, texts
 from tests.emulators.servicebus.test_sas import token as sas_token
+from tests.support.servicebus_sdk import leaky_sockets, receive_all, texts
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -16,7 +16,7 @@ from cosmos_outbox.testing import OutboxHarness, assert_messages, fixed, receive
 from cosmos_outbox.testing.clock import NOON, Clock
 from cosmos_outbox.testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
 from cosmos_outbox.testing.faults import FaultNotStruck
-from tests.unit.test_harness import OrderPaid, OrderPlaced, place
+from tests.support.orders import OrderPaid, OrderPlaced, place
 
 pytestmark = pytest.mark.looptime(False)
 

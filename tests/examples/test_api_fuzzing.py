@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
-from tests.examples.serving import Client, served
+from tests.support.contacts_api import Client, served
 from tests.support.effort import examples
 
 pytestmark = pytest.mark.looptime(False)

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from examples.contacts.api import create_app
-from tests.examples.serving import served
+from tests.support.contacts_api import served
 from tests.support.effort import examples
 from tests.support.patience import HUNG_SECONDS
 

@@ -14,25 +14,12 @@ from cosmos_outbox import ConfigurationError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import Write, WriteKind
 from examples.contacts.api import create_app
-from tests.examples.serving import Answer, Client, served
+from tests.support.contacts_api import JANE, Answer, Client, served
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import actions, events, stored
 
 pytestmark = pytest.mark.looptime(False)
 
-JANE: dict[str, Any] = {
-    "name": {"firstName": "Jane", "lastName": "Doe"},
-    "description": "This is a contact",
-    "email": "jane@example.com",
-    "company": {
-        "companyName": "Contoso",
-        "street": "Street",
-        "houseNumber": "1a",
-        "postalCode": "92821",
-        "city": "Palo Alto",
-        "country": "US",
-    },
-}
 UNKNOWN_ID = "0001f5bb-d4a9-48ba-af80-3db52bfd7461"
 
 

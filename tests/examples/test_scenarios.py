@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cosmos_outbox import Conflict, NotFound, NotModified, Outbox, PreconditionFailed, Store
 from examples.contacts.domain import Company, Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
-from tests.contracts.backends import BACKENDS, opened
+from tests.support.backends import BACKENDS, opened
 from tests.support.notes import Line
 
 pytestmark = pytest.mark.looptime(False)

@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from cosmos_outbox.records import level_of
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.telemetry import Telemetry
-from tests.service.test_reference import RECORDS, used, used_by_a_consumer
+from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
 QUERIES = {path.stem: path.read_text() for path in (OBSERVABILITY.parent / "queries").glob("*.kql")}

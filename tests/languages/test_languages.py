@@ -1,12 +1,14 @@
 """
 The SDKs of other languages on the emulators, with TLS: `make test-languages`.
 
-A program for each commits a batch, has one refused, reads the change feed, and sends and receives by session. A language that is
-not on this machine, or whose package registry does not answer, is skipped with the reason.
+A program for each commits a batch, has one refused, reads the change feed, sends and receives by session, and reads messages that the
+library's publisher encoded. A language that is not on this machine, or whose package registry does not answer, is skipped with the
+reason.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -16,7 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusMessageBatch, TransportType
+from azure.servicebus.aio import ServiceBusClient
 
+from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, encoding
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.records import Record
 from tests.support.patience import HUNG_SECONDS
 
 if not os.environ.get("OUTBOX_TEST_LANGUAGES"):
@@ -26,6 +33,9 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(1800)]
 
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900
+
+# What each calls the types of a text and of an integer
+TYPES = {"js": ("string", "number"), "go": ("string", "int32"), "java": ("String", "Integer")}
 
 
 @pytest.fixture(scope="module")
@@ -92,23 +102,117 @@ def expected(language: str) -> dict[str, object]:
         "refused": [424, 409],
         "changes": ["entity", "event"],
         "received": [f"{language}: {language} {number}" for number in (1, 2)],
+        "ours": [as_read(message, *TYPES[language]) for message in ours(language)],
     }
 
 
-def test_javascript(emulators: dict[str, str], tmp_path: Path):
+def ours(language: str) -> list[OutboundMessage]:
+    """
+    Return messages with the short and the long forms of texts, integers and bodies.
+
+    The SDK encodes the first message of a batch: that one is like the second.
+    """
+    session = f"{language}-ours"
+    name = "Zo\u00eb \u20ac \U0001f600"
+    like_the_second, second = (
+        OutboundMessage(
+            message_id=f"{session}-{number}-\u00eb",
+            session_id=session,
+            subject="Renamed",
+            body=json.dumps({"name": name}, ensure_ascii=False).encode(),
+            properties={"name": name, "number": 7},
+        )
+        for number in (1, 2)
+    )
+    integers = OutboundMessage(
+        message_id=f"{session}-3",
+        session_id=session,
+        subject=f"Renamed to {name}",
+        body=b"",
+        content_type="text/plain; charset=utf-8",
+        properties={
+            "text": name * 100,
+            "empty": "",
+            "negative": -5,
+            "byte": 200,
+            "least": -(2**31),
+            "most": 2**31 - 1,
+        },
+    )
+    large = OutboundMessage(
+        message_id=f"{session}-4",
+        session_id=session,
+        subject="x" * 300,
+        body=(name * 5_000).encode(),
+        content_type="text/plain",
+        properties={},
+    )
+    return [like_the_second, second, integers, large]
+
+
+def as_read(message: OutboundMessage, text: str, integer: str) -> dict[str, object]:
+    return {
+        "id": message.message_id,
+        "session": message.session_id,
+        "subject": message.subject,
+        "contentType": message.content_type,
+        "properties": {
+            name: [text if isinstance(value, str) else integer, value]
+            for name, value in message.properties.items()
+        },
+        "body": message.body.decode(),
+    }
+
+
+def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Send the library's messages, and check that its own encoder wrote all but the first.
+    """
+    told: list[Record] = []
+    appended: list[bool] = []
+    append = encoding.append
+
+    def noted(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
+        appended.append(append(batch, message))
+        return appended[-1]
+
+    async def send() -> None:
+        async with (
+            # This SDK takes another port than 5671 from here only, and then means WebSockets unless it is told.
+            ServiceBusClient.from_connection_string(
+                emulators["SERVICEBUS_CONNECTION_STRING"],
+                custom_endpoint_address=f"sb://{emulators['SERVICEBUS_ADDRESS']}",
+                transport_type=TransportType.Amqp,
+                connection_verify=emulators["CERTIFICATE"],
+                retry_total=0,
+            ) as client,
+            ServiceBusPublisher(client, "events", lanes=1, notify=told.append) as publisher,
+        ):
+            await publisher.publish(0, ours(language))
+
+    assert encoding.difference() is None  # found out once for a process, with this function too
+    monkeypatch.setattr(encoding, "append", noted)
+    asyncio.run(send())
+
+    assert ([], [True] * 3) == (told, appended), "EncodingFallback, or a message that the SDK encoded"
+
+
+def test_javascript(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = sources("js", tmp_path, "node", "npm")
     install("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--silent", folder=folder)
     trust = {"NODE_EXTRA_CA_CERTS": emulators["CERTIFICATE"]}
+    publish(emulators, "js", monkeypatch)
     done = run("node", "smoke.mjs", folder=folder, env=emulators | trust)
 
     assert expected("js") == results(done)
 
 
-def test_go(emulators: dict[str, str], tmp_path: Path):
+def test_go(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = sources("go", tmp_path, "go")
     install("go", "mod", "download", folder=folder)
     built = run("go", "build", "-mod=readonly", "-o", "smoke", ".", folder=folder, seconds=INSTALL_SECONDS)
     assert (0, "") == (built.returncode, built.stderr)
+    publish(emulators, "go", monkeypatch)
     done = run(
         str(folder / "smoke"), folder=folder, env=emulators | {"SSL_CERT_FILE": emulators["CERTIFICATE"]}
     )
@@ -116,7 +220,7 @@ def test_go(emulators: dict[str, str], tmp_path: Path):
     assert expected("go") == results(done)
 
 
-def test_java(emulators: dict[str, str], tmp_path: Path):
+def test_java(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = sources("java", tmp_path, "java", "keytool", "mvn")
     install("mvn", "--batch-mode", "--quiet", "dependency:build-classpath", folder=folder)
     store = "trust.p12"
@@ -129,6 +233,7 @@ def test_java(emulators: dict[str, str], tmp_path: Path):
     assert 0 == imported.returncode, imported.stdout
     trust = [f"-Djavax.net.ssl.trustStore{end}" for end in (f"={store}", "Password=changeit")]
     classpath = (folder / "classpath").read_text()
+    publish(emulators, "java", monkeypatch)
     done = run("java", *trust, "-cp", classpath, "Smoke.java", folder=folder, env=emulators)
 
     assert expected("java") == results(done)

@@ -16,7 +16,7 @@ from cosmos_outbox.service.health import Snapshot
 from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.vitals import ParkedSeen, Phase
-from tests.service.leases import status
+from tests.support.lease_statuses import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PODS = [f"prod-orders-7c9f4d9b6-{name}" for name in ("2xkqp", "9wzlt", "hd4mv", "x8rkc")]

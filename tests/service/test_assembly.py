@@ -25,8 +25,8 @@ from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.service.assembly import assembled, parking_of, processor_options
 from cosmos_outbox.service.settings import PREFIX, Settings
-from tests.service.site import Site, eventually, opened_site
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
+from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

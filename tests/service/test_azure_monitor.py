@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.service.azure_monitor import opened_azure_monitor
-from tests.service.site import opened_site
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import opened_site
 
 pytestmark = pytest.mark.looptime(False)
 

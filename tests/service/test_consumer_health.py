@@ -26,7 +26,7 @@ from cosmos_outbox.service.consumer_health import ConsumerHealth, WatchedSubscri
 from cosmos_outbox.service.consumer_page import consumer_page_of
 from cosmos_outbox.service.vitals import ParkedSeen, Phase, oldest_of
 from cosmos_outbox.sessions import SessionProcessor, SessionStatus
-from tests.unit.consumer.shop import SOURCE, OrderPaid, World, invoicing, message
+from tests.support.shop import SOURCE, OrderPaid, World, invoicing, message
 
 
 class State:

@@ -23,8 +23,8 @@ from cosmos_outbox.service.consuming import assembled_consumer, session_options
 from cosmos_outbox.service.main import consume
 from cosmos_outbox.service.settings import PREFIX
 from tests.service import invoices
-from tests.service.site import Site, eventually, json_of, opened_site
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import Site, eventually, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

@@ -15,8 +15,8 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.service import Settings, load, running_worker
 from cosmos_outbox.service.health import Snapshot
 from cosmos_outbox.service.status_page import page_of
-from tests.service.site import Site, opened_site
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import Site, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.local import emulators
+from tests.support.local import emulators
 from tests.support.pages import ROOT, blocks_of
 from tests.support.patience import HUNG_SECONDS
 

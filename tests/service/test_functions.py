@@ -21,10 +21,10 @@ from cosmos_outbox.adapters.cosmos import CosmosChangeFeed, open_cosmos_client, 
 from cosmos_outbox.adapters.servicebus import message_from
 from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.ports import StartFrom
-from tests.cli.local import Local, emulators
+from tests.support.functions_host import documents, received
+from tests.support.local import Local, emulators
 from tests.support.local_outbox import Person
 from tests.support.pages import ROOT, blocks_of
-from tests.unit.functions.host import documents, received
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -29,8 +29,8 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.service.health import HealthState, Identity, reasons_against
 from cosmos_outbox.service.vitals import ParkedSeen, Phase
-from tests.service.leases import status
-from tests.unit.changefeed.world import World, virtual_seconds
+from tests.support.changefeed_world import World, virtual_seconds
+from tests.support.lease_statuses import status
 
 IDENTITY = Identity(instance="w", processor="p", container="db/c", topic="t")
 

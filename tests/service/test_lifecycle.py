@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from cosmos_outbox.cli.app import app
 from cosmos_outbox.service.lifecycle import Aborted, run_beside, run_until_signalled
 from cosmos_outbox.service.main import main
-from tests.service.site import Site, eventually, fetched, opened_site
+from tests.support.site import Site, eventually, fetched, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 

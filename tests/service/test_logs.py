@@ -19,7 +19,7 @@ from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.service.logs import JsonFormatter, configure
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:

@@ -9,8 +9,8 @@ from azure.cosmos import PartitionKey
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient
 
-from tests.service.site import Site, opened_site
 from tests.support.own_container import NAME, create_container, place
+from tests.support.site import Site, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 

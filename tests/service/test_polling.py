@@ -27,9 +27,8 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
 from cosmos_outbox.service.polling import parked_in, poll
-from tests.unit.parking.test_documents import tampered
-from tests.unit.parking.test_parking import place
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
+from tests.support.parked_stores import tampered
 
 
 async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
@@ -66,7 +65,9 @@ async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
         notify=lambda record: None,
     )
     await relay(batch(event("a", 1), event("b", 1)))
-    await tampered(store, KEY_ID, place("a"), lambda document: document.update({"state": "quarantined"}))
+    await tampered(
+        store, KEY_ID, Scope().partition_of("a"), lambda document: document.update({"state": "quarantined"})
+    )
     seen = await parked_in(ParkedKeys(store))
     assert (2, None) == (seen.count, seen.events)
     assert ["b"] == [key.partition_key for key in seen.keys]

@@ -18,8 +18,8 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
-from tests.service.site import Site, opened_site
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import Site, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -8,8 +8,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,17 +22,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox import records
-from cosmos_outbox.changefeed import CloseReason, Lag, LeaseLag
-from cosmos_outbox.service.consumer_health import ConsumerHealth
+from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS
 from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.health import HealthState, Identity
 from cosmos_outbox.service.main import EXIT_CODES
 from cosmos_outbox.service.settings import PREFIX, Settings
 from cosmos_outbox.service.telemetry import Telemetry
-from cosmos_outbox.service.vitals import ParkedSeen
-from cosmos_outbox.sessions import SessionStatus
-from tests.service.leases import status
+from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
 # Why nothing counts what is neither a warning nor an alarm.
@@ -45,17 +39,6 @@ UNCOUNTED = {
     records.SessionOpened: "`outbox.sessions.closed` counts it at its end",
     records.SubjectIgnored: "`outbox.messages.ignored` counts the messages",
 }
-_EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
-
-
-def example(kind: type) -> records.Record:
-    """
-    Return a record of a kind, with something in every field.
-    """
-    return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
-
-
-RECORDS = tuple(map(example, records.KINDS))
 
 
 def is_generated(page: str, text: str, *, part: str = "") -> None:
@@ -94,45 +77,6 @@ def test_the_page_on_settings_names_those_of_a_consumer():
 
 def test_the_page_on_settings_tells_the_exit_codes():
     assert EXIT_CODES in (PAGES / "settings.md").read_text().replace("\n", " ")
-
-
-def used(telemetry: Telemetry) -> None:
-    """
-    Have every instrument measure something.
-    """
-    lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
-    identity = Identity(instance="w", processor="p", container="c", topic="t")
-    vitals = HealthState(
-        identity,
-        leases=lambda _: (status(),),
-        stalled_after=timedelta(1),
-        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-    )
-    vitals.measured(Lag(leases=(lag,)))
-    vitals.vitals.seen_parked(ParkedSeen(count=1, events=2))
-    telemetry.observed = vitals.snapshot()
-    telemetry.charged(2.5)
-    for record in RECORDS:
-        telemetry(record)
-
-
-def used_by_a_consumer(telemetry: Telemetry) -> None:
-    health = ConsumerHealth(
-        instance="c",
-        consumer="c",
-        source="t/s",
-        container="d/c",
-        sessions=lambda: (SessionStatus(session="s", messages=1, handling_seconds=1.0),),
-        halted=lambda: False,
-        delayed=lambda: False,
-        receiving=lambda: True,
-        stalled_after=timedelta(1),
-        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-    )
-    health.vitals.seen_parked(ParkedSeen(count=1, events=2))
-    telemetry.observed = health.snapshot()
-    for record in RECORDS:
-        telemetry(record)
 
 
 # How each program's instruments are used; what it sends to, by which it is known.

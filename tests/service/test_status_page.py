@@ -17,7 +17,7 @@ from cosmos_outbox.service.history import Sample
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.status_page import page_of
 from cosmos_outbox.service.vitals import ParkedSeen, Phase
-from tests.service.leases import status
+from tests.support.lease_statuses import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -19,9 +19,9 @@ from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.service.health_server import serving_health
 from cosmos_outbox.service.status_page import page_of
 from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
-from tests.service.site import eventually, opened_site
 from tests.support.browser import Browser, axe_core, size_of, started_chromium, violations
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import eventually, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 

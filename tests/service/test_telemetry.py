@@ -40,8 +40,8 @@ from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.service.otlp import receiving, values
-from tests.service.site import eventually, json_of, opened_site
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import eventually, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

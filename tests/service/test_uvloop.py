@@ -18,8 +18,8 @@ from cosmos_outbox.service.consumer_settings import Receiver
 from cosmos_outbox.service.settings import PREFIX, Transport
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 from examples.contacts.domain import ContactCreatedEvent
-from tests.service.site import opened_site
 from tests.support.patience import HUNG_SECONDS
+from tests.support.site import opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

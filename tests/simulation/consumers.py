@@ -36,7 +36,7 @@ from cosmos_outbox.records import MessageDeadLettered, MessageFailed, MessagePar
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.sessions import SessionHandler, SessionOptions, SessionProcessor
 from tests.simulation.program import Fault, Port, Program, Receiver
-from tests.unit.parking.stores import Passing, ResultT
+from tests.support.parked_stores import Passing, ResultT
 
 NAME, SOURCE = "invoicing", "orders/invoicing"
 LOCK_SECONDS = 12.0

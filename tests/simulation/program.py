@@ -22,7 +22,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import CommitResult, Page, ParkedStore, Query, Settlement, Write
-from tests.unit.parking.stores import Passing
+from tests.support.parked_stores import Passing
 
 ResultT = TypeVar("ResultT")
 LATE_SECONDS = 4.0

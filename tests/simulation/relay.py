@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,42 +21,29 @@ from functools import partial
 from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.adapters.memory.parked import MemoryParked, keys_of, page_of, present_in, queue_of
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
-    NotFound,
     OutboxError,
     ParkingError,
     PublishError,
     StoreError,
-    StoreUnavailable,
     TopicRefusesAll,
     UsageError,
 )
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.parking.release import Send
-from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, ParkedStore, Publisher, Write
+from cosmos_outbox.ports import ChangeBatch, Notes, ParkedStore, Publisher
 from cosmos_outbox.records import KeyParked, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff, RetryOptions
+from tests.support.versioned_parked import Link, Service, Session
 
 PROCESSORS = ("billing", "audit")
 MENDED = {"action": "Renamed", "state": "mended"}
 ResultT = TypeVar("ResultT")
-
-
-class StoreFault(StrEnum):
-    """
-    What goes wrong with one write to the parked store.
-    """
-
-    LOST = "lost"
-    ACK_LOST = "ack-lost"
-    LATE = "late"
-    ECHO = "echo"  # sent twice by the client: what it did comes back as a refusal
 
 
 class Act(StrEnum):
@@ -70,17 +57,6 @@ class Act(StrEnum):
     DROP_FIRST = "drop the first event"
     DROP_LAST = "drop the last event"
     PARK = "park a key by hand"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """
-    One program's way to the parked store: how slow, how far behind its reads, and what fails on it.
-    """
-
-    seconds: float = 0.0
-    behind: float = 0.0
-    faults: tuple[StoreFault | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,92 +106,6 @@ class Script:
     rejected_too: frozenset[str] = frozenset()
     chokes: frozenset[str] = frozenset()
     refuses_all: tuple[float, float] = (0.0, 0.0)
-
-
-class Service:
-    """
-    The parked store with all its versions: a read gets an older one, a write the newest.
-    """
-
-    def __init__(self) -> None:
-        self.newest = MemoryParked(now=lambda: asyncio.get_running_loop().time())
-        self.versions: list[tuple[float, tuple[Document, ...]]] = [(0.0, ())]
-
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        result = await self.newest.commit(partition_key, writes)
-        self.versions.append((asyncio.get_running_loop().time(), self.newest.documents()))
-        return result
-
-
-class Session:
-    """
-    The ParkedStore of one program: its own point reads see its own writes, and what refused them; others may not.
-    """
-
-    def __init__(self, service: Service, link: Link) -> None:
-        self._service, self._link = service, link
-        self._faults = list(link.faults)
-        self._seen: dict[str, int] = defaultdict(int)
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        await asyncio.sleep(self._link.seconds)
-        documents = self._version(self._seen[partition_key])
-        for document in documents:
-            if (document["id"], document["partitionKey"]) == (document_id, partition_key):
-                return dict(document)
-        raise NotFound(document_id=document_id)
-
-    async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
-        await asyncio.sleep(self._link.seconds)
-        return page_of(self._version(0), partition_key, after=after, limit=limit)
-
-    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
-        await asyncio.sleep(self._link.seconds)
-        limit = min(limit, 3)  # as where events are large
-        return queue_of(self._version(0), partition_key, epoch=epoch, first=first, limit=limit)
-
-    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
-        await asyncio.sleep(self._link.seconds)
-        return present_in(self._version(0), partition_key, document_ids)
-
-    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
-        await asyncio.sleep(self._link.seconds)
-        return keys_of(self._version(0), processor=processor, container=container)
-
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        # In a task of its own: a caller that is killed does not call its request back.
-        sending = asyncio.ensure_future(self._commit(partition_key, writes))
-        sending.add_done_callback(_forget_outcome)
-        return await asyncio.shield(sending)
-
-    async def _commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        fault = self._faults.pop(0) if self._faults else None
-        await asyncio.sleep(self._link.seconds)
-        if fault is StoreFault.LOST:
-            raise StoreUnavailable
-        if fault is StoreFault.LATE:
-            asyncio.get_running_loop().call_later(3.0, self._send_late, partition_key, tuple(writes))
-            raise StoreUnavailable
-        try:
-            result = await self._service.commit(partition_key, writes)
-            if fault is StoreFault.ECHO:
-                result = await self._service.commit(partition_key, writes)
-        finally:
-            self._seen[partition_key] = len(self._service.versions)
-        if fault is StoreFault.ACK_LOST:
-            raise StoreUnavailable
-        await asyncio.sleep(self._link.seconds)
-        return result
-
-    def _send_late(self, partition_key: str, writes: Sequence[Write]) -> None:
-        late = asyncio.ensure_future(self._service.commit(partition_key, writes))
-        late.add_done_callback(_forget_outcome)
-
-    def _version(self, at_least: int) -> tuple[Document, ...]:
-        limit = asyncio.get_running_loop().time() - self._link.behind
-        versions = self._service.versions
-        old_enough = sum(1 for at, _ in versions if at <= limit)
-        return versions[max(old_enough, at_least, 1) - 1][1]
 
 
 @dataclass(slots=True)
@@ -471,11 +361,6 @@ _RETRY = RetryOptions(
     deadline_seconds=5, attempt_seconds=2, backoff=Backoff(initial_seconds=0.02, maximum_seconds=0.3)
 )
 _BACKOFF = Backoff(initial_seconds=0.1, maximum_seconds=1)
-
-
-def _forget_outcome(task: asyncio.Future[CommitResult]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 async def _until_handled(

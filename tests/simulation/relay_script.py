@@ -10,8 +10,9 @@ from random import Random
 
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.documents import Document
-from tests.simulation.relay import Act, Link, Operator, Owner, Script, StoreFault
-from tests.unit.relay.factories import event
+from tests.simulation.relay import Act, Operator, Owner, Script
+from tests.support.event_documents import event
+from tests.support.versioned_parked import Link, StoreFault
 
 _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(25))
 

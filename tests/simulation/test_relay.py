@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.documents import Document
-from tests.simulation.relay import Act, Link, Operator, Owner, Script, Simulation, StoreFault
+from tests.simulation.relay import Act, Operator, Owner, Script, Simulation
 from tests.support.effort import examples
-from tests.unit.relay.factories import event
+from tests.support.event_documents import event
+from tests.support.versioned_parked import Link, StoreFault
 
 times = st.floats(0, 12).map(lambda seconds: round(seconds, 1))
 links = st.builds(

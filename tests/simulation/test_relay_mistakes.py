@@ -23,15 +23,15 @@ from cosmos_outbox.relay import lanes, verdict
 from cosmos_outbox.relay.plan import Delivery
 from tests.simulation.relay import (
     Act,
-    Link,
     Operator,
     Owner,
     Processor,
     Script,
     Simulation,
 )
-from tests.unit.parking.stores import Passing
-from tests.unit.relay.factories import event
+from tests.support.event_documents import event
+from tests.support.parked_stores import Passing
+from tests.support.versioned_parked import Link
 
 
 class NewOwnerKnowsNothing(Simulation):

@@ -15,7 +15,7 @@ from cosmos_outbox.cli.events.feed import Wanted, read_events
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
-from tests.cli.local import Local
+from tests.support.local import Local
 
 PARKED_KEY = "ada"
 

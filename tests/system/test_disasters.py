@@ -24,10 +24,9 @@ from cosmos_outbox.service import Worker, load, running_worker
 from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
 from examples.contacts.api import create_app
 from examples.contacts.settings import Settings
-from tests.examples.serving import Client, served
-from tests.examples.test_contacts_api import JANE
+from tests.support.contacts_api import JANE, Client, served
+from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
-from tests.unit.relay.factories import event
 
 pytestmark = [
     pytest.mark.looptime(False),

@@ -17,9 +17,9 @@ from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, ope
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.relay.resend import resending
-from tests.service.site import Site, opened_site
+from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
-from tests.unit.relay.factories import event
+from tests.support.site import Site, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),

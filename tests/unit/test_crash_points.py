@@ -26,8 +26,8 @@ from cosmos_outbox.messages import Message, OutboundMessage
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write, WriteKind
 from cosmos_outbox.testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
 from cosmos_outbox.testing.scenarios import Chosen, chosen
-from tests.packaging.installing import ROOT
 from tests.support.effort import QUICK
+from tests.support.pages import ROOT
 from tests.support.patience import HUNG_SECONDS
 
 sys.path.append(str(ROOT / "examples/orders"))  # a project of its own

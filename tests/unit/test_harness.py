@@ -11,35 +11,13 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
+from cosmos_outbox import Entity, UnitOfWork
 from cosmos_outbox.adapters.memory import Fault, MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import PublishFailed
 from cosmos_outbox.testing import Call, OutboxHarness, Stuck
-
-
-class OrderPlaced(DomainEvent):
-    total: int
-
-
-class OrderPaid(DomainEvent):
-    pass
-
-
-class Order(Entity):
-    def place(self, total: int) -> Order:
-        self.record(OrderPlaced(total=total))
-        return self
-
-    def pay(self) -> None:
-        self.record(OrderPaid())
-
-
-async def place(outbox: Outbox, order_id: str, total: int = 5) -> None:
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Order).create(Order(id=order_id)).place(total).pay()
-        await uow.commit()
+from tests.support.orders import OrderPlaced, place
 
 
 @pytest.mark.looptime(False)  # as in a project that has no virtual time

@@ -19,7 +19,7 @@ from cosmos_outbox.testing import (
     like,
     received_message,
 )
-from tests.unit.test_harness import OrderPaid
+from tests.support.orders import OrderPaid
 
 
 async def scenario(harness: OutboxHarness) -> None: ...

@@ -19,7 +19,7 @@ from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record, guarded
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.retention import Retention
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
 
 RECORD = EventsDeleted(partition_key="k", events=1)
 

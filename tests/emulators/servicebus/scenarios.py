@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.emulators.servicebus.sdk import leaky_sockets
+from tests.support.servicebus_sdk import leaky_sockets
 
 
 class Scenarios(dict[str, Callable[[], Awaitable[None]]]):

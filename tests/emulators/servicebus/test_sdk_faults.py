@@ -23,8 +23,8 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from tests.emulators.servicebus.sdk import leaky_sockets, serving
 from tests.support.patience import HUNG_SECONDS
+from tests.support.servicebus_sdk import leaky_sockets, serving
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode, ServiceBu
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError
 
 from tests.emulators.servicebus.scenarios import Scenarios
-from tests.emulators.servicebus.sdk import (
+from tests.support.servicebus_sdk import (
     messages,
     receive_all,
     serving,

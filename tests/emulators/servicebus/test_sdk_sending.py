@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.emulators.servicebus.scenarios import Scenarios
-from tests.emulators.servicebus.sdk import messages, serving, subscription_stats, topic_config, until
+from tests.support.servicebus_sdk import messages, serving, subscription_stats, topic_config, until
 
 pytestmark = pytest.mark.looptime(False)
 scenario = Scenarios()

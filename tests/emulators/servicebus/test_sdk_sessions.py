@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.emulators.servicebus.scenarios import Scenarios
-from tests.emulators.servicebus.sdk import (
+from tests.support.servicebus_sdk import (
     messages,
     receive_all,
     serving,

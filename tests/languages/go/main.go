@@ -1,4 +1,4 @@
-// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for Go.
+// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for Go; reads what the library sent.
 package main
 
 import (
@@ -19,6 +19,16 @@ type results struct {
 	Refused   []int32  `json:"refused"`
 	Changes   []string `json:"changes"`
 	Received  []string `json:"received"`
+	Ours      []ours   `json:"ours"`
+}
+
+type ours struct {
+	ID          string            `json:"id"`
+	Session     *string           `json:"session"`
+	Subject     *string           `json:"subject"`
+	ContentType *string           `json:"contentType"`
+	Properties  map[string][2]any `json:"properties"`
+	Body        string            `json:"body"`
 }
 
 func check(err error) {
@@ -91,16 +101,33 @@ func serviceBus(ctx context.Context, out *results) {
 	for _, body := range []string{"go 1", "go 2"} {
 		check(sender.SendMessage(ctx, &azservicebus.Message{Body: []byte(body), MessageID: &body, SessionID: &session}, nil))
 	}
+	for _, message := range receive(ctx, client, session, 2) {
+		out.Received = append(out.Received, *message.SessionID+": "+string(message.Body))
+	}
+	for _, message := range receive(ctx, client, "go-ours", 4) {
+		properties := map[string][2]any{}
+		for name, value := range message.ApplicationProperties {
+			properties[name] = [2]any{fmt.Sprintf("%T", value), value}
+		}
+		out.Ours = append(out.Ours, ours{message.MessageID, message.SessionID, message.Subject, message.ContentType,
+			properties, string(message.Body)})
+	}
+}
+
+func receive(ctx context.Context, client *azservicebus.Client, session string, count int) []*azservicebus.ReceivedMessage {
 	receiver, err := client.AcceptSessionForSubscription(ctx, "events", "all", session, nil)
 	check(err)
-	for len(out.Received) < 2 {
-		messages, err := receiver.ReceiveMessages(ctx, 2, nil)
+	defer receiver.Close(ctx)
+	var received []*azservicebus.ReceivedMessage
+	for len(received) < count {
+		messages, err := receiver.ReceiveMessages(ctx, count-len(received), nil)
 		check(err)
 		for _, message := range messages {
-			out.Received = append(out.Received, *message.SessionID+": "+string(message.Body))
+			received = append(received, message)
 			check(receiver.CompleteMessage(ctx, message, nil))
 		}
 	}
+	return received
 }
 
 func main() {

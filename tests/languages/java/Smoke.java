@@ -1,5 +1,4 @@
-// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for Java.
-import com.azure.core.util.IterableStream;
+// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for Java; reads what the library sent.
 import com.azure.cosmos.CosmosClient;
 import com.azure.cosmos.CosmosClientBuilder;
 import com.azure.cosmos.CosmosContainer;
@@ -15,6 +14,7 @@ import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
+import com.fasterxml.jackson.core.JsonGenerator;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.util.ArrayList;
@@ -55,31 +55,52 @@ public final class Smoke {
         ServiceBusClientBuilder builder = new ServiceBusClientBuilder()
             .connectionString(System.getenv("SERVICEBUS_CONNECTION_STRING"))
             .customEndpointAddress("https://" + System.getenv("SERVICEBUS_ADDRESS"));
-        List<String> received = new ArrayList<>();
         try (ServiceBusSenderClient sender = builder.sender().topicName("events").buildClient()) {
             for (String body : List.of("java 1", "java 2")) {
                 sender.sendMessage(new ServiceBusMessage(body).setMessageId(body).setSessionId("java"));
             }
         }
+        out.put("received", receive(builder, "java", 2).stream()
+            .map(message -> message.getSessionId() + ": " + message.getBody()).toList());
+        out.put("ours", receive(builder, "java-ours", 4).stream().map(Smoke::read).toList());
+    }
+
+    private static List<ServiceBusReceivedMessage> receive(ServiceBusClientBuilder builder, String session, int count) {
+        List<ServiceBusReceivedMessage> received = new ArrayList<>();
         try (ServiceBusSessionReceiverClient sessions = builder.sessionReceiver().topicName("events")
                 .subscriptionName("all").buildClient();
-                ServiceBusReceiverClient receiver = sessions.acceptSession("java")) {
-            while (received.size() < 2) {
-                IterableStream<ServiceBusReceivedMessage> messages = receiver.receiveMessages(1);
-                messages.forEach(message -> {
-                    received.add(message.getSessionId() + ": " + message.getBody());
+                ServiceBusReceiverClient receiver = sessions.acceptSession(session)) {
+            while (received.size() < count) {
+                receiver.receiveMessages(1).forEach(message -> {
+                    received.add(message);
                     receiver.complete(message);
                 });
             }
         }
-        out.put("received", received);
+        return received;
+    }
+
+    private static Map<String, Object> read(ServiceBusReceivedMessage message) {
+        Map<String, Object> properties = new LinkedHashMap<>();
+        message.getApplicationProperties().forEach((name, value) ->
+            properties.put(name, List.of(value.getClass().getSimpleName(), value)));
+        Map<String, Object> read = new LinkedHashMap<>();
+        read.put("id", message.getMessageId());
+        read.put("session", message.getSessionId());
+        read.put("subject", message.getSubject());
+        read.put("contentType", message.getContentType());
+        read.put("properties", properties);
+        read.put("body", message.getBody().toString());
+        return read;
     }
 
     public static void main(String[] arguments) throws Exception {
         Map<String, Object> out = new LinkedHashMap<>();
         cosmos(out);
         serviceBus(out);
-        System.out.println(new ObjectMapper().writeValueAsString(out));
+        // Its output has the encoding of the machine.
+        ObjectMapper mapper = new ObjectMapper().configure(JsonGenerator.Feature.ESCAPE_NON_ASCII, true);
+        System.out.println(mapper.writeValueAsString(out));
         System.exit(0); // the SDKs' threads end later
     }
 }

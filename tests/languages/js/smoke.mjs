@@ -1,4 +1,4 @@
-// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for JavaScript.
+// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for JavaScript; reads what the library sent.
 import { ChangeFeedStartFrom, CosmosClient } from "@azure/cosmos";
 import { ServiceBusClient } from "@azure/service-bus";
 
@@ -31,16 +31,33 @@ async function serviceBus() {
   const client = new ServiceBusClient(SERVICEBUS_CONNECTION_STRING);
   const sender = client.createSender("events");
   for (const body of ["js 1", "js 2"]) await sender.sendMessages({ body, messageId: body, sessionId: "js" });
-  const receiver = await client.acceptSession("events", "all", "js");
+  const received = await receive(client, "js", 2, {}, (message) => `${message.sessionId}: ${message.body}`);
+  // It would parse a body of JSON.
+  const ours = await receive(client, "js-ours", 4, { skipParsingBodyAsJson: true }, (message) => ({
+    id: message.messageId,
+    session: message.sessionId,
+    subject: message.subject,
+    contentType: message.contentType,
+    properties: Object.fromEntries(
+      Object.entries(message.applicationProperties ?? {}).map(([name, value]) => [name, [typeof value, value]]),
+    ),
+    body: message.body.toString("utf8"),
+  }));
+  await client.close();
+  return { received, ours };
+}
+
+async function receive(client, session, count, options, read) {
+  const receiver = await client.acceptSession("events", "all", session, options);
   const received = [];
-  while (received.length < 2) {
-    for (const message of await receiver.receiveMessages(2)) {
-      received.push(`${message.sessionId}: ${message.body}`);
+  while (received.length < count) {
+    for (const message of await receiver.receiveMessages(count - received.length)) {
+      received.push(read(message));
       await receiver.completeMessage(message);
     }
   }
-  await client.close();
-  return { received };
+  await receiver.close();
+  return received;
 }
 
 console.log(JSON.stringify({ ...(await cosmos()), ...(await serviceBus()) }));

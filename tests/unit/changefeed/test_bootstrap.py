@@ -16,7 +16,7 @@ from cosmos_outbox.changefeed.leases import new_lease, start_of
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
-from tests.unit.changefeed.world import Faulty, World, virtual_seconds, virtual_utcnow
+from tests.support.changefeed_world import Faulty, World, virtual_seconds, virtual_utcnow
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 

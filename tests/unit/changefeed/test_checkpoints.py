@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.ports import ChangeBatch, Document
 from cosmos_outbox.records import LeaseCheckpointed, Record
-from tests.unit.changefeed.world import World, virtual_seconds
+from tests.support.changefeed_world import World, virtual_seconds
 
 
 class SlowLeases(MemoryLeases):

@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed import Lag, estimate_lag
 from cosmos_outbox.cli.events.feed import Wanted, read_events
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangePage, StartFrom
-from tests.unit.changefeed.world import World
+from tests.support.changefeed_world import World
 
 
 class Sparse:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from cosmos_outbox.changefeed import Lag, estimate_lag
 from cosmos_outbox.changefeed.leases import new_lease
-from tests.unit.changefeed.world import World
+from tests.support.changefeed_world import World
 
 
 async def lag(world: World) -> Lag:

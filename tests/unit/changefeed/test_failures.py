@@ -11,7 +11,7 @@ from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import HandlerSlow, LeaseHalted, PageFailed, Record
 from cosmos_outbox.retries import Backoff
-from tests.unit.changefeed.world import World
+from tests.support.changefeed_world import World
 
 
 async def fail(_: ChangeBatch) -> None:

@@ -18,8 +18,8 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.records import BalancingFailed, LoopBlocked, Record
+from tests.support.changefeed_world import Faulty, World, virtual_utcnow
 from tests.support.patience import HUNG_SECONDS
-from tests.unit.changefeed.world import Faulty, World, virtual_utcnow
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 

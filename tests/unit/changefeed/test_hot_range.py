@@ -18,7 +18,7 @@ from cosmos_outbox.errors import TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.records import LeasesListed, Record
-from tests.unit.changefeed.world import World
+from tests.support.changefeed_world import World
 
 RETRY_AFTER = 2.0
 

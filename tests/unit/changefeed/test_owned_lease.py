@@ -26,7 +26,7 @@ from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch
-from tests.unit.changefeed.world import Faulty, virtual_seconds, virtual_utcnow
+from tests.support.changefeed_world import Faulty, virtual_seconds, virtual_utcnow
 
 OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")
 

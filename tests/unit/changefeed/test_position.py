@@ -22,7 +22,7 @@ from cosmos_outbox.changefeed.position import (
 )
 from cosmos_outbox.ports import ChangePage
 from cosmos_outbox.records import PositionAhead, PositionRewound, Record, level_of
-from tests.unit.changefeed.world import World
+from tests.support.changefeed_world import World
 
 
 def page(latest: int | None, *, documents: int = 0) -> ChangePage:

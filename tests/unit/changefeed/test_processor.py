@@ -22,7 +22,7 @@ from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, Document, StartFrom
 from cosmos_outbox.records import LeaseClosed, PageHandled, Record
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 
 async def test_the_example_in_the_docstring_runs(capsys):

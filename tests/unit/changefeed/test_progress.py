@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, LeaseStatus
 from cosmos_outbox.changefeed.leases import STANDSTILL
 from cosmos_outbox.errors import AccessDenied, InvalidRequest, StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 
 def only(processor: ChangeFeedProcessor) -> LeaseStatus:

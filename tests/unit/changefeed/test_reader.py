@@ -26,7 +26,7 @@ from cosmos_outbox.changefeed.reader import (
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom, Write, WriteKind
 from cosmos_outbox.records import PageHandled, Record
-from tests.unit.changefeed.world import World
+from tests.support.changefeed_world import World
 
 BYTES = st.integers(1, 4_000_000)
 SIZES = st.tuples(BYTES, BYTES).map(lambda pair: Sizes(read=max(pair), kept=min(pair)))

@@ -15,7 +15,7 @@ from cosmos_outbox.errors import ContainerRecreated, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox.records import MonitoredContainerReplaced, Record
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 
 class Seen:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from cosmos_outbox.changefeed.leases import handover_requested_by
 from cosmos_outbox.errors import InvalidRequest, TooManyRequests
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 
 async def test_a_lease_that_cannot_be_written_costs_no_other_lease_its_owner():

@@ -19,7 +19,7 @@ from cosmos_outbox.changefeed.splits import children_of, to_identify, write_chil
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.records import BalancingFailed, LeaseClosed, Record
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 
 def physical(*bounds: tuple[str, str, str]) -> dict[FeedRange, str]:

@@ -13,7 +13,7 @@ from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import LeaseClosed, Record
 from cosmos_outbox.retries import Backoff
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 GRACE = timedelta(seconds=10)
 RELEASE = GRACE / 2  # what a release may take on top

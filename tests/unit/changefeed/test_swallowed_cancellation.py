@@ -15,7 +15,7 @@ from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import HandlerSlow, LeaseClosed, LeaseHalted, PageFailed, Record
 from cosmos_outbox.retries import Backoff
-from tests.unit.changefeed.world import Faulty, World
+from tests.support.changefeed_world import Faulty, World
 
 
 async def returns() -> None:

@@ -20,7 +20,7 @@ from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
 from cosmos_outbox.errors import InvalidRequest, StoreUnavailable
 from cosmos_outbox.records import ConsumingDelayed, MessageHandled, MessageParked
-from tests.unit.consumer.shop import OrderPaid, World, message
+from tests.support.shop import OrderPaid, World, message
 from tests.unit.consumer.test_handling import invoicing
 
 

@@ -17,9 +17,9 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.records import MessageGap, MessageHandled, MessageIgnored, MessageParked
 from cosmos_outbox.relay import Relay
+from tests.support.event_documents import batch
 from tests.support.notes import NoteChanged, NoteDeleted, NoteFiled, NoteGlanced, NoteTagged, Remark
-from tests.unit.consumer.shop import World
-from tests.unit.relay.factories import batch
+from tests.support.shop import World
 
 Step = tuple[int, Sequence[str]]
 

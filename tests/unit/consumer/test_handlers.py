@@ -18,7 +18,7 @@ from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import ConsumingDelayed, MessageHandled, MessageParked
-from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, message
+from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, message
 
 Handle = Callable[[OrderPaid, UnitOfWork], Awaitable[None] | None]
 

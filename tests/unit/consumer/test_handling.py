@@ -31,7 +31,7 @@ from cosmos_outbox.records import (
     SubjectIgnored,
 )
 from cosmos_outbox.retries import Backoff
-from tests.unit.consumer.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message
+from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message, placed
 
 
 async def test_a_message_becomes_documents_an_event_and_an_inbox_record_in_one_commit():
@@ -281,21 +281,6 @@ async def test_subjects_without_a_handler_may_be_dead_lettered():
     await world.run()
 
     assert ["UnknownSubject"] == [reason for _, reason, _ in world.subscription.dead_letters]
-
-
-def placed(
-    version: int, *, before: tuple[int, int] | None = None, life: str = "l1", **fields: Any
-) -> Message:
-    place = {
-        "entity-id": "o1",
-        "entity-type": "order",
-        "entity-life": life,
-        "entity-version": version,
-        "sequence": 0,
-    }
-    if before is not None:
-        place |= {"previous-version": before[0], "previous-sequence": before[1]}
-    return message(OrderPaid(order_id="o1", total=version), properties=place, **fields)
 
 
 async def test_a_gap_is_reported_and_the_message_handled():

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.errors import ConfigurationError, NotFound
 from cosmos_outbox.records import ConsumingDelayed, MessageParked
-from tests.unit.consumer.shop import OrderPaid, World, message
+from tests.support.shop import OrderPaid, World, message
 from tests.unit.consumer.test_handling import invoicing, placed
 
 

@@ -12,7 +12,7 @@ from cosmos_outbox.consumer import Message, Outcome
 from cosmos_outbox.errors import KeyNotParked, StoreUnavailable
 from cosmos_outbox.ports import Complete, DeadLetter, Retry
 from cosmos_outbox.records import MessageGap
-from tests.unit.consumer.shop import InvoiceIssued, OrderPaid, invoicing
+from tests.support.shop import InvoiceIssued, OrderPaid, invoicing
 
 
 async def test_a_delivery_tells_its_outcome_and_what_it_left():

@@ -18,8 +18,8 @@ from cosmos_outbox.errors import MessageError, StoreUnavailable
 from cosmos_outbox.functions import consume, message_from
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.records import MessageHandled, MessageHeld, MessageRepeated, Record
-from tests.unit.consumer.shop import SOURCE, Invoice, OrderPaid, message
-from tests.unit.functions.host import NOW, received
+from tests.support.functions_host import NOW, received
+from tests.support.shop import SOURCE, Invoice, OrderPaid, message
 
 
 class Shop:

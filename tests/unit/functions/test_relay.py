@@ -29,8 +29,8 @@ from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import Record
 from cosmos_outbox.relay.resend import resending
 from tests.support.effort import examples
-from tests.unit.functions.host import documents
-from tests.unit.relay.factories import entity, event
+from tests.support.event_documents import entity, event
+from tests.support.functions_host import documents
 from tests.unit.relay.test_guarantees import Fleet, History, Owner, histories
 
 CONTAINER = MonitoredContainer(account_host="localhost", database_rid="d", container_rid="d-c")

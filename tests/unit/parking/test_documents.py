@@ -4,19 +4,16 @@ What is in the parked store is read as it was written, or told of as what cannot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking.documents import KEY_ID, held_id
 from cosmos_outbox.parking.queue import key_in
-from cosmos_outbox.ports import Write, WriteKind
+from tests.support.event_documents import event
+from tests.support.parked_stores import tampered
 from tests.unit.parking.test_parking import parked, place
-from tests.unit.relay.factories import event
 
 _KEY = ["epoch", "state", "claim", "first", "next", "held", "parkedAt", "failure"]
 _EVENT = ["event", "epoch", "position", "status", "parkedAt", "closedAt", "note", "failure", "original"]
@@ -28,18 +25,6 @@ _WRONG: list[tuple[str, Any]] = [
     ("failure", {"eventId": "e"}),
     ("failure", "large"),
 ]
-
-
-async def tampered(
-    store: MemoryParked, document_id: str, partition_key: str, change: Callable[[Document], object]
-) -> None:
-    """
-    Change a document as no version of this library does.
-    """
-    document = await store.read(document_id, partition_key)
-    change(document)
-    write = Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=document["_etag"])
-    await store.commit(partition_key, [write])
 
 
 @pytest.mark.parametrize("field", _KEY)

@@ -15,8 +15,8 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import KeyParked, Record
 from cosmos_outbox.relay import Relay
+from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parking import World
-from tests.unit.relay.factories import batch, event
 
 
 class Shared(MemoryParked):

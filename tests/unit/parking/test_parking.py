@@ -38,9 +38,9 @@ from cosmos_outbox.records import (
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.retries import Backoff
-from tests.simulation.relay import Link, Service, Session
-from tests.unit.parking.stores import Passing
-from tests.unit.relay.factories import batch, entity, event
+from tests.support.event_documents import batch, entity, event
+from tests.support.parked_stores import Passing
+from tests.support.versioned_parked import Link, Service, Session
 
 ResultT = TypeVar("ResultT")
 

@@ -30,9 +30,9 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.retries import Backoff
+from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
-from tests.unit.relay.factories import batch, event
 
 # A release
 

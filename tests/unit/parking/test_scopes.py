@@ -21,9 +21,9 @@ from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import KeyResumed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
-from tests.unit.parking.stores import Passing
+from tests.support.event_documents import batch, event
+from tests.support.parked_stores import Passing
 from tests.unit.parking.test_parking import World, parked
-from tests.unit.relay.factories import batch, event
 
 names = st.text(max_size=40)
 scopes = st.builds(Scope, processor=names, container=names)

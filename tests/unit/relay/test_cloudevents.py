@@ -16,7 +16,7 @@ from cosmos_outbox.documents import stored_event
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay.cloudevents import CloudEventsPublisher, ContentMode, as_cloud_event
-from tests.unit.relay.factories import event
+from tests.support.event_documents import event
 
 SOURCE = "/contacts/data"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

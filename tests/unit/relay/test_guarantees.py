@@ -23,7 +23,7 @@ from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
 from tests.support.effort import examples
-from tests.unit.relay.factories import entity, event
+from tests.support.event_documents import entity, event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.records import PublishFailed, PublishHalted, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
 
 
 def relay_on(broker: MemoryBroker, records: list[Record]) -> Relay:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import HASHED, OutboundMessage, broker_id
-from tests.unit.relay.factories import event
+from tests.support.event_documents import event
 
 NAMES = st.text(st.characters(codec=None, categories=None), max_size=200)  # half surrogate pairs too
 JSON = st.recursive(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, assign_lanes, event_page, group_by_key
-from tests.unit.relay.factories import batch, entity, event
+from tests.support.event_documents import batch, entity, event
 
 
 def plan(

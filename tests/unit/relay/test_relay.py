@@ -15,7 +15,7 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import EventMalformed, EventRejected, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
-from tests.unit.relay.factories import batch, entity, event
+from tests.support.event_documents import batch, entity, event
 
 
 class World:

@@ -31,7 +31,7 @@ from cosmos_outbox.records import (
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.plan import EventPage
 from cosmos_outbox.relay.retention import Retention
-from tests.unit.relay.factories import entity, event
+from tests.support.event_documents import entity, event
 
 KEEP = timedelta(seconds=30)
 

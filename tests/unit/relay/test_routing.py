@@ -16,7 +16,7 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.routing import RoutedPublisher, Routes, parse_routes
 from cosmos_outbox.retries import Backoff
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
 
 ROUTES = Routes(
     default=("events",),

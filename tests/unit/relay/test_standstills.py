@@ -33,10 +33,10 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
 from tests.unit.parking.test_scopes import old
-from tests.unit.relay.factories import batch, event
 
 # Keys and names
 

@@ -21,7 +21,7 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
-from tests.unit.relay.factories import batch, event
+from tests.support.event_documents import batch, event
 
 
 class World:

@@ -46,8 +46,8 @@ from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, Query, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.retention import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
-from tests.contracts.backends import opened
 from tests.support import notes
+from tests.support.backends import opened
 from tests.support.effort import examples
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import NoteEvent, NoteTagged, Remark

@@ -109,3 +109,18 @@ class World:
 
     def of(self, kind: type[Record]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
+
+
+def placed(
+    version: int, *, before: tuple[int, int] | None = None, life: str = "l1", **fields: Any
+) -> Message:
+    place = {
+        "entity-id": "o1",
+        "entity-type": "order",
+        "entity-life": life,
+        "entity-version": version,
+        "sequence": 0,
+    }
+    if before is not None:
+        place |= {"previous-version": before[0], "previous-sequence": before[1]}
+    return message(OrderPaid(order_id="o1", total=version), properties=place, **fields)

@@ -1,5 +1,5 @@
 """
-The contacts API served over real HTTP on a free port of this machine.
+The contacts API served over real HTTP on a free port of this machine, and a contact that it takes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,20 @@ import uvicorn
 from fastapi import FastAPI
 
 from examples.contacts.__main__ import listening
+
+JANE: dict[str, Any] = {
+    "name": {"firstName": "Jane", "lastName": "Doe"},
+    "description": "This is a contact",
+    "email": "jane@example.com",
+    "company": {
+        "companyName": "Contoso",
+        "street": "Street",
+        "houseNumber": "1a",
+        "postalCode": "92821",
+        "city": "Palo Alto",
+        "country": "US",
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """
-Parked stores around others, for tests that change single requests.
+Parked stores around others, for tests that change single requests or documents.
 """
 
 from __future__ import annotations
@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
+from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
-from cosmos_outbox.ports import CommitResult, ParkedStore, Write
+from cosmos_outbox.ports import CommitResult, ParkedStore, Write, WriteKind
 
 ResultT = TypeVar("ResultT")
 
@@ -51,3 +52,15 @@ class Passing:
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self.call("commit", partition_key, lambda: self.store.commit(partition_key, writes))
+
+
+async def tampered(
+    store: MemoryParked, document_id: str, partition_key: str, change: Callable[[Document], object]
+) -> None:
+    """
+    Change a document as no version of this library does.
+    """
+    document = await store.read(document_id, partition_key)
+    change(document)
+    write = Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=document["_etag"])
+    await store.commit(partition_key, [write])

@@ -1,0 +1,68 @@
+"""
+Each instrument of the programs, used once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+
+from cosmos_outbox import records
+from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.service.consumer_health import ConsumerHealth
+from cosmos_outbox.service.health import HealthState, Identity
+from cosmos_outbox.service.telemetry import Telemetry
+from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.sessions import SessionStatus
+from tests.support.lease_statuses import status
+
+_EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
+
+
+def example(kind: type) -> records.Record:
+    """
+    Return a record of a kind, with something in every field.
+    """
+    return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
+
+
+RECORDS = tuple(map(example, records.KINDS))
+
+
+def used(telemetry: Telemetry) -> None:
+    """
+    Have every instrument measure something.
+    """
+    lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
+    identity = Identity(instance="w", processor="p", container="c", topic="t")
+    vitals = HealthState(
+        identity,
+        leases=lambda _: (status(),),
+        stalled_after=timedelta(1),
+        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    vitals.measured(Lag(leases=(lag,)))
+    vitals.vitals.seen_parked(ParkedSeen(count=1, events=2))
+    telemetry.observed = vitals.snapshot()
+    telemetry.charged(2.5)
+    for record in RECORDS:
+        telemetry(record)
+
+
+def used_by_a_consumer(telemetry: Telemetry) -> None:
+    health = ConsumerHealth(
+        instance="c",
+        consumer="c",
+        source="t/s",
+        container="d/c",
+        sessions=lambda: (SessionStatus(session="s", messages=1, handling_seconds=1.0),),
+        halted=lambda: False,
+        delayed=lambda: False,
+        receiving=lambda: True,
+        stalled_after=timedelta(1),
+        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    health.vitals.seen_parked(ParkedSeen(count=1, events=2))
+    telemetry.observed = health.snapshot()
+    for record in RECORDS:
+        telemetry(record)
