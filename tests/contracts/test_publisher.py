@@ -71,7 +71,12 @@ class MemoryTopic(PublisherBackend):
 
 class ServiceBusTopic(PublisherBackend):
     def __init__(
-        self, client: ServiceBusClient, topic: str, subscription: str, broker: Broker | None = None
+        self,
+        client: ServiceBusClient,
+        topic: str,
+        subscription: str,
+        broker: Broker | None = None,
+        send_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         self._client, self._topic, self._subscription = client, topic, subscription
         self._broker = broker
@@ -79,7 +84,7 @@ class ServiceBusTopic(PublisherBackend):
             client,
             topic,
             lanes=LANES,
-            send_timeout=timedelta(seconds=5),
+            send_timeout=send_timeout,
             cancel_grace=timedelta(seconds=30),  # a busy machine decides nothing,
         )
 

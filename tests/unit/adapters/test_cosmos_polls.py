@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos import sent
+from cosmos_outbox.adapters.cosmos import sdk_request
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.errors import OutboxError
@@ -196,7 +196,7 @@ async def test_a_first_read_of_a_range_sends_no_session_token(idle: Idle):
 async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sent, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(sdk_request, "KNOWN_SECONDS", 0.0)
     where, continuation = await idle.at_the_end()
 
     await idle.read(where, continuation)
