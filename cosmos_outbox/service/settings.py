@@ -115,8 +115,8 @@ def start_named(text: str) -> StartFrom | datetime:
     return moment
 
 
-def _start(text: object) -> object:
-    start = start_named(text) if isinstance(text, str) else text
+def _start(given: object) -> object:
+    start = start_named(str(given)) if isinstance(given, str | datetime) else given
     if isinstance(start, datetime) and start > datetime.now(UTC):
         raise ValueError("must not be in the future: events committed before it would never be sent")
     return start

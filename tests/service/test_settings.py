@@ -302,6 +302,11 @@ def test_a_start_time_without_a_zone_is_utc(environment):
     assert datetime(2026, 11, 21, tzinfo=UTC) == load().start
 
 
+def test_a_start_that_a_program_gives_as_a_datetime_is_read_as_the_text_of_it(environment):
+    environment(**COMPLETE)
+    assert datetime(2026, 11, 21, tzinfo=UTC) == Settings(start=datetime.fromisoformat("2026-11-21")).start
+
+
 @pytest.mark.parametrize(
     ("text", "refused"),
     [
