@@ -43,7 +43,7 @@ async def open_cosmos_client(
     Connect by connection string, or by endpoint and credential (an account key or a token credential).
 
     The SDK's own retries are off: it would resend a write whose answer was lost, and report the success of the first one as a
-    conflict. After a 503 it resends all the same, once for each write region; a commit with an event finds that out.
+    conflict. After a 503, or a broken connection with several write regions, it does so; a commit with an event finds that out.
 
     Args:
         connection_string: `AccountEndpoint=…;AccountKey=…;`.
