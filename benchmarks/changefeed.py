@@ -372,7 +372,7 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
             spread(f"{name}: low | median | high", rates[name], "documents/s")
             spread("    CPU of a page", costs_of_page[name], "ms")
         feed_ratio = beside("processor over bare loop", rates["processor"], rates["bare loop"])
-        feed_cpu_ratio = beside("    CPU", costs_of_page["bare loop"], costs_of_page["processor"])
+        feed_cpu_ratio = beside("    a CPU second", costs_of_page["bare loop"], costs_of_page["processor"])
         say(f"\n{'idle leases':>12}{'CPU ms / s':>12}{'requests / s':>14}")
         costs = {}
         for leases in (1, 10):
