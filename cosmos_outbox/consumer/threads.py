@@ -32,7 +32,7 @@ class DaemonThreads(futures.ThreadPoolExecutor):
     Makes a call in a thread that is idle, or else in a new one; a call that hangs does not keep the process.
     """
 
-    # asyncio's own has some thirty threads. A handler that hangs takes one with each attempt; once none is left no name can be
+    # asyncio's own has 32 threads at most. A handler that hangs takes one with each attempt; once none is left no name can be
     # resolved, so every key stops. Python joins its threads, so the process never ends.
 
     def __init__(self) -> None:
