@@ -21,7 +21,7 @@ class Publisher(Protocol):
     @property
     def lanes(self) -> int:
         """
-        Return the number of lanes; lane numbers run from 0.
+        Return the number of lanes, known before the publisher is opened; lane numbers run from 0.
         """
         ...
 

@@ -269,6 +269,7 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
 ):
     monkeypatch.setattr("cosmos_outbox.service.exporters._EXPORT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(HUNG_SECONDS)
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")

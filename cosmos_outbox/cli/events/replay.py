@@ -108,7 +108,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         while True:
             left = tuple(delivery for delivery in page.events if delivery.key not in refused)
             try:
-                await relay.handle(replace(page, events=left))
+                await relay.handle(replace(page, events=left, malformed=()))
             except MessageRejected:  # each round records a refusal for each unfinished key, so the loop ends
                 continue
             return tuple(refused.values())
