@@ -2,8 +2,8 @@
 All benchmarks, one after another: one JSON file, and a table of the ratios for the documentation.
 
 `python -m benchmarks.all [NAME ...]` says of each figure whether its goal is met, and writes benchmarks/figures.json and
-docs/reference/figures.md; what was not measured stays as it was, with its date. With `--guard` it writes neither, but compares with the figures that landed last and warns where one became worse by
-a tenth; a warning, because a busy machine says such things too.
+docs/reference/figures.md; what was not measured stays as it was, with its date. With `--guard` it writes neither, but compares with
+the figures that landed last and warns where one became worse by a tenth; a warning, because a busy machine says such things too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Our change feed processor beside the one of Java's SDK, on the same emulator, with the same intervals and page size.
 
-Both drain one container in turn, with a handler that does nothing, from their first page on; a ratio is the median of
-those of all rounds. A round lasts seconds, so a good part of Java's is a virtual machine that still compiles: a long-lived one does better.
+Both drain one container in turn, with a handler that does nothing, from their first page on; a ratio is the median of those of all
+rounds. A round lasts seconds, so a good part of Java's is a virtual machine that still compiles: a long-lived one does better.
 Then a worker of each is killed, and four join one that owns a hundred leases: seconds of ours over seconds of Java's.
 A ratio above 1 says more documents for ours (`docs_ratio`, `cpu_ratio`: a second, and a CPU second), below 1 says sooner.
 

@@ -454,26 +454,26 @@ async def test_where_the_sdk_is_not_as_known_it_encodes_the_messages_and_this_is
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoding, "difference", lambda: "_size of a batch is missing")
-    monkeypatch.setattr(encoding, "append", None)
-    told: list[Record] = []
-    async with publisher_to(server, notify=told.append) as publisher:
-        for number in (0, 3):
-            await publisher.publish(0, messages("k", 3, first=number))
-    assert (6, 2) == (stats(server)["published"], stats(server)["transfers"])
-    assert [EncodingFallback(topic="events", difference="_size of a batch is missing")] == told
+    await sent_by_the_sdk(server, monkeypatch, reported="_size of a batch is missing")
 
 
 async def test_where_the_sdk_traces_messages_it_encodes_them_and_this_is_reported_once(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings.tracing_implementation, "_user_value", _Span)
+    await sent_by_the_sdk(server, monkeypatch, reported="the SDK traces messages")
+
+
+async def sent_by_the_sdk(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch, *, reported: str
+) -> None:
     monkeypatch.setattr(encoding, "append", None)
-    told: list[Record] = []
-    async with publisher_to(server, notify=told.append) as publisher:
+    records: list[Record] = []
+    async with publisher_to(server, notify=records.append) as publisher:
         for number in (0, 3):
             await publisher.publish(0, messages("k", 3, first=number))
     assert (6, 2) == (stats(server)["published"], stats(server)["transfers"])
-    assert [EncodingFallback(topic="events", difference="the SDK traces messages")] == told
+    assert [EncodingFallback(topic="events", difference=reported)] == records
 
 
 class _Span:

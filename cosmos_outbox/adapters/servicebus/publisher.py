@@ -144,8 +144,8 @@ class ServiceBusPublisher:
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
         self._closing = Background()
         self._closed = False
-        if (difference := encoding.fallback_cause()) is not None:
-            notify(EncodingFallback(topic=topic, difference=difference))
+        if (cause := encoding.fallback_cause()) is not None:
+            notify(EncodingFallback(topic=topic, difference=cause))
         self._lanes = tuple(
             Lane(
                 topic=topic,
