@@ -1,8 +1,8 @@
 """
-The budget: how many lines each package of the library may have, so that what is added has to be paid for.
+The budget: how many lines each package of the library may have at most, so that what is added has to be paid for.
 
-A change that goes over makes something else shorter, or raises the figure here. Raising a figure is a decision: a commit of
-its own, whose body says what the lines buy. A figure that has more than a tenth to spare is lowered.
+A change that goes over makes something else shorter. A maximum only falls; raising one needs a decision record that says what
+the lines buy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOTAL = 38_019
 BUDGET = {
     "adapters/amqp": 2_388,
     "adapters/cosmos": 2_615,
@@ -59,7 +58,3 @@ LINES = lines_by_part()
 @pytest.mark.parametrize("part", LINES)
 def test_a_package_has_a_budget_and_stays_within_it(part: str):
     assert LINES[part] <= BUDGET[part]
-
-
-def test_the_library_and_the_worker_stay_within_theirs():
-    assert sum(LINES.values()) <= TOTAL == sum(BUDGET.values())
