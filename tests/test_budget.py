@@ -23,7 +23,6 @@ BUDGET = {
     "consumer": 2_111,
     "domain": 888,
     "fastapi": 594,
-    "functions": 291,
     "parking": 1_778,
     "ports": 787,
     "relay": 1_481,

@@ -171,7 +171,7 @@ def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Pa
     """
     How-to pages expect what their reader has: an outbox in use, and the environment that names it.
     """
-    environment = {"OUTBOX_PARKED_CONTAINER": "parked", "PYTHONPATH": str(ROOT)}
+    environment = {"OUTBOX_PARKED_CONTAINER": "parked", "PYTHONPATH": str(ROOT), "CLONE": str(ROOT)}
 
     assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | environment)
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import cosmos_outbox
-from cosmos_outbox import errors, fastapi, functions
+from cosmos_outbox import errors, fastapi
 from cosmos_outbox.adapters import cosmos, memory, servicebus
 
 
@@ -42,7 +42,7 @@ def test_every_error_is_public_and_says_what_to_do():
 
 @pytest.mark.parametrize(
     "face",
-    [cosmos, servicebus, memory, fastapi, functions],
+    [cosmos, servicebus, memory, fastapi],
     ids=lambda face: face.__name__.rpartition(".")[2],
 )
 def test_a_package_of_an_adapter_or_an_extra_gives_out_what_programs_need_of_it_sorted(face: ModuleType):

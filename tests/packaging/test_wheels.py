@@ -151,13 +151,12 @@ def test_the_command_says_which_extra_it_needs(library: Environment, guarded):
     assert "pip install 'cosmos-outbox[cli]'" in ran.stderr
 
 
-@pytest.mark.parametrize("extra", ["fastapi", "functions"])
-def test_a_package_for_another_framework_says_which_extra_it_needs(library: Environment, guarded, extra: str):
+def test_a_package_for_another_framework_says_which_extra_it_needs(library: Environment, guarded):
     guarded.append(library)
-    ran = library.run("-c", f"import cosmos_outbox.{extra}")
+    ran = library.run("-c", "import cosmos_outbox.fastapi")
 
     assert 1 == ran.returncode
-    assert f"pip install 'cosmos-outbox[{extra}]'" in ran.stderr.splitlines()[-1]
+    assert "pip install 'cosmos-outbox[fastapi]'" in ran.stderr.splitlines()[-1]
 
 
 def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Built], guarded, tmp_path: Path):

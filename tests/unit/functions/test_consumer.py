@@ -15,11 +15,11 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked
 from cosmos_outbox.consumer import Consumer, Handling, Message
 from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.errors import MessageError, StoreUnavailable
-from cosmos_outbox.functions import consume, message_from
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.records import MessageHandled, MessageHeld, MessageRepeated, Record
 from tests.support.functions_host import NOW, received
 from tests.support.shop import SOURCE, Invoice, OrderPaid, message
+from triggers import consume, message_from
 
 
 class Shop:

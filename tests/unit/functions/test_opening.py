@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from cosmos_outbox.functions import Once
+from triggers import Once
 
 
 async def test_invocations_that_come_at_once_share_what_the_first_one_opens():

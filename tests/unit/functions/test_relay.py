@@ -23,7 +23,6 @@ from cosmos_outbox.errors import (
     OutboxError,
     StoreUnavailable,
 )
-from cosmos_outbox.functions import TriggeredRelay
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import Record
@@ -32,6 +31,7 @@ from tests.support.effort import examples
 from tests.support.event_documents import entity, event
 from tests.support.functions_host import documents
 from tests.unit.relay.test_guarantees import Fleet, History, Owner, histories
+from triggers import TriggeredRelay
 
 CONTAINER = MonitoredContainer(account_host="localhost", database_rid="d", container_rid="d-c")
 SCOPE = Scope(processor="function", container="d-c")

@@ -1,6 +1,6 @@
 """
 Consumer and relay in Azure Functions, in place of processes of their own: `consume` for a Service Bus trigger with sessions,
-`TriggeredRelay` for a Cosmos DB trigger. It needs the extra `functions`.
+`TriggeredRelay` for a Cosmos DB trigger. Copy this package beside your `function_app.py`.
 
 The host decides what comes when; it sees only whether a function returned or raised.
 
@@ -22,18 +22,8 @@ of what the checkpoint passed, so each batch asks the parked store about each of
 The host was never run with this; `docs/how-to/azure-functions.md` has the limits.
 """
 
-try:
-    import azure.functions as _functions
-except ModuleNotFoundError as error:
-    if error.name not in ("azure", "azure.functions"):
-        raise
-    raise ModuleNotFoundError(
-        "cosmos_outbox.functions needs the package 'azure-functions': pip install 'cosmos-outbox[functions]'",
-        name="azure.functions",
-    ) from None
-
-from cosmos_outbox.functions.consumer import consume, message_from
-from cosmos_outbox.functions.opening import Once
-from cosmos_outbox.functions.relay import TriggeredRelay
+from triggers.consumer import consume, message_from
+from triggers.opening import Once
+from triggers.relay import TriggeredRelay
 
 __all__ = ["Once", "TriggeredRelay", "consume", "message_from"]

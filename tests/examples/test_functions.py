@@ -1,15 +1,15 @@
 """
-The function app of the how-to page: what it declares to the host, and its functions on the emulators.
+The function app: what it declares to the host, and its functions on the emulators.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,12 +24,12 @@ from cosmos_outbox.ports import StartFrom
 from tests.support.functions_host import documents, received
 from tests.support.local import Local, emulators
 from tests.support.local_outbox import Person
-from tests.support.pages import ROOT, blocks_of
+from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.looptime(False)
 
-BLOCKS = blocks_of((ROOT / "docs/how-to/azure-functions.md").read_text())
-(HOST,) = (json.loads(block.text) for block in BLOCKS if block.info == "json")
+APP = ROOT / "examples/functions"
+HOST = json.loads((APP / "host.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +39,19 @@ def local() -> Iterator[Local]:
 
 
 @pytest.fixture
-def page(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def app(local: Local, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """
-    The page's function_app, as a process of the host imports it.
+    A fresh function_app, as a process of the host imports it.
     """
     for name, value in (local.environment | {"OUTBOX_PARKED_CONTAINER": "parked"}).items():
         if name.startswith("OUTBOX_"):
             monkeypatch.setenv(name, value)
-    (text,) = (block.text for block in BLOCKS if block.file == "function_app.py")
-    module = ModuleType("function_app")
-    monkeypatch.setitem(sys.modules, "function_app", module)
-    exec(compile(text, "function_app.py", "exec"), vars(module))  # noqa: S102 - our own documentation
-    return module
+    monkeypatch.delitem(sys.modules, "function_app", raising=False)
+    return importlib.import_module("function_app")
 
 
-def functions_of(page: ModuleType) -> dict[str, Any]:
-    return {function.get_function_name(): function for function in page.app.get_functions()}
+def functions_of(app: ModuleType) -> dict[str, Any]:
+    return {function.get_function_name(): function for function in app.app.get_functions()}
 
 
 def seconds(text: str) -> float:
@@ -62,14 +59,14 @@ def seconds(text: str) -> float:
     return timedelta(hours=hours, minutes=minutes, seconds=rest).total_seconds()
 
 
-def test_the_relay_is_called_again_until_it_returns(page: ModuleType):
-    policy = functions_of(page)["relay"].get_settings_dict("retry_policy")
+def test_the_relay_is_called_again_until_it_returns(app: ModuleType):
+    policy = functions_of(app)["relay"].get_settings_dict("retry_policy")
 
     assert ("fixed_delay", "-1") == (policy["strategy"], policy["max_retry_count"])
 
 
-def test_the_consumer_gets_single_messages_of_sessions_as_they_are(page: ModuleType):
-    trigger = functions_of(page)["account"].get_trigger().get_dict_repr()
+def test_the_consumer_gets_single_messages_of_sessions_as_they_are(app: ModuleType):
+    trigger = functions_of(app)["account"].get_trigger().get_dict_repr()
 
     assert (True, "binary") == (trigger["isSessionsEnabled"], str(trigger["dataType"]).lower())
     assert "many" != trigger.get("cardinality")
@@ -98,7 +95,7 @@ async def changes(local: Local) -> list[dict[str, Any]]:
 
 
 async def test_what_is_committed_goes_through_both_functions_and_takes_effect_once(
-    page: ModuleType, local: Local
+    app: ModuleType, local: Local
 ):
     async with open_cosmos_client(connection_string=local.cosmos) as client:
         outbox = Outbox(await open_store(client, local.database, "data"))
@@ -109,7 +106,7 @@ async def test_what_is_committed_goes_through_both_functions_and_takes_effect_on
             await uow.commit()
         batch = documents(*await changes(local))
         for _ in range(2):  # a batch may come again
-            await page.relay(batch)
+            await app.relay(batch)
 
         names = []
         async with (
@@ -119,32 +116,32 @@ async def test_what_is_committed_goes_through_both_functions_and_takes_effect_on
             while len(names) < 2:
                 for message in await receiver.receive_messages(1, max_wait_time=20):
                     for deliveries in (1, 2):  # so may a message
-                        await page.account(received(message_from(message), deliveries=deliveries))
+                        await app.account(received(message_from(message), deliveries=deliveries))
                     await receiver.complete_message(message)
                     async with outbox.unit_of_work() as uow:
-                        account = await uow.repository(page.Account).read("account-ada", partition_key="ada")
+                        account = await uow.repository(app.Account).read("account-ada", partition_key="ada")
                         names.append(account.name)
                         version = account.version
-    await page.events.aclose()
-    await page.handling.aclose()
+    await app.events.aclose()
+    await app.handling.aclose()
 
     assert (["Ada", "ADA"], 2) == (names, version)
 
 
-async def commit_what_is_too_large(page: ModuleType, local: Local) -> None:
+async def commit_what_is_too_large(app: ModuleType, local: Local) -> None:
     async with open_cosmos_client(connection_string=local.cosmos) as client:
         store, sizes = await open_store(client, local.database, "data"), EventSizes(max_message_bytes=2**20)
         async with Outbox(store, sizes=sizes).unit_of_work() as uow:
             uow.repository(Person).create(Person(id="grace", name="grace")).rename("x" * 300_000, "grace-1")
             await uow.commit()
-    await page.relay(documents(*await changes(local)))
-    await page.events.aclose()
+    await app.relay(documents(*await changes(local)))
+    await app.events.aclose()
 
 
 def test_the_commands_show_what_the_relay_parks_under_the_name_of_its_processor(
-    page: ModuleType, local: Local
+    app: ModuleType, local: Local
 ):
-    asyncio.run(commit_what_is_too_large(page, local))
+    asyncio.run(commit_what_is_too_large(app, local))
     shown = local.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked", OUTBOX_PROCESSOR_NAME="functions")
 
     assert ["grace"] == [key["key"] for key in shown]
