@@ -16,13 +16,13 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## create .venv from the pinned requirements
-$(STAMP): requirements-dev.txt pyproject.toml emulators/pyproject.toml
+$(STAMP): requirements-dev.txt pyproject.toml emulators/pyproject.toml amqp/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cosmos-outbox needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	@sed -n '/^pip==/,/[^\\]$$/p' requirements-dev.txt > .venv/pip.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r .venv/pip.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --only-binary :all: -r requirements-dev.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators --editable amqp
 	@$(PY) -m compileall -qq -j 0 .venv/lib || true  # on all cores, unlike pip; a package may hold what is no Python of this version
 	@touch $@
 
@@ -36,7 +36,7 @@ run: $(STAMP) ## the whole stack until Ctrl-C
 # faults and contracts; and all others. The checks run beside them. Exit code 5 of one of the four means that PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service
 COMMANDS := tests/cli tests/test_docs.py
-UNITS := tests/unit tests/packaging tests/faults tests/contracts
+UNITS := tests/unit tests/amqp tests/packaging tests/faults tests/contracts
 test: $(STAMP) ## everything CI runs
 	@logs=$$(mktemp -d); \
 	{ $(CHECKS); } > $$logs/checks 2>&1 & checks=$$!; \
@@ -51,12 +51,12 @@ test: $(STAMP) ## everything CI runs
 test-unit: $(STAMP) ## the unit tests with few examples of each property, in two processes; meant for 20 seconds
 	@export OUTBOX_TEST_QUICK=1; log=$$(mktemp); \
 	$(PY) -m pytest tests/unit/changefeed -q $(PYTEST_ARGS) > $$log 2>&1 & half=$$!; \
-	$(PY) -m pytest tests/unit --ignore=tests/unit/changefeed -q $(PYTEST_ARGS); codes=$$?; \
+	$(PY) -m pytest tests/unit tests/amqp --ignore=tests/unit/changefeed -q $(PYTEST_ARGS); codes=$$?; \
 	wait $$half; codes="$$codes $$?"; cat $$log; rm -f $$log; \
 	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; test "$$codes" != "5 5"
 
 coverage: $(STAMP) ## lines and branches of the library that tests reach; fails below the floor in pyproject.toml
-	$(PY) -m coverage run -m pytest tests/unit tests/contracts tests/service tests/cli -q $(PYTEST_ARGS)
+	$(PY) -m coverage run -m pytest tests/unit tests/amqp tests/contracts tests/service tests/cli -q $(PYTEST_ARGS)
 	$(PY) -m coverage report
 
 test-long: ## all tests with more examples of each property, then five minutes of random fleets
@@ -142,10 +142,10 @@ NEWEST := .venv-newest/bin/python
 test-newest: ## the adapters' tests with the newest releases of both SDKs, whatever pyproject.toml allows
 	$(PYTHON) -m venv --clear .venv-newest
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
-	$(NEWEST) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators --editable amqp
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade azure-cosmos azure-servicebus
 	$(NEWEST) -m pip list --disable-pip-version-check | grep -E '^azure-(cosmos|servicebus) '
-	$(NEWEST) -m pytest tests/unit/adapters tests/contracts -q $(PYTEST_ARGS)
+	$(NEWEST) -m pytest tests/unit/adapters tests/amqp tests/contracts -q $(PYTEST_ARGS)
 
 VENDOR := .venv-vendor/bin/python
 VENDOR_STAMP := .venv-vendor/.installed
@@ -161,15 +161,15 @@ format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-dist: $(STAMP) ## sdist and wheel of the library and of the emulators: dist/
+dist: $(STAMP) ## sdist and wheel of the library, the lean receiver and the emulators: dist/
 	rm -rf dist
 	$(PY) -m hatchling build --directory dist/library
-	cd emulators && ../$(PY) -m hatchling build --directory ../dist/emulators
+	for each in amqp emulators; do (cd $$each && ../$(PY) -m hatchling build --directory ../dist/$$each) || exit 1; done
 
 lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
 	$(PY) -m pip install --quiet uv
 	.venv/bin/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
-		--generate-hashes --no-header --no-annotate --quiet --no-emit-package cosmos-outbox-emulators \
+		--generate-hashes --no-header --no-annotate --quiet --no-emit-package cosmos-outbox-emulators --no-emit-package cosmos-outbox-amqp --no-emit-package cosmos-outbox \
 		--output-file requirements-dev.txt
 
 lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and the tools of check-infra again

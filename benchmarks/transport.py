@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 
 from azure.servicebus.aio import ServiceBusClient
 
-from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription
 from cosmos_outbox.ports import Complete, Subscription
+from cosmos_outbox_amqp import AmqpSubscription, namespace_of
 
 SLOTS = 32
 AHEAD = 50

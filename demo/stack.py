@@ -83,7 +83,7 @@ class StackOptions:
     workers: int = 2
     consumers: int = 2  # of the directory; none on accounts that run already
     consumer: str = DIRECTORY_CONSUMER
-    receiver: str = "amqp"  # of the consumers
+    receiver: str = "sdk"  # of the consumers
     api_port: int = 0  # 0: any free port
     leases: LeaseTimes = LeaseTimes()
 

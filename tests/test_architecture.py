@@ -24,7 +24,7 @@ LAYERS = [
 # Each contract about what some packages alone may import, and these packages.
 WALLS = {
     "Only adapters and composition roots know Azure": {
-        "adapters.cosmos", "adapters.servicebus", "adapters.amqp", "service", "cli",
+        "adapters.cosmos", "adapters.servicebus", "service", "cli",
     },
     "FastAPI is an extra: only its package knows it": {"fastapi"},
 }  # fmt: skip

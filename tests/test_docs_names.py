@@ -41,6 +41,7 @@ TREES = (
     "cosmos_outbox",
     "worker",
     "emulators",
+    "amqp",
     "examples",
     "demo",
     "infra",

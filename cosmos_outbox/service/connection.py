@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from azure.core.credentials_async import AsyncTokenCredential
@@ -16,7 +18,6 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
-from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
 from cosmos_outbox.adapters.cosmos.client import account_host, is_url, open_cosmos_client, rest_client
 from cosmos_outbox.adapters.cosmos.containers import time_to_live_miss
 from cosmos_outbox.adapters.cosmos.errors import translated
@@ -168,15 +169,15 @@ class Connection:
             "lock_duration": timedelta(seconds=settings.lock_seconds),
         }
         if settings.receiver is Receiver.AMQP:
-            namespace = namespace_of(**self._amqp)
-            async with AmqpSubscription(namespace, *where, **options) as lean:
-                yield lean
+            lean = lean_receiver()
+            async with lean.AmqpSubscription(lean.namespace_of(**self._amqp), *where, **options) as opened:
+                yield opened
         else:
             async with (
                 self.service_bus() as bus,
-                ServiceBusSubscription(bus, *where, **options) as opened,
+                ServiceBusSubscription(bus, *where, **options) as subscription,
             ):
-                yield opened
+                yield subscription
 
     @asynccontextmanager
     async def publisher(
@@ -289,6 +290,23 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             leases=CosmosLeases(leases, rest=rest_client(client)),
             credential=credential,
         )
+
+
+def lean_receiver() -> ModuleType:
+    """
+    Return the package of the lean receiver: a distribution that needs the library, so the library has no `import` of it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return import_module("cosmos_outbox_amqp")
+    except ModuleNotFoundError as error:
+        if error.name != "cosmos_outbox_amqp":
+            raise
+        raise ConfigurationError(
+            "OUTBOX_RECEIVER: `amqp` is a distribution of its own: pip install 'cosmos-outbox[amqp]'"
+        ) from None
 
 
 def https_proxy(host: str) -> str | None:

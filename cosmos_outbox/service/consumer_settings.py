@@ -20,8 +20,8 @@ class Receiver(StrEnum):
     What receives messages.
     """
 
-    AMQP = "amqp"  # a transport of this library, one connection
     SDK = "sdk"  # of Service Bus: a connection for each session
+    AMQP = "amqp"  # the distribution cosmos-outbox-amqp: one connection
 
 
 class ConsumerSettings(Settings):
@@ -57,8 +57,8 @@ class ConsumerSettings(Settings):
         default=0, ge=0, le=1000, description="Messages of each session that are delivered ahead."
     )
     receiver: Receiver = Field(
-        default=Receiver.AMQP,
-        description="What receives: all sessions over one connection (`amqp`), or the Service Bus SDK with one for each (`sdk`).",
+        default=Receiver.SDK,
+        description="What receives: the Service Bus SDK with a connection for each session (`sdk`), or the extra `amqp` with one for all.",
     )
     parked_container: str | None = Field(
         default=None,

@@ -33,8 +33,8 @@ def main() -> int:
         "--receiver",
         type=Receiver,
         choices=[*Receiver],
-        default=Receiver.AMQP,
-        help="of the consumers (default amqp)",
+        default=Receiver.SDK,
+        help="of the consumers (default sdk)",
     )
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed

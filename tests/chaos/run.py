@@ -57,7 +57,7 @@ class ChaosOptions:
     seed: int
     workers: int = 3
     consumers: int = 3
-    receiver: Receiver = Receiver.AMQP
+    receiver: Receiver = Receiver.SDK
     partitions: int = 16
     most_partitions: int = 24
     accounts: int = 48

@@ -27,7 +27,6 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from cosmos_outbox.adapters.amqp import AmqpSubscription, Namespace, namespace_of
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
 from cosmos_outbox.adapters.servicebus import subscription as adapter
@@ -48,6 +47,7 @@ from cosmos_outbox.testing.contracts.subscription import (
     received,
     rest,
 )
+from cosmos_outbox_amqp import AmqpSubscription, Namespace, namespace_of
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import read_application_properties

@@ -19,8 +19,6 @@ import certifi
 import pytest
 from aiohttp import WSMsgType, web
 
-from cosmos_outbox.adapters.amqp import AmqpSubscription, namespace_of
-from cosmos_outbox.adapters.amqp import connection as amqp_connection
 from cosmos_outbox.adapters.servicebus import (
     ServiceBusPublisher,
     open_service_bus_client,
@@ -38,6 +36,8 @@ from cosmos_outbox.ports import Complete
 from cosmos_outbox.service.connection import Connection, https_proxy
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from cosmos_outbox.testing.contracts.subscription import received
+from cosmos_outbox_amqp import AmqpSubscription, namespace_of
+from cosmos_outbox_amqp import connection as amqp_connection
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer

@@ -1,5 +1,5 @@
 """
-What a user installs: both distributions are built, installed into empty environments, and used there.
+What a user installs: all distributions are built, installed into empty environments, and used there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.system]
 
-PACKAGES = {"cosmos_outbox": ROOT, "cosmos_outbox_emulators": ROOT / "emulators"}
+PACKAGES = {
+    "cosmos_outbox": ROOT,
+    "cosmos_outbox_amqp": ROOT / "amqp",
+    "cosmos_outbox_emulators": ROOT / "emulators",
+}
 README = blocks_of((ROOT / "README.md").read_text())
 EMULATORS_README = blocks_of((ROOT / "emulators/README.md").read_text())
 FASTAPI = blocks_of((ROOT / "docs/how-to/fastapi.md").read_text())
@@ -157,6 +161,30 @@ def test_a_package_for_another_framework_says_which_extra_it_needs(library: Envi
 
     assert 1 == ran.returncode
     assert "pip install 'cosmos-outbox[fastapi]'" in ran.stderr.splitlines()[-1]
+
+
+LEAN_RECEIVER = (
+    "from cosmos_outbox.service import connection; print(connection.lean_receiver().AmqpSubscription)"
+)
+
+
+def test_a_consumer_that_chose_the_lean_receiver_says_which_extra_it_needs(everything: Environment, guarded):
+    guarded.append(everything)
+    ran = everything.run("-c", LEAN_RECEIVER)
+
+    assert 1 == ran.returncode
+    assert "pip install 'cosmos-outbox[amqp]'" in ran.stderr.splitlines()[-1]
+
+
+def test_the_extra_for_the_lean_receiver_is_enough_to_choose_it(
+    built: dict[str, Built], guarded, tmp_path: Path
+):
+    wheels = {built["cosmos_outbox"].wheel: ("amqp", "cli", "worker"), built["cosmos_outbox_amqp"].wheel: ()}
+    environment = make_environment(tmp_path, wheels)
+    guarded.append(environment)
+    ran = environment.run("-W", "error", "-c", LEAN_RECEIVER)
+
+    assert (0, "") == (ran.returncode, ran.stderr)
 
 
 def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Built], guarded, tmp_path: Path):

@@ -35,6 +35,7 @@ PAGES = tuple(
             ".github/**/*.md",
             "docs/**/*.md",
             "emulators/**/*.md",
+            "amqp/**/*.md",
             "tools/*/*.md",
             "examples/**/*.md",
         )

@@ -24,11 +24,11 @@ from azure.servicebus.exceptions import (
 
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
+from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
 from cosmos_outbox.background import Background
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
-from cosmos_outbox.ports.receiving import body_bytes, check_options, sendable, trusted_seconds
 
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s

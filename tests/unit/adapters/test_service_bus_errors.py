@@ -10,11 +10,11 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
-from cosmos_outbox.adapters.amqp import errors as amqp_errors
-from cosmos_outbox.adapters.amqp.errors import AmqpError
 from cosmos_outbox.adapters.servicebus import errors as service_bus_errors
 from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, receive_error
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+from cosmos_outbox_amqp import errors as amqp_errors
+from cosmos_outbox_amqp.errors import AmqpError
 
 SDK_EXCEPTIONS = {
     value

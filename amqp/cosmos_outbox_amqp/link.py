@@ -12,9 +12,9 @@ from collections import deque
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from cosmos_outbox.adapters.amqp.connection import Connection
-from cosmos_outbox.adapters.amqp.decoding import Described
-from cosmos_outbox.adapters.amqp.encoding import (
+from cosmos_outbox_amqp.connection import Connection
+from cosmos_outbox_amqp.decoding import Described
+from cosmos_outbox_amqp.encoding import (
     FALSE,
     NULL,
     TRUE,
@@ -26,8 +26,8 @@ from cosmos_outbox.adapters.amqp.encoding import (
     ubyte,
     uint,
 )
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
-from cosmos_outbox.adapters.amqp.frames import Code, fields_of, performative, read_error
+from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError
+from cosmos_outbox_amqp.frames import Code, fields_of, performative, read_error
 
 _SESSION_FILTER = "com.microsoft:session-filter"
 _LOCKED_UNTIL = "com.microsoft:locked-until-utc"

@@ -11,13 +11,13 @@ from math import inf
 from types import TracebackType
 from typing import Self
 
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, receive_error
-from cosmos_outbox.adapters.amqp.link import Link
-from cosmos_outbox.adapters.amqp.session import AmqpSession, give_back
-from cosmos_outbox.adapters.amqp.signed_in import SignedIn
-from cosmos_outbox.adapters.amqp.tokens import Namespace
+from cosmos_outbox.adapters.servicebus.receiving import check_options
 from cosmos_outbox.background import Background, retrieve
-from cosmos_outbox.ports.receiving import check_options
+from cosmos_outbox_amqp.errors import AmqpError, Condition, receive_error
+from cosmos_outbox_amqp.link import Link
+from cosmos_outbox_amqp.session import AmqpSession, give_back
+from cosmos_outbox_amqp.signed_in import SignedIn
+from cosmos_outbox_amqp.tokens import Namespace
 
 
 class AmqpSubscription:

@@ -13,10 +13,11 @@ from uuid import UUID
 
 import pytest
 
-from cosmos_outbox.adapters.amqp import AmqpSubscription
-from cosmos_outbox.adapters.amqp import signed_in as signing
-from cosmos_outbox.adapters.amqp.connection import Connection
-from cosmos_outbox.adapters.amqp.encoding import (
+from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
+from cosmos_outbox_amqp import AmqpSubscription
+from cosmos_outbox_amqp import signed_in as signing
+from cosmos_outbox_amqp.connection import Connection
+from cosmos_outbox_amqp.encoding import (
     FALSE,
     NULL,
     TRUE,
@@ -30,15 +31,14 @@ from cosmos_outbox.adapters.amqp.encoding import (
     ushort,
     uuid,
 )
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition
-from cosmos_outbox.adapters.amqp.frames import HEARTBEAT, Code, frame, performative
-from cosmos_outbox.adapters.amqp.link import ABANDONED, ACCEPTED, RELEASED, Attached, Link
-from cosmos_outbox.adapters.amqp.message import moment
-from cosmos_outbox.adapters.amqp.requests import Requests
-from cosmos_outbox.adapters.amqp.session import AmqpSession
-from cosmos_outbox.adapters.amqp.tokens import Namespace, Token
-from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from tests.support.amqp_peer import Broker, Peer, attached, welcoming
+from cosmos_outbox_amqp.errors import AmqpError, Condition
+from cosmos_outbox_amqp.frames import HEARTBEAT, Code, frame, performative
+from cosmos_outbox_amqp.link import ABANDONED, ACCEPTED, RELEASED, Attached, Link
+from cosmos_outbox_amqp.message import moment
+from cosmos_outbox_amqp.requests import Requests
+from cosmos_outbox_amqp.session import AmqpSession
+from cosmos_outbox_amqp.tokens import Namespace, Token
+from tests.amqp.peer import Broker, Peer, attached, welcoming
 
 REJECTED = described(Code.REJECTED, listed([]))
 LOST = described(

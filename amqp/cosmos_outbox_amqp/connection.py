@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from cosmos_outbox.adapters.amqp.encoding import NULL, binary, string, symbol, uint, ushort
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError
-from cosmos_outbox.adapters.amqp.frames import (
+from cosmos_outbox_amqp.encoding import NULL, binary, string, symbol, uint, ushort
+from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError
+from cosmos_outbox_amqp.frames import (
     AMQP_HEADER,
     HEARTBEAT,
     MAX_FRAME_SIZE,
@@ -27,8 +27,8 @@ from cosmos_outbox.adapters.amqp.frames import (
     read_error,
     read_performative,
 )
-from cosmos_outbox.adapters.amqp.tokens import Namespace
-from cosmos_outbox.adapters.amqp.websocket import open_websocket
+from cosmos_outbox_amqp.tokens import Namespace
+from cosmos_outbox_amqp.websocket import open_websocket
 
 ANSWER_SECONDS = 30.0  # the peer's time for each answer
 _SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer

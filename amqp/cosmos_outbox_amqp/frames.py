@@ -7,10 +7,10 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from cosmos_outbox.adapters.amqp.decoding import Described
-from cosmos_outbox.adapters.amqp.encoding import described, listed
-from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError
-from cosmos_outbox.adapters.amqp.layouts import decode_described
+from cosmos_outbox_amqp.decoding import Described
+from cosmos_outbox_amqp.encoding import described, listed
+from cosmos_outbox_amqp.errors import AmqpError, ProtocolError
+from cosmos_outbox_amqp.layouts import decode_described
 
 MAX_FRAME_SIZE = 1 << 18  # the largest that this side reads
 SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size

@@ -11,9 +11,13 @@ from datetime import UTC, datetime
 from math import inf
 from uuid import UUID
 
-from cosmos_outbox.adapters.amqp.encoding import string, uuids
-from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError, receive_error
-from cosmos_outbox.adapters.amqp.link import (
+from cosmos_outbox.adapters.servicebus.receiving import sendable, trusted_seconds
+from cosmos_outbox.errors import LockLost
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
+from cosmos_outbox_amqp.encoding import string, uuids
+from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, receive_error
+from cosmos_outbox_amqp.link import (
     ABANDONED,
     ACCEPTED,
     DEFERRED,
@@ -23,12 +27,8 @@ from cosmos_outbox.adapters.amqp.link import (
     Link,
     dead_lettered,
 )
-from cosmos_outbox.adapters.amqp.message import LOCKED_UNTIL, Sections, message_of, moment
-from cosmos_outbox.adapters.amqp.signed_in import SignedIn
-from cosmos_outbox.errors import LockLost
-from cosmos_outbox.messages import Message
-from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
-from cosmos_outbox.ports.receiving import sendable, trusted_seconds
+from cosmos_outbox_amqp.message import LOCKED_UNTIL, Sections, message_of, moment
+from cosmos_outbox_amqp.signed_in import SignedIn
 
 _SLICE_SECONDS = 1.0
 _TICKS_AT_EPOCH, _TICKS_IN_MILLISECOND = 621_355_968_000_000_000, 10_000

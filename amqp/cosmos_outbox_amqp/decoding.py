@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from cosmos_outbox.adapters.amqp.errors import ProtocolError
+from cosmos_outbox_amqp.errors import ProtocolError
 
 SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
 _SIZE_AND_COUNT = struct.Struct(">II").unpack_from

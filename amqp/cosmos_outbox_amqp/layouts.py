@@ -14,7 +14,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from cosmos_outbox.adapters.amqp.decoding import (
+from cosmos_outbox_amqp.decoding import (
     CONSTANTS,
     MALFORMED,
     NUMBERS,
@@ -23,7 +23,7 @@ from cosmos_outbox.adapters.amqp.decoding import (
     decode_at,
     extent,
 )
-from cosmos_outbox.adapters.amqp.errors import ProtocolError
+from cosmos_outbox_amqp.errors import ProtocolError
 
 # Bytes by which layouts are found: the descriptor, the type and the size. So all layouts of one beginning have one size. Where the
 # size is short, the count and how the first value begins are among them.

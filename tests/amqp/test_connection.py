@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.adapters.amqp import signed_in as signing
-from cosmos_outbox.adapters.amqp.connection import ANSWER_SECONDS, Connection
-from cosmos_outbox.adapters.amqp.encoding import (
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox_amqp import signed_in as signing
+from cosmos_outbox_amqp.connection import ANSWER_SECONDS, Connection
+from cosmos_outbox_amqp.encoding import (
     FALSE,
     NULL,
     TRUE,
@@ -27,19 +28,18 @@ from cosmos_outbox.adapters.amqp.encoding import (
     uint,
     ushort,
 )
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition, ProtocolError, receive_error
-from cosmos_outbox.adapters.amqp.frames import (
+from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError, receive_error
+from cosmos_outbox_amqp.frames import (
     HEARTBEAT,
     SASL_HEADER,
     Code,
     frame,
     performative,
 )
-from cosmos_outbox.adapters.amqp.link import ACCEPTED, Link
-from cosmos_outbox.adapters.amqp.requests import Requests, value_of
-from cosmos_outbox.adapters.amqp.tokens import Namespace, Token, namespace_of
-from cosmos_outbox.errors import ConfigurationError
-from tests.support.amqp_peer import BEGUN, WELCOME, Broker, Peer, attached, welcoming
+from cosmos_outbox_amqp.link import ACCEPTED, Link
+from cosmos_outbox_amqp.requests import Requests, value_of
+from cosmos_outbox_amqp.tokens import Namespace, Token, namespace_of
+from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, attached, welcoming
 from tests.support.effort import examples
 
 

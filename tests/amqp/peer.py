@@ -8,8 +8,8 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox.adapters.amqp.connection import Connection
-from cosmos_outbox.adapters.amqp.encoding import (
+from cosmos_outbox_amqp.connection import Connection
+from cosmos_outbox_amqp.encoding import (
     FALSE,
     NULL,
     TRUE,
@@ -23,7 +23,7 @@ from cosmos_outbox.adapters.amqp.encoding import (
     ushort,
     uuid,
 )
-from cosmos_outbox.adapters.amqp.frames import (
+from cosmos_outbox_amqp.frames import (
     AMQP_HEADER,
     HEARTBEAT,
     SASL_HEADER,
@@ -32,7 +32,7 @@ from cosmos_outbox.adapters.amqp.frames import (
     performative,
     read_performative,
 )
-from cosmos_outbox.adapters.amqp.link import Attached, Link
+from cosmos_outbox_amqp.link import Attached, Link
 
 WELCOME = b"".join(
     (

@@ -25,7 +25,7 @@ that does not even answer that, or is silent, loses the connection, and the next
 the broker may send only what this side granted credit for.
 """
 
-from cosmos_outbox.adapters.amqp.subscription import AmqpSubscription
-from cosmos_outbox.adapters.amqp.tokens import Namespace, namespace_of
+from cosmos_outbox_amqp.subscription import AmqpSubscription
+from cosmos_outbox_amqp.tokens import Namespace, namespace_of
 
 __all__ = ["AmqpSubscription", "Namespace", "namespace_of"]

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from azure.core.exceptions import ClientAuthenticationError
 
-from cosmos_outbox.adapters.amqp.connection import ANSWER_SECONDS, Connection, connect
-from cosmos_outbox.adapters.amqp.encoding import mapped, string, timestamp
-from cosmos_outbox.adapters.amqp.errors import AmqpError, Condition
-from cosmos_outbox.adapters.amqp.requests import Requests, value_of
-from cosmos_outbox.adapters.amqp.tokens import Namespace
+from cosmos_outbox_amqp.connection import ANSWER_SECONDS, Connection, connect
+from cosmos_outbox_amqp.encoding import mapped, string, timestamp
+from cosmos_outbox_amqp.errors import AmqpError, Condition
+from cosmos_outbox_amqp.requests import Requests, value_of
+from cosmos_outbox_amqp.tokens import Namespace
 
 _RENEW_AT = 0.75  # of what is left of a token
 _PAUSE_SECONDS = 5.0  # the least time between two tokens

@@ -7,12 +7,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.adapters.amqp.decoding import MALFORMED, extent
-from cosmos_outbox.adapters.amqp.errors import ProtocolError
-from cosmos_outbox.adapters.amqp.frames import Code
-from cosmos_outbox.adapters.amqp.layouts import described_at
+from cosmos_outbox.adapters.servicebus.receiving import body_bytes
 from cosmos_outbox.messages import Message, received_id, received_text
-from cosmos_outbox.ports.receiving import body_bytes
+from cosmos_outbox_amqp.decoding import MALFORMED, extent
+from cosmos_outbox_amqp.errors import ProtocolError
+from cosmos_outbox_amqp.frames import Code
+from cosmos_outbox_amqp.layouts import described_at
 
 ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
 LOCKED_UNTIL = "x-opt-locked-until"

@@ -9,8 +9,8 @@ import itertools
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from cosmos_outbox.adapters.amqp.connection import Connection
-from cosmos_outbox.adapters.amqp.encoding import (
+from cosmos_outbox_amqp.connection import Connection
+from cosmos_outbox_amqp.encoding import (
     FALSE,
     NULL,
     TRUE,
@@ -23,9 +23,9 @@ from cosmos_outbox.adapters.amqp.encoding import (
     uint,
     uuid,
 )
-from cosmos_outbox.adapters.amqp.errors import AmqpError, ProtocolError, denied_by
-from cosmos_outbox.adapters.amqp.frames import Code, fields_of, performative, read_error
-from cosmos_outbox.adapters.amqp.message import Sections
+from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, denied_by
+from cosmos_outbox_amqp.frames import Code, fields_of, performative, read_error
+from cosmos_outbox_amqp.message import Sections
 
 _SENDER, _RECEIVER = 0, 1  # handles
 _CREDIT = 1000

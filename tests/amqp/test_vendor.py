@@ -19,13 +19,13 @@ from azure.servicebus._pyamqp.utils import amqp_array_value, amqp_string_value, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.adapters.amqp.decoding import Described, decode
-from cosmos_outbox.adapters.amqp.encoding import mapped, string, timestamp, uuids
-from cosmos_outbox.adapters.amqp.frames import Code, frame, read_performative
-from cosmos_outbox.adapters.amqp.link import ABANDONED, ACCEPTED, DEFERRED, Link, dead_lettered
-from cosmos_outbox.adapters.amqp.requests import Requests
+from cosmos_outbox_amqp.decoding import Described, decode
+from cosmos_outbox_amqp.encoding import mapped, string, timestamp, uuids
+from cosmos_outbox_amqp.frames import Code, frame, read_performative
+from cosmos_outbox_amqp.link import ABANDONED, ACCEPTED, DEFERRED, Link, dead_lettered
+from cosmos_outbox_amqp.requests import Requests
+from tests.amqp.peer import Peer, attached, welcoming
 from tests.support.effort import examples
-from tests.unit.adapters.test_amqp_connection import Peer, attached, welcoming
 
 KINDS = {
     **dict.fromkeys((0x41, 0x42, 0x56), "boolean"), **dict.fromkeys((0x43, 0x52, 0x70), "uint"),

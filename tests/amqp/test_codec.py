@@ -22,13 +22,13 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.adapters.amqp import encoding, layouts
-from cosmos_outbox.adapters.amqp.decoding import Described, decode
-from cosmos_outbox.adapters.amqp.errors import ProtocolError
-from cosmos_outbox.adapters.amqp.frames import read_error, read_performative
-from cosmos_outbox.adapters.amqp.layouts import decode_described, forget
-from cosmos_outbox.adapters.amqp.message import Sections, message_of
 from cosmos_outbox.adapters.servicebus import message_from
+from cosmos_outbox_amqp import encoding, layouts
+from cosmos_outbox_amqp.decoding import Described, decode
+from cosmos_outbox_amqp.errors import ProtocolError
+from cosmos_outbox_amqp.frames import read_error, read_performative
+from cosmos_outbox_amqp.layouts import decode_described, forget
+from cosmos_outbox_amqp.message import Sections, message_of
 from tests.support.effort import examples
 
 INT, LONG = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
