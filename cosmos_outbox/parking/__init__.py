@@ -24,13 +24,15 @@ The lease names them: the parked keys of its range are its *notes* (`ports.Notes
 behind the page that parked a key also saves its name, and the write that acquires the lease reads the names. So an owner
 knows every key whose events its checkpoint passed without sending them, and never from a read that is behind. A name too
 many costs a read; a missing name would break order. An owner that lost its lease cannot write a name and need not: its page
-was not checkpointed, so the next owner handles the event itself. Children of a split inherit the notes.
+was not checkpointed, so the next owner handles the event itself. Children of a split inherit the notes. A lease without notes is
+the first of its range, or the one before was lost with its names: its owner asks the store for all parked keys before it sends
+anything, and takes their names over.
 
-Leases do not name two kinds of parked keys: those that an operator parked by hand, and those parked before 0.1.0. These
-are *announced*: the relay polls for them with a query; until the next poll, it simply sends the key's events. A third kind
-needs neither: an owner that lost its lease parked a key and could not name it. The next owner sends the event itself, meets
-the same refusal, and appends to the queue that it finds. Where it does not believe the refusal, since the topic takes nothing
-else, it looks the key up first, so such a key halts no lease.
+Leases do not name the keys that an operator parked by hand. These are *announced*: the relay polls for them with a query;
+until the next poll, it simply sends the key's events. A third kind needs neither: an owner that lost its lease parked a key
+and could not name it. The next owner sends the event itself, meets the same refusal, and appends to the queue that it finds.
+Where it does not believe the refusal, since the topic takes nothing else, it looks the key up first, so such a key halts no
+lease.
 
 Why order holds
 ---------------

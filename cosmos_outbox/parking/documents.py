@@ -128,14 +128,14 @@ class ParkedKey:
     """
     A parked partition key and its queue: the events at positions `first` to `next - 1`, dropped ones among them.
 
-    partition: where its documents lie. Before 0.1.0 that was the partition key itself (`scope` is None then).
+    partition: where its documents lie.
     epoch: differs each time the key is parked.
     claim: the id of the newest release, while it runs or after it was killed. Any later release or drop replaces it.
     """
 
     partition_key: str
     partition: str
-    scope: Scope | None
+    scope: Scope
     epoch: str
     parked_at: str
     failure: Failure | None
@@ -290,8 +290,6 @@ def key_of(document: Mapping[str, Any]) -> ParkedKey:
     """
     with _reading(document):
         values = _values(document, _KEY)
-        if "key" not in document:  # parked before 0.1.0
-            return ParkedKey(partition_key=values["partition"], scope=None, etag=document["_etag"], **values)
         named = _values(document, {"key": str, "processor": str, "container": str})
         scope = Scope(processor=named["processor"], container=named["container"])
         return ParkedKey(partition_key=named["key"], scope=scope, etag=document["_etag"], **values)
@@ -305,8 +303,7 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
         ParkingError: it cannot be read.
     """
     with _reading(document):
-        # Documents of older versions lack these fields
-        values = _values({"referenced": False, "decisions": [], **document}, _EVENT)
+        values = _values(document, _EVENT)
         decisions = tuple(Decision(**_values(one, _DECISION)) for one in values.pop("decisions"))
         return ParkedEvent(**values, decisions=decisions, etag=document["_etag"])
 
@@ -379,8 +376,7 @@ _EVENT = {
 
 
 def _key_document(key: ParkedKey) -> Document:
-    scope = key.scope
-    named = {"key": key.partition_key, **asdict(scope)} if scope is not None else {}
+    named = {"key": key.partition_key, **asdict(key.scope)}
     return {"id": KEY_ID, "type": "parkedKey", **named, **_fields(key, _KEY)}
 
 

@@ -4,6 +4,7 @@ Keys: what an operator does with parked keys: list them, release one, drop an ev
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -135,7 +136,7 @@ class ParkedKeys:
 
         They stay when the key is handed back.
         """
-        events = [event for part in self._partitions(partition_key) for event in await self._events(part)]
+        events = await self._events(self._scope.partition_of(partition_key))
         readable = [event for event in events if isinstance(event, ParkedEvent)]
         return (
             *_by_age([event for event in readable if event.status is not EventStatus.HELD]),
@@ -150,20 +151,15 @@ class ParkedKeys:
             ParkingError: a document cannot be read.
         """
         document_ids = [held_id(event_id) for event_id in event_ids]
+        partition = self._scope.partition_of(partition_key)
         found: dict[str, ParkedEvent] = {}
-        for partition in self._partitions(partition_key):
-
-            async def present(partition: str = partition) -> frozenset[str]:
-                return await self._store.present(partition, document_ids)
-
-            for document_id in await retry_reads(present, self._retry):
-
-                async def read(document_id: str = document_id, partition: str = partition) -> Document:
-                    return await self._store.read(document_id, partition)
-
-                with suppress(NotFound):
-                    event = event_of(await retry_reads(read, self._retry))
-                    found[event.event_id] = event
+        for document_id in await retry_reads(
+            lambda: self._store.present(partition, document_ids), self._retry
+        ):
+            with suppress(NotFound):
+                read = functools.partial(self._store.read, document_id, partition)
+                event = event_of(await retry_reads(read, self._retry))
+                found[event.event_id] = event
         return found
 
     async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
@@ -288,24 +284,21 @@ class ParkedKeys:
             UsageError: the event is held; drop it first.
         """
         decision = Decision(at=self._utcnow().isoformat(), by=by, did="purged", reason=reason)
+        partition = self._scope.partition_of(partition_key)
 
         async def step(deadline: Deadline) -> ParkedEvent:
-            for partition in self._partitions(partition_key):
-                event = await self._record(event_id, partition, deadline)
-                if event is None:
-                    continue
-                if event.status is EventStatus.HELD:
-                    raise UsageError(
-                        f"Event {event_id!r} of {partition_key!r} is held: drop it, then purge it."
-                    )
-                if event.status is EventStatus.PURGED:
-                    return event
-                purged = event.purged(decision)
-                await deadline.attempt(self._store.commit, partition, [purged.write()])
-                return purged
-            raise KeyNotParked(
-                f"There is no record of event {event_id!r} of partition key {partition_key!r}."
-            )
+            event = await self._record(event_id, partition, deadline)
+            if event is None:
+                raise KeyNotParked(
+                    f"There is no record of event {event_id!r} of partition key {partition_key!r}."
+                )
+            if event.status is EventStatus.HELD:
+                raise UsageError(f"Event {event_id!r} of {partition_key!r} is held: drop it, then purge it.")
+            if event.status is EventStatus.PURGED:
+                return event
+            purged = event.purged(decision)
+            await deadline.attempt(self._store.commit, partition, [purged.write()])
+            return purged
 
         return await retry_on_conflict(step, self._retry)
 
@@ -331,9 +324,6 @@ class ParkedKeys:
             after = str(documents[-1]["id"])
             found += readable_events(documents)
         return found
-
-    def _partitions(self, partition_key: str) -> tuple[str, str]:
-        return self._scope.partition_of(partition_key), partition_key  # the second: parked before 0.1.0
 
 
 def _by_age(events: Sequence[ParkedEvent]) -> tuple[ParkedEvent, ...]:

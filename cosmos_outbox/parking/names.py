@@ -97,7 +97,7 @@ class ParkedNames:
 
 class AnnouncedKeys:
     """
-    The parked keys that no lease names (parked by hand, or before 0.1.0), polled every 15 s for all leases of a worker.
+    The parked keys that no lease names because an operator parked them by hand, polled every 15 s for all leases of a worker.
     """
 
     def __init__(self, parking: Parking | None) -> None:

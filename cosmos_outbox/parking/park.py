@@ -5,7 +5,7 @@ Park: the program that meets a failure puts the event, and what follows it in it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
@@ -26,7 +26,7 @@ from cosmos_outbox.parking.documents import (
     readable_keys,
     utcnow,
 )
-from cosmos_outbox.parking.queue import find_key, find_named, key_in
+from cosmos_outbox.parking.queue import find_key, key_in
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, WriteKind
 from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
@@ -93,7 +93,7 @@ class Parking:
 
     async def announced(self, scope: Scope) -> frozenset[str]:
         """
-        Return the parked keys that no lease may name: those parked by hand, and those parked before 0.1.0.
+        Return the parked keys that no lease names: those parked by hand.
 
         A key whose document cannot be read is among them, so that its events wait; other keys go on.
 
@@ -126,17 +126,17 @@ class Parking:
         Raises:
             StoreError: the store refused or failed.
         """
-        return await self._found(lambda: find_named(self._store, scope, name))
+        return await self._found(scope.partition_named(name))
 
     async def is_held(self, partition_key: str, scope: Scope) -> bool:
         """
-        Say whether a key is parked, where none was before 0.1.0; otherwise as `is_parked`.
+        Say whether a partition key is parked; otherwise as `is_parked`.
         """
-        return await self._found(lambda: key_in(self._store, scope.partition_of(partition_key)))
+        return await self._found(scope.partition_of(partition_key))
 
-    async def _found(self, find: Callable[[], Awaitable[ParkedKey | None]]) -> bool:
+    async def _found(self, partition: str) -> bool:
         async def step(deadline: Deadline) -> bool:
-            return await deadline.attempt(find) is not None
+            return await deadline.attempt(key_in, self._store, partition) is not None
 
         try:
             return await retry_on_conflict(step, self._retry)
@@ -273,6 +273,4 @@ class Parking:
 
 
 def _is_announced(key: ParkedKey | Unreadable) -> bool:
-    if isinstance(key, Unreadable) or key.scope is None:
-        return True
-    return key.failure is not None and key.failure.reason == BY_HAND
+    return isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from cosmos_outbox.errors import KeyNotParked, NotFound, ParkingError, PreconditionFailed
-from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
     KEY_ID,
     NO_ETAG,
@@ -29,12 +28,9 @@ from cosmos_outbox.retries import Deadline
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 
 
-async def key_in(store: ParkedStore, partition: str, *, before: str | None = None) -> ParkedKey | None:
+async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
     """
     Return the parked key of a partition as it is, or None if it is certain that the key is not parked.
-
-    Args:
-        before: where the key's documents would lie if it was parked before 0.1.0.
 
     Raises:
         PreconditionFailed: there is one, but the read was behind; read again.
@@ -46,9 +42,6 @@ async def key_in(store: ParkedStore, partition: str, *, before: str | None = Non
         # A read may be behind, a write is not: a deletion that finds nothing proves that the key is not parked.
         with suppress(NotFound):
             await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
-    with suppress(NotFound):
-        # No program parks keys there any more, so a read is proof enough.
-        return key_of(await store.read(KEY_ID, before)) if before is not None else None
     return None
 
 
@@ -56,15 +49,7 @@ async def find_key(store: ParkedStore, scope: Scope, partition_key: str) -> Park
     """
     Return a parked key as it is, or None if it is certain that it is not parked; raises as `key_in`.
     """
-    return await key_in(store, scope.partition_of(partition_key), before=partition_key)
-
-
-async def find_named(store: ParkedStore, scope: Scope, name: str) -> ParkedKey | None:
-    """
-    Return the parked key that has this name in a lease, or None if it is certain that it is not parked; raises as `key_in`.
-    """
-    # A name that is a hash does not show where the key's documents lay before 0.1.0
-    return await key_in(store, scope.partition_named(name), before=name if broker_id(name) == name else None)
+    return await key_in(store, scope.partition_of(partition_key))
 
 
 async def parked_key(store: ParkedStore, scope: Scope, partition_key: str, deadline: Deadline) -> ParkedKey:

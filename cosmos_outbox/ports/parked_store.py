@@ -53,9 +53,7 @@ class ParkedStore(Protocol):
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
         """
-        Return the documents of the parked keys of one processor of one container, and those of none, in no order.
-
-        Those of none (they have no `key`) were written before 0.1.0.
+        Return the documents of the parked keys of one processor of one container, in no order.
         """
         ...
 

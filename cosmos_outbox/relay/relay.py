@@ -186,8 +186,9 @@ class Relay:
         Raises:
             StoreError: the poll failed, and the lease has no names yet. Otherwise a failure is reported and tried again later.
         """
+        # The first lease of its range, or the names were lost with the one before
         if lease.parked.never_saved:
-            lease.parked.add(*await parking.announced(scope))
+            lease.parked.add(*await parking.parked(scope))
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
                 await self._announced.poll(scope)

@@ -36,7 +36,7 @@ from tests.support.versioned_parked import Link
 
 class NewOwnerKnowsNothing(Simulation):
     def save(self, processor: Processor, tenure: int, *, checkpoint: int, notes: Notes) -> None:
-        super().save(processor, tenure, checkpoint=checkpoint, notes=Notes())
+        super().save(processor, tenure, checkpoint=checkpoint, notes=Notes("[]"))
 
 
 class NamesAreSavedBehindTheCheckpoint(Simulation):
@@ -267,7 +267,7 @@ CHOKING = tale(owners=(owner(0, 0, 1000, FAST),), operators=(), rejected="none",
 
 # Each mistake, and a story in which it shows.
 MISTAKES = [
-    pytest.param(NewOwnerKnowsNothing, story(), id="a lease does not name the parked keys"),
+    pytest.param(NewOwnerKnowsNothing, story(), id="a lease names no parked key"),
     pytest.param(NamesAreSavedBehindTheCheckpoint, story(), id="the names are saved behind the checkpoint"),
     pytest.param(ProcessorsShareTheirParkedKeys, TWO_PROCESSORS, id="processors share their parked keys"),
     pytest.param(AbsenceIsNotProven, story(successor=BEHIND), id="that a key is not parked is not proven"),

@@ -65,7 +65,6 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
             "ttl": -1,
             "version": 3,
             "tenant": "t",
-            # A library before 0.1.0 kept the ids of commits without an event here.
             "meta": {"by": "another program", "commits": [{"version": 2, "id": "c"}]},
             **dict.fromkeys(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"), "service"),
         }

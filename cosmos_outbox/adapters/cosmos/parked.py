@@ -53,7 +53,7 @@ class CosmosParked:
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
         query = (
             "SELECT * FROM c WHERE c.type = 'parkedKey' "
-            "AND (NOT IS_DEFINED(c.key) OR (c.processor = @processor AND c.container = @container))"
+            "AND c.processor = @processor AND c.container = @container"
         )
         parameters = _parameters(processor=processor, container=container)
         return tuple(await self._all(query, parameters=parameters))
@@ -62,7 +62,7 @@ class CosmosParked:
         """
         Return how many keys are parked of each processor and container, those of other processors included.
         """
-        query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey' AND IS_DEFINED(c.key)"
+        query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey'"
         return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query))
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:

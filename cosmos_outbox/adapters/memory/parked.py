@@ -91,5 +91,5 @@ def keys_of(documents: Iterable[Document], *, processor: str, container: str) ->
         one
         for one in documents
         if one.get("type") == "parkedKey"
-        and ("key" not in one or (one.get("processor"), one.get("container")) == (processor, container))
+        and (one.get("processor"), one.get("container")) == (processor, container)
     )

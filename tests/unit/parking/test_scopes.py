@@ -1,5 +1,5 @@
 """
-Whose parked keys are whose: processors, containers, leases, keys parked by hand, and those of before 0.1.0.
+Whose parked keys are whose: processors, containers, leases, keys parked by hand.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import KeyNotParked, NotFound, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
-from cosmos_outbox.ports import Notes, Write, WriteKind
+from cosmos_outbox.ports import Notes
 from cosmos_outbox.records import KeyResumed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from tests.support.event_documents import batch, event
-from tests.support.parked_stores import Passing
 from tests.unit.parking.test_parking import World, parked
 
 names = st.text(max_size=40)
@@ -71,6 +70,17 @@ async def test_the_notes_of_a_lease_name_its_parked_keys_until_they_are_handed_b
     await world.operator.release("b")
     await world.relay(world.page(event("b", 3)))
     assert [] == json.loads(world.notes.text or "")
+
+
+async def test_an_owner_of_a_lease_whose_names_were_lost_holds_the_events_of_every_parked_key() -> None:
+    """
+    Leases that are lost begin again at a time, which may be later than that of what is parked.
+    """
+    world = await parked(later=0)
+    world.notes = Notes()
+    await world.worker()(world.page(event("b", 3), event("a", 1), tenure=2))
+    assert ["b/1", "a/1"] == world.ids
+    assert ["b/2", "b/3"] == await world.held("b")
 
 
 async def test_a_partition_key_of_any_length_takes_little_room_in_a_lease() -> None:
@@ -135,85 +145,6 @@ async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_i
     world.counted.before = lambda operation, key: StoreUnavailable()
     await world.worker()(world.page(event("a", 2), tenure=2))
     assert ["a/1", "a/2"] == world.ids
-
-
-# Keys parked before 0.1.0
-
-
-async def old(world: World) -> None:
-    """
-    Write what a relay wrote before 0.1.0 that parked "b" at b/2, with an event of it: no scope, and an index.
-    """
-    key: Document = {
-        "id": "outbox.key", "partitionKey": "b", "type": "parkedKey", "epoch": "e1", "state": "parked",
-        "claim": None, "first": 0, "next": 2, "held": 2, "parkedAt": "2026-01-01T00:00:00+00:00",
-        "failure": {"eventId": "b/2", "reason": "MessageRejected", "error": "no", "attempts": 1},
-    }  # fmt: skip
-    held = [
-        {
-            "id": f"event.b/{number}", "partitionKey": "b", "type": "parkedEvent", "epoch": "e1",
-            "position": number - 2, "status": "held", "parkedAt": "2026-01-01T00:00:00+00:00", "closedAt": None,
-            "note": None, "failure": None, "original": None, "event": event("b", number),
-        }
-        for number in (2, 3)
-    ]  # fmt: skip
-    index: Document = {
-        "id": "outbox.keys",
-        "partitionKey": "outbox.keys",
-        "type": "parkedKeys",
-        "keys": {"e1": {"key": "b"}},
-    }
-    for document in (key, *held, index):
-        write = Write(kind=WriteKind.CREATE, id=str(document["id"]), document=document)
-        await world.store.commit(str(document["partitionKey"]), [write])
-
-
-async def test_a_key_that_was_parked_before_is_listed_shown_held_and_released() -> None:
-    world = World()
-    await old(world)
-    assert ["b"] == [key.partition_key for key in await world.operator.list()]
-    await world.relay(world.page(event("b", 4), event("a", 1)))
-    await world.worker()(world.page(event("b", 5), tenure=2))
-    assert ["b/2", "b/3", "b/4", "b/5"] == await world.held("b")
-    await world.operator.drop("b", "b/3", reason="of no use")
-    await world.operator.release("b")
-    await world.relay(world.page(event("b", 6)))
-    assert ["a/1", "b/2", "b/4", "b/5", "b/6"] == world.ids
-    assert ["b/3"] == [record.event_id for record in await world.operator.records("b")]
-    assert {"b/3"} == (await world.operator.known("b", ["b/2", "b/3"])).keys()
-
-
-async def test_a_key_that_was_parked_before_is_held_by_every_processor_until_it_is_released() -> None:
-    """
-    No document says whose it is. Who runs two processors releases such keys first.
-    """
-    world = World()
-    await old(world)
-    other = batch(event("b", 4), processor="audit")
-    await world.worker()(other)
-    assert [] == world.ids
-
-
-async def test_nothing_is_sent_until_a_lease_of_before_has_been_told_which_keys_are_parked() -> None:
-    world = World()
-    await old(world)
-
-    class Away(Passing):
-        away = True
-
-        async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
-            if self.away:
-                raise StoreUnavailable(applied=False)
-            return await super().keys(processor=processor, container=container)
-
-    store = Away(world.store)
-    relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
-    with pytest.raises(StoreUnavailable):
-        await relay(world.page(event("b", 4)))
-    store.away = False
-    await relay(world.page(event("b", 4)))
-    assert [] == world.ids
-    assert ["b/2", "b/3", "b/4"] == await world.held("b")
 
 
 # Events that are too large to be copied

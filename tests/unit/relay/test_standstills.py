@@ -36,18 +36,8 @@ from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
-from tests.unit.parking.test_scopes import old
 
 # Keys and names
-
-
-async def test_each_lease_of_before_is_told_which_keys_are_parked_however_many_begin_at_once() -> None:
-    world = World()
-    await old(world)
-    world.counted.latency_seconds = 0.02
-    pages = (batch(event(key, 4), lease=lease) for lease, key in (("0", "a"), ("1", "b")))
-    await asyncio.gather(*map(world.relay, pages))
-    assert ["a/4"] == world.ids
 
 
 async def test_keys_too_long_to_be_named_leave_the_lease_too_once_they_are_handed_back() -> None:
