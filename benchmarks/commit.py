@@ -2,7 +2,7 @@
 What a commit and a tracked read cost: CPU of this process and requests, against the same by the bare SDK.
 
 The bare SDK is opened as its documentation says; `…_our_client` compares with the client that `open_cosmos_client` opens, which
-leaves out a third of the SDK's work for each request. The store goes through that one, and over plain REST. The server runs in a process of its own and the ways take turns in many
+leaves out a third of the SDK's work for each request. The server runs in a process of its own and the ways take turns in many
 short rounds, so all see the same machine. An overhead is the ratio of their CPU over all rounds, with the interval that holds
 95 % of 2,000 resamplings of the rounds. A commit is an entity with two events, 1 KB in all; 64 tasks commit at once in the
 second part, each its own entity.
@@ -33,7 +33,6 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox import DomainEvent, Entity, Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos.rest_store import open_rest_store
 from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -41,7 +40,7 @@ from cosmos_outbox_emulators.cosmos.server import CosmosServer
 ROUNDS = 60
 TASKS = 64
 TEXT = "x" * 200
-_WAYS = "bare SDK", "bare, our client", "cosmos-outbox", "over REST"
+_WAYS = "bare SDK", "bare, our client", "cosmos-outbox"
 
 Way = Callable[[int], Awaitable[None]]
 
@@ -239,7 +238,6 @@ async def measure(commits: int, server: Connection) -> dict[str, float]:
         container = await database.create_container("data", PartitionKey("/partitionKey"), default_ttl=-1)
         outbox = Outbox(await open_store(client, "bench", "data"))
         bare_container = bare_client.get_database_client("bench").get_container_client("data")
-        over_rest = Outbox(await open_rest_store(client, "bench", "data"))
         item = Item(name="read")
         async with outbox.unit_of_work() as uow:
             uow.repository(Item).create(item)
@@ -249,21 +247,18 @@ async def measure(commits: int, server: Connection) -> dict[str, float]:
             _bare_batch(bare_container),
             _bare_batch(container),
             _outbox_commit(outbox),
-            _outbox_commit(over_rest),
         )
         commit = await _in_turn([partial(_round, way, commits) for way in ways], ROUNDS)
         reads = (
             _bare_read(bare_container, item.id),
             _bare_read(container, item.id),
             _tracked_read(outbox, item.id),
-            _tracked_read(over_rest, item.id),
         )
         read = await _in_turn([partial(_round, way, commits) for way in reads], ROUNDS // 2)
         many = [
             [_bare_batch(bare_container) for _ in range(TASKS)],
             [_bare_batch(container) for _ in range(TASKS)],
             [_outbox_commit(outbox) for _ in range(TASKS)],
-            [_outbox_commit(over_rest) for _ in range(TASKS)],
         ]
         at_once = await _in_turn([partial(_round_at_once, ways, 4) for ways in many], ROUNDS // 4)
 
@@ -274,28 +269,20 @@ async def measure(commits: int, server: Connection) -> dict[str, float]:
     _print_table("commit", commit)
     _print_table("tracked read", read)
     _print_table(f"commit, {TASKS} tasks", at_once)
-    bare, our_client, ours, rest = commit
+    bare, our_client, ours = commit
     low, high = _interval(bare, ours)
-    rest_low, rest_high = _interval(bare, rest)
     return {
         "commit_overhead": _overhead(bare, ours),
         "commit_overhead_low": low,
         "commit_overhead_high": high,
         "commit_overhead_our_client": _overhead(our_client, ours),
-        "rest_commit_ratio": _overhead(bare, rest),
-        "rest_commit_ratio_low": rest_low,
-        "rest_commit_ratio_high": rest_high,
-        "rest_commit_ratio_our_client": _overhead(our_client, rest),
         "tracked_read_overhead": _overhead(read[0], read[2]),
         "tracked_read_overhead_our_client": _overhead(read[1], read[2]),
-        "rest_tracked_read_ratio": _overhead(read[0], read[3]),
         "requests_per_commit": round(requests, 3),
         "commits_per_s": round(ours.median_rate, 1),
         "commits_per_s_64": round(at_once[2].median_rate, 1),
-        "rest_commits_per_s_64": round(at_once[3].median_rate, 1),
         "concurrent_ratio": _ratio(at_once[2], at_once[0]),
         "concurrent_ratio_our_client": _ratio(at_once[2], at_once[1]),
-        "rest_concurrent_ratio": _ratio(at_once[3], at_once[0]),
     }
 
 

@@ -82,17 +82,6 @@ GOALS = (
         says="... over batches of the SDK with our client",
     ),
     Goal(
-        benchmark="commit",
-        key="rest_commit_ratio",
-        says="CPU of a commit over plain REST over a batch of the SDK as its documentation opens it",
-        at_most=0.4,
-    ),
-    Goal(
-        benchmark="commit",
-        key="rest_commit_ratio_our_client",
-        says="... over a batch of the SDK with our client",
-    ),
-    Goal(
         benchmark="relay",
         key="ceiling_ratio",
         says="messages a second of the relay over a bare loop of both SDKs",

@@ -18,7 +18,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
-from cosmos_outbox.adapters.cosmos.client import account_host, is_url, open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos.client import account_host, is_url, lean_polls, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.containers import time_to_live_miss
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
@@ -286,8 +286,8 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             data=data,
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,
-            feed=CosmosChangeFeed(data, account_host=account_host(client), rest=rest_client(client)),
-            leases=CosmosLeases(leases, rest=rest_client(client)),
+            feed=CosmosChangeFeed(data, account_host=account_host(client), polls=lean_polls(client)),
+            leases=CosmosLeases(leases),
             credential=credential,
         )
 

@@ -21,10 +21,10 @@ from cosmos_outbox.adapters.cosmos import (
     CosmosChangeFeed,
     CosmosLeases,
     account_host,
+    lean_polls,
     open_cosmos_client,
     open_parked,
     open_store,
-    rest_client,
 )
 from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, message_from, open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
@@ -151,10 +151,8 @@ class OutboxEmulators:
         ):
             database = client.get_database_client(self.database)
             data = database.get_container_client(self.container)
-            feed = CosmosChangeFeed(data, account_host=account_host(client), rest=rest_client(client))
-            leases = CosmosLeases(
-                database.get_container_client(self.lease_container), rest=rest_client(client)
-            )
+            feed = CosmosChangeFeed(data, account_host=account_host(client), polls=lean_polls(client))
+            leases = CosmosLeases(database.get_container_client(self.lease_container))
             parked = await open_parked(client, self.database, self.parked_container)
             async with ServiceBusPublisher(bus, self.topic) as publisher:
                 await relay_everything(

@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cosmos_outbox.testing.contracts import ChangeFeedBackend, ChangeFeedContract
-from tests.support.backends import BACKENDS, WITHOUT_REST, opened
+from tests.support.backends import BACKENDS, SDK_ONLY, opened
 
 pytestmark = pytest.mark.looptime(False)
 
 
 class TestChangeFeed(ChangeFeedContract):
-    @pytest.fixture(params=[*BACKENDS, WITHOUT_REST])
+    @pytest.fixture(params=[*BACKENDS, SDK_ONLY])
     async def container(self, request: pytest.FixtureRequest) -> AsyncIterator[ChangeFeedBackend]:
         async with opened(request.param) as found:
             yield found
 
-    @pytest.fixture(params=[*BACKENDS, WITHOUT_REST])
+    @pytest.fixture(params=[*BACKENDS, SDK_ONLY])
     async def wide(self, request: pytest.FixtureRequest) -> AsyncIterator[ChangeFeedBackend]:
         async with opened(request.param, ranges=4) as found:
             yield found

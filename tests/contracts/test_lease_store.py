@@ -10,13 +10,13 @@ import pytest
 
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.testing.contracts import LeaseStoreContract
-from tests.support.backends import BACKENDS, WITHOUT_REST, opened
+from tests.support.backends import BACKENDS, opened
 
 pytestmark = pytest.mark.looptime(False)
 
 
 class TestLeaseStore(LeaseStoreContract):
-    @pytest.fixture(params=[*BACKENDS, WITHOUT_REST])
+    @pytest.fixture(params=BACKENDS)
     async def leases(self, request: pytest.FixtureRequest) -> AsyncIterator[LeaseStore]:
         async with opened(request.param) as container:
             yield container.leases

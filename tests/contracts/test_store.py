@@ -5,7 +5,6 @@ Stores keep their contract, and an outbox works on them.
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -23,7 +22,7 @@ from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
-from tests.support.backends import BACKENDS, REST_STORE, Container, opened
+from tests.support.backends import BACKENDS, Container, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 
@@ -34,18 +33,9 @@ pytestmark = [
 ]
 
 
-OVER_AIOHTTP = f"{REST_STORE} through aiohttp"
-
-
-@pytest.fixture(params=[*BACKENDS, REST_STORE, OVER_AIOHTTP])
-async def container(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Container]:
-    backend = request.param
-    if backend == OVER_AIOHTTP:
-        backend = REST_STORE
-        monkeypatch.setitem(sys.modules, "cosmos_outbox.adapters.cosmos.http", None)  # httptools is an extra
-    async with opened(backend, ranges=2) as found:
+@pytest.fixture(params=BACKENDS)
+async def container(request: pytest.FixtureRequest) -> AsyncIterator[Container]:
+    async with opened(request.param, ranges=2) as found:
         yield found
 
 

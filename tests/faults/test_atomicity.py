@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from azure.cosmos import PartitionKey as SdkPartitionKey
-from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox import (
     Backoff,
@@ -31,7 +30,6 @@ from cosmos_outbox import (
     UnitOfWork,
 )
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
-from cosmos_outbox.adapters.cosmos.rest_store import open_rest_store
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
@@ -94,12 +92,6 @@ async def test_every_success_is_whole_and_every_failure_left_nothing(
     await _raced(definition, partial(_created, kind), partial(_race, kind), capsys, seed=1)
 
 
-async def test_commits_over_plain_rest_are_whole_too(capsys: pytest.CaptureFixture[str]):
-    kind, definition = KEYS["string"]
-    created, race = partial(_created, kind), partial(_race, kind)
-    await _raced(definition, created, race, capsys, seed=3, opening=open_rest_store)
-
-
 async def test_documents_of_an_applications_own_shape_are_whole_too(capsys: pytest.CaptureFixture[str]):
     await _raced(SdkPartitionKey("/partitionKey"), _created_own, _race_own, capsys, seed=2)
 
@@ -111,7 +103,6 @@ async def _raced(
     capsys: pytest.CaptureFixture[str],
     *,
     seed: int,
-    opening: Callable[[CosmosClient, str, str], Awaitable[CosmosStore]] = open_store,
 ) -> None:
     ledger = Ledger()
     async with (
@@ -120,7 +111,7 @@ async def _raced(
     ):
         database = await client.create_database("contacts")
         container = await database.create_container("data", definition, default_ttl=-1)
-        store = await opening(client, "contacts", "data")
+        store = await open_store(client, "contacts", "data")
         ids = await created(store)
         _inject(server.faults, seed=seed)
         async with asyncio.TaskGroup() as tasks:

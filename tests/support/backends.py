@@ -11,22 +11,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from azure.cosmos import PartitionKey
-from azure.cosmos.aio import CosmosClient
 
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos.client import account_host, lean_polls, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos.rest_store import open_rest_store
-from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
+from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store, Write, WriteKind
+from cosmos_outbox.ports import ChangeFeed, LeaseStore, Store
 from cosmos_outbox_emulators.cosmos.faults import Faults
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 AZURE_VARIABLE = "OUTBOX_TEST_COSMOS_CONNECTION_STRING"
-WITHOUT_REST = "emulator through the SDK alone"
-REST_STORE = "emulator, commits over REST"
+SDK_ONLY = "emulator through the SDK alone"
 BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) else [])]
 
 
@@ -60,12 +57,11 @@ async def opened(
         yield Container(
             store=memory, feed=memory, leases=MemoryLeases(), split=memory.split, recreate=recreate
         )
-    elif backend in ("emulator", WITHOUT_REST, REST_STORE):
-        with_rest = backend != WITHOUT_REST
-        open_data = _warm_rest_store if backend == REST_STORE else open_store
+    elif backend in ("emulator", SDK_ONLY):
+        sdk_only = backend == SDK_ONLY
         async with (
             CosmosServer() as server,
-            _on_account(server.connection_string, ranges, key_paths, with_rest, open_data) as (
+            _on_account(server.connection_string, ranges, key_paths, sdk_only=sdk_only) as (
                 container,
                 name,
             ),
@@ -91,8 +87,8 @@ async def _on_account(
     connection_string: str,
     ranges: int,
     key_paths: Sequence[str],
-    with_rest: bool = True,
-    open_data: Callable[[CosmosClient, str, str], Awaitable[Store]] = open_store,
+    *,
+    sdk_only: bool = False,
 ) -> AsyncIterator[tuple[Container, str]]:
     name = f"contract-{uuid.uuid4().hex[:8]}"
     # What is slow is the machine: no contract is about the client's own timeout.
@@ -102,26 +98,13 @@ async def _on_account(
             throughput = 6_000 * ranges if ranges > 1 else None
             key = PartitionKey([*key_paths]) if len(key_paths) > 1 else PartitionKey(key_paths[0])
             data = await database.create_container("data", key, default_ttl=-1, offer_throughput=throughput)
-            store = await open_data(client, name, "data")
+            store = await open_store(client, name, "data")
             leases = await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
-            rest = rest_client(client) if with_rest else None
-            feed = CosmosChangeFeed(data, account_host=account_host(client), rest=rest)
+            polls = None if sdk_only else lean_polls(client)
+            feed = CosmosChangeFeed(data, account_host=account_host(client), polls=polls)
             yield (
-                Container(store=store, feed=feed, leases=CosmosLeases(leases, rest=rest), split=None),
+                Container(store=store, feed=feed, leases=CosmosLeases(leases), split=None),
                 name,
             )
         finally:
             await client.delete_database(name)
-
-
-async def _warm_rest_store(client: CosmosClient, database: str, container: str) -> CosmosStore:
-    """
-    Return a store that has learned from the SDK how to send, so that the test's own requests go over REST.
-    """
-    store = await open_rest_store(client, database, container)
-    levels = {name: "warm" for path in store.key_paths.levels for name in path}
-    key = ("warm",) * len(store.key_paths.levels) if len(store.key_paths.levels) > 1 else "warm"
-    await store.commit(key, [Write(kind=WriteKind.CREATE, id="warm", document={**levels, "id": "warm"})])
-    await store.read("warm", key)
-    await store.commit(key, [Write(kind=WriteKind.DELETE, id="warm")])
-    return store

@@ -14,7 +14,7 @@ import signal
 import sys
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos.client import account_host, lean_polls, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
@@ -41,9 +41,9 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
             CosmosChangeFeed(
                 database.get_container_client("data"),
                 account_host=account_host(client),
-                rest=rest_client(client),
+                polls=lean_polls(client),
             ),
-            CosmosLeases(database.get_container_client("leases"), rest=rest_client(client)),
+            CosmosLeases(database.get_container_client("leases")),
             handle,
             ProcessorOptions(
                 processor_name="p",

@@ -5,13 +5,12 @@ Azure Cosmos DB, through the vendor SDK: container, change feed, leases and park
 from cosmos_outbox.adapters.cosmos.client import (
     account_host,
     has_several_write_regions,
+    lean_polls,
     open_cosmos_client,
-    rest_client,
 )
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
-from cosmos_outbox.adapters.cosmos.rest_store import RestStore, open_rest_store
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 
 __all__ = [
@@ -19,12 +18,10 @@ __all__ = [
     "CosmosLeases",
     "CosmosParked",
     "CosmosStore",
-    "RestStore",
     "account_host",
     "has_several_write_regions",
+    "lean_polls",
     "open_cosmos_client",
     "open_parked",
-    "open_rest_store",
     "open_store",
-    "rest_client",
 ]

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.rest import RestClient, open_rest_client
+from cosmos_outbox.adapters.cosmos.polls import LeanPolls
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.proxies import any_proxy
 
@@ -69,15 +70,15 @@ async def open_cosmos_client(
             credential = DefaultAzureCredential()
             stack.push_async_callback(credential.close)
         description = _FirstDescription()
-        client = _client(url, credential, read_timeout_seconds, description)
+        # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
+        transport = AioHttpTransport(use_env_settings=any_proxy())
+        client = _client(url, credential, read_timeout_seconds, description, transport)
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
         async with translated():
             await client.__aenter__()
-        rest = await stack.enter_async_context(
-            open_rest_client(endpoint=url, credential=credential, timeout_seconds=read_timeout_seconds)
-        )
-        _ACCOUNTS[client] = _account(description.text, url, rest)
+        polls = partial(LeanPolls, transport, timeout_seconds=read_timeout_seconds)
+        _ACCOUNTS[client] = _account(description.text, url, polls)
         yield client
 
 
@@ -85,7 +86,7 @@ async def open_cosmos_client(
 class _Account:
     host: str
     several_write_regions: bool
-    rest: RestClient
+    polls: Callable[[], LeanPolls]
 
 
 _ACCOUNTS: WeakKeyDictionary[CosmosClient, _Account] = WeakKeyDictionary()
@@ -111,14 +112,14 @@ def has_several_write_regions(client: CosmosClient) -> bool:
     return _ACCOUNTS[client].several_write_regions
 
 
-def rest_client(client: CosmosClient) -> RestClient:
+def lean_polls(client: CosmosClient) -> LeanPolls:
     """
-    Return what asks the same account with the same credential over plain REST.
+    Return what asks the feed of one container of the account whether there is anything new.
 
     Args:
         client: opened by `open_cosmos_client`.
     """
-    return _ACCOUNTS[client].rest
+    return _ACCOUNTS[client].polls()
 
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
@@ -156,7 +157,7 @@ class _FirstDescription:
             self.text = answer.text()
 
 
-def _account(description: str, url: str, rest: RestClient) -> _Account:
+def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> _Account:
     """
     Return an account by its own description.
 
@@ -177,12 +178,16 @@ def _account(description: str, url: str, rest: RestClient) -> _Account:
     return _Account(
         host=global_host(account_id, endpoints=(*endpoints, url)),
         several_write_regions=said.get("enableMultipleWriteLocations") is True,
-        rest=rest,
+        polls=polls,
     )
 
 
 def _client(
-    url: str, credential: AsyncTokenCredential | str, read_timeout_seconds: float, hook: _FirstDescription
+    url: str,
+    credential: AsyncTokenCredential | str,
+    read_timeout_seconds: float,
+    hook: _FirstDescription,
+    transport: AioHttpTransport,
 ) -> CosmosClient:
     policy = ConnectionPolicy()
     try:
@@ -200,8 +205,7 @@ def _client(
         retry_total=0,
         read_timeout=read_timeout_seconds,
         raw_response_hook=hook,
-        # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
-        transport=AioHttpTransport(use_env_settings=any_proxy()),
+        transport=transport,
     )
 
 

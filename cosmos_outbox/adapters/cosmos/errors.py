@@ -17,7 +17,6 @@ from aiohttp import ClientError
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.cosmos.exceptions import CosmosBatchOperationError
 
-from cosmos_outbox.adapters.cosmos.rest import Answer
 from cosmos_outbox.errors import (
     AccessDenied,
     ConfigurationError,
@@ -134,29 +133,6 @@ def translate(
         return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
     return StoreUnavailable(f"{_NOT_REACHED}: {error!r}")
-
-
-def error_of(
-    answer: Answer, *, document_id: str | None = None, partition_key: PartitionKey | None = None
-) -> OutboxError:
-    """
-    Return this library's error for a refusal that came over plain REST, of a write or of what is no feed.
-
-    Args:
-        answer: of the service.
-        document_id: the document that was written or read.
-        partition_key: of this document.
-    """
-    error = _Answer(
-        status=answer.status,
-        sub_status=answer.sub_status,
-        text=answer.body.decode(errors="replace"),
-        headers=answer.headers,
-        document_id=document_id,
-        partition_key=partition_key,
-        rolled_back=False,
-    ).meaning()
-    return StoreUnavailable(applied=False) if isinstance(error, RangeGone) else error
 
 
 def _translate_batch(

@@ -3,7 +3,7 @@ CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per cal
 
 The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as .NET does.
 Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call. A range
-that had nothing new is first asked over plain REST whether it has now; see `learned`.
+that had nothing new is first asked by a lean poll whether it has now; see `polls`.
 
 The SDK would send the session tokens of all ranges that the process has read with each request: bytes that grow with the
 square of the ranges, and with a thousand of them a header that the service refuses. Each read sends its own range's.
@@ -24,9 +24,7 @@ from azure.cosmos.aio import ContainerProxy
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.lean_requests import OF_A_POLL, RANGE_ID, Learned
-from cosmos_outbox.adapters.cosmos.rest import RestClient
-from cosmos_outbox.adapters.cosmos.sdk_request import SESSION_TOKEN, SentRequest
+from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -53,15 +51,15 @@ class CosmosChangeFeed:
     Args:
         container: the monitored container.
         account_host: host of the account's global endpoint, as it appears in lease ids.
-        rest: of the same account, for polls at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
+        polls: `lean_polls` of the client, at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
     """
 
     def __init__(
-        self, container: ContainerProxy, *, account_host: str, rest: RestClient | None = None
+        self, container: ContainerProxy, *, account_host: str, polls: LeanPolls | None = None
     ) -> None:
         self._container = container
         self._account_host = account_host
-        self._polls = None if rest is None else Learned(rest, OF_A_POLL, needed=2)
+        self._polls = polls
         self._open: dict[_Place, _Read] = {}
         self._sessions: dict[_Place, str] = {}
 
@@ -144,21 +142,19 @@ class CosmosChangeFeed:
             size=response.size,
         )
 
-    async def _nothing_new(self, polls: Learned, place: _Place, continuation: str) -> ChangePage | None:
-        answer = await polls.nothing_new(place, continuation, session_token=self._sessions.get(place))
-        if answer is None:
+    async def _nothing_new(self, polls: LeanPolls, place: _Place, continuation: str) -> ChangePage | None:
+        headers = await polls.nothing_new(place, continuation, session_token=self._sessions.get(place, ""))
+        if headers is None:
             return None
         response = _Read()
-        response.note(answer.headers, None)
-        range_id, etag = response.range_id(), response.etag
-        if range_id is None or etag is None or not etag.startswith('"'):
-            return None
-        if response.container_rid not in (None, place[0]):
+        response.note(headers, None)
+        range_id = response.range_id()
+        if range_id is None or response.container_rid not in (None, place[0]):
             return None
         self._sessions[place] = response.session_token
         return ChangePage(
             documents=(),
-            continuation=etag,
+            continuation=continuation,
             latest_lsn=lsn_in(response.session_token),
             range_id=range_id,
             request_charge=response.charge,

@@ -22,7 +22,7 @@ from cosmos_outbox.adapters.cosmos.containers import (
     usable_key_paths,
 )
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.sdk_request import SESSION_TOKEN
+from cosmos_outbox.adapters.cosmos.polls import SESSION_TOKEN
 from cosmos_outbox.adapters.cosmos.sql import Condition, of_query, of_types
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -59,12 +59,14 @@ class CosmosStore:
     ) -> Document:
         options: dict[str, Any] = {}
         if if_none_match is not None:
-            options = {"etag": condition(if_none_match), "match_condition": MatchConditions.IfModified}
+            options = {"etag": _condition(if_none_match), "match_condition": MatchConditions.IfModified}
         if (session := self._sessions.get(identity(partition_key))) is not None:
             options["session_token"] = session[1]
         try:
             async with translated(document_ids=[document_id], partition_key=partition_key):
-                document = dict(await self._fetch(document_id, partition_key, **options))
+                document = dict(
+                    await self._container.read_item(document_id, _sdk_key(partition_key), **options)
+                )
         except StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
                 # No replica catches up with the token of a range that was split since.
@@ -180,22 +182,14 @@ class CosmosStore:
             nonlocal headers
             headers = received
 
-        outcomes = await self._send(partition_key, writes, response_hook=note)
+        # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success
+        # of the first as a conflict with another program.
+        outcomes = await self._container.execute_item_batch(
+            [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
+        )
         etags = tuple([outcome.get("eTag") for outcome in outcomes])
         self._remember(partition_key, headers.get(SESSION_TOKEN))
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
-
-    async def _fetch(self, document_id: str, partition_key: PartitionKey, **options: Any) -> Document:
-        return await self._container.read_item(document_id, _sdk_key(partition_key), **options)
-
-    async def _send(
-        self, partition_key: PartitionKey, writes: Sequence[Write], **options: Any
-    ) -> Sequence[Mapping[str, Any]]:
-        # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success of
-        # the first as a conflict with another program.
-        return await self._container.execute_item_batch(
-            [_batch_operation(write) for write in writes], _sdk_key(partition_key), **options
-        )
 
     def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
         if not session:
@@ -230,11 +224,11 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
     arguments: tuple[Any, ...] = () if write.kind is WriteKind.CREATE else (write.id,)
     if write.kind is not WriteKind.DELETE:
         arguments += (write.document,)
-    options = {} if write.etag is None else {"if_match_etag": condition(write.etag)}
+    options = {} if write.etag is None else {"if_match_etag": _condition(write.etag)}
     return write.kind.lower(), arguments, options
 
 
-def condition(etag: str) -> str:
+def _condition(etag: str) -> str:
     """
     Return an etag as a condition that a header can carry.
     """

@@ -1,27 +1,40 @@
 """
-Polls over plain REST: "nothing new" is understood, and everything else is read through the SDK.
+Lean polls: "nothing new" is understood, and everything else is read through the SDK.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos import sdk_request
-from cosmos_outbox.adapters.cosmos.client import open_cosmos_client, rest_client
+from cosmos_outbox.adapters.cosmos import polls
+from cosmos_outbox.adapters.cosmos.client import lean_polls, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.polls import LeanPolls
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
+
+LEARNED = {
+    "A-IM": "x",
+    "x-ms-documentdb-partitionkeyrangeid": "9",
+    "x-ms-cosmos-intended-collection-rid": "y",
+}
 
 
 class Idle:
@@ -31,15 +44,18 @@ class Idle:
 
     def __init__(self, server: CosmosServer, container: Any, client: Any) -> None:
         self.server, self.container = server, container
-        self.polled = CosmosChangeFeed(container, account_host="a", rest=rest_client(client))
+        self.polled = CosmosChangeFeed(container, account_host="a", polls=lean_polls(client))
         self.through_sdk = CosmosChangeFeed(container, account_host="a")
         self.asked: list[Request] = []
+        self.of_polls: Callable[[Reply], Reply] = lambda reply: reply
         self._answer, server.gateway.answer = server.gateway.answer, self.answer
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
-        if route is not None and route.kind is RequestKind.CHANGEFEED:
-            self.asked.append(request)
-        return self._answer(request, route, fault)
+        reply = self._answer(request, route, fault)
+        if route is None or route.kind is not RequestKind.CHANGEFEED:
+            return reply
+        self.asked.append(request)
+        return self.of_polls(reply) if _is_lean(request) else reply
 
     async def read(
         self, where: FeedRange, after: str | None, *, by: CosmosChangeFeed | None = None
@@ -64,7 +80,11 @@ class Idle:
         raise AssertionError
 
     def ways(self) -> list[str]:
-        return ["sdk" if "x-ms-client-id" in request.headers else "poll" for request in self.asked]
+        return ["poll" if _is_lean(request) else "sdk" for request in self.asked]
+
+
+def _is_lean(request: Request) -> bool:
+    return request.headers.get("accept-encoding") == "identity"
 
 
 @pytest.fixture
@@ -133,6 +153,84 @@ async def test_a_poll_that_fails_is_read_through_the_sdk_and_no_other_is_sent_fo
     assert ["sdk", "sdk"] == idle.ways()[-2:]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Reply(status=200, body=b"<html>Sign in</html>"),
+        Reply(status=307, headers={"location": "/elsewhere"}),
+        Reply(status=304),
+        Reply(status=200, body=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
+    ],
+    ids=["a page", "a redirect", "no etag", "compressed"],
+)
+async def test_what_a_gateway_answers_is_not_trusted_and_no_other_poll_is_sent_for_a_while(
+    idle: Idle, answer: Reply
+):
+    where, continuation = await idle.at_the_end()
+    idle.of_polls = lambda _: answer
+
+    pages = [await idle.read(where, continuation) for _ in range(3)]
+
+    assert [continuation] * 3 == [page.continuation for page in pages]
+    assert ["poll", "sdk", "sdk", "sdk"] == idle.ways()
+
+
+async def test_nothing_new_after_another_place_than_was_asked_for_is_read_through_the_sdk(idle: Idle):
+    where, continuation = await idle.at_the_end()
+    idle.of_polls = lambda reply: replace(reply, headers={**reply.headers, "etag": '"999"'})
+
+    page = await idle.read(where, continuation)
+
+    assert continuation == page.continuation
+    assert ["poll", "sdk"] == idle.ways()
+
+
+async def test_a_body_without_an_end_is_not_read_to_it():
+    sent = 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\netag: x\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 65_536)
+                sent += 65_536
+                await writer.drain()
+
+    server = await asyncio.start_server(pour, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with server, AioHttpTransport() as transport:
+        asking = LeanPolls(transport, timeout_seconds=HUNG_SECONDS)
+        asking.learn("a", SimpleNamespace(url=f"http://127.0.0.1:{port}/", headers=LEARNED))
+
+        assert await asking.nothing_new("a", "y", session_token="") is None
+        assert sent < 2**26  # what sockets buffer, and no more
+
+
+@pytest.mark.looptime(True)
+async def test_a_gateway_that_lets_no_poll_through_is_tried_ever_less_often():
+    class Closed(AioHttpTransport):
+        tried = 0
+
+        @property
+        def session(self) -> None:
+            self.tried += 1
+
+        @session.setter
+        def session(self, _: object) -> None: ...
+
+    transport = Closed()
+    asking = LeanPolls(transport, timeout_seconds=1)
+    for _ in range(24 * 60):
+        asking.learn("a", SimpleNamespace(url="https://a/", headers=LEARNED))
+        await asking.nothing_new("a", "y", session_token="")
+        await asyncio.sleep(60)
+
+    # After 0, 1, 3, 7, … minutes, and then every four hours
+    assert 8 + 5 == transport.tried
+
+
 async def test_a_service_that_says_200_where_nothing_is_new_is_asked_once_a_poll(idle: Idle):
     answer = idle.server.gateway.answer
 
@@ -196,7 +294,7 @@ async def test_a_first_read_of_a_range_sends_no_session_token(idle: Idle):
 async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sdk_request, "KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(polls, "_KNOWN_SECONDS", 0.0)
     where, continuation = await idle.at_the_end()
 
     await idle.read(where, continuation)
@@ -207,12 +305,7 @@ async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
 async def test_polls_stop_where_the_sdk_turned_to_another_region(idle: Idle):
     where, continuation = await idle.at_the_end()
     assert idle.polled._polls is not None
-    headers = {
-        "A-IM": "x",
-        "x-ms-documentdb-partitionkeyrangeid": "9",
-        "x-ms-cosmos-intended-collection-rid": "y",
-    }
-    idle.polled._polls.learn("another", SimpleNamespace(url="https://b/dbs/d/colls/c/docs/", headers=headers))
+    idle.polled._polls.learn("another", SimpleNamespace(url="https://b/dbs/d/colls/c/docs/", headers=LEARNED))
 
     await idle.read(where, continuation)
     await idle.read(where, continuation)
