@@ -120,7 +120,7 @@ param alertEmail string = ''
 @description('Object ids of who may run the command line: it sends again and releases parked keys.')
 param operatorPrincipalIds array = []
 
-@description('Object ids of who may also move positions, by leases reset, import and rename-host: best a group that one joins for an hour.')
+@description('Object ids of who may also move positions, by leases reset: best a group that one joins for an hour.')
 param leaseOperatorPrincipalIds array = []
 
 @allowed([

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, is_child_of, lease_prefix, readable, start_of
-from cosmos_outbox.changefeed.naming import hosts_of_leases
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.feed_range import FeedRange
@@ -94,10 +93,6 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
     """
     container = await feed.describe()
     listing = await leases.list(f"{lease_prefix(processor_name, container)}..")
-    if not listing.documents:
-        for host in await hosts_of_leases(container, processor_name=processor_name, leases=leases):
-            old = replace(container, account_host=host)
-            listing = await leases.list(f"{lease_prefix(processor_name, old)}..")
     readable_ones, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
     found, _ = await located(readable_ones, physical, feed)

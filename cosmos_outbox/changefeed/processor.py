@@ -19,14 +19,13 @@ from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.leases import (
     ByRange,
     Lease,
-    lease_prefix,
     readable,
     with_handover_request,
     with_properties,
     with_start,
 )
 from cosmos_outbox.changefeed.loop_watchdog import watched
-from cosmos_outbox.changefeed.naming import in_use
+from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.ownership import OwnedLeases
 from cosmos_outbox.errors import (
@@ -193,9 +192,8 @@ class ChangeFeedProcessor:
         name, attempt = self._options.processor_name, 0
         while True:
             try:
-                described = await self._feed.describe()
-                self._container = await in_use(described, processor_name=name, leases=self._store)
-                self._prefix = lease_prefix(name, self._container)
+                self._container = await self._feed.describe()
+                self._prefix = await own_prefix(self._container, processor_name=name, leases=self._store)
                 await self._bootstrap()
             except (StoreError, RangeGone, ContainerRecreated) as error:
                 if isinstance(error, StoreError) and not error.retriable:

@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import parked, status
 from cosmos_outbox.cli.doctor.inspect import inspect, inspect_for_application, inspect_for_consumer
 from cosmos_outbox.cli.doctor.rules import Resources, Severity, findings_in, unopened
-from cosmos_outbox.cli.events import commands as event_commands
+from cosmos_outbox.cli.events.commands import replay_command
 from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases import commands as lease_commands
 from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_given
@@ -47,9 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(lease_commands.app, name="leases")
-app.add_typer(event_commands.app, name="events")
 app.add_typer(parked.app, name="parked")
-app.command("replay")(event_commands.replay_command)
+app.command("replay")(replay_command)
 app.command("status")(status.status)
 
 # The worst comes first: what is known to be wrong, then what could not be looked at.

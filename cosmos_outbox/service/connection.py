@@ -28,8 +28,7 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
-from cosmos_outbox.changefeed.leases import lease_prefix
-from cosmos_outbox.changefeed.naming import in_use
+from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
@@ -66,13 +65,12 @@ class Connection:
         Return what the ids of the processor's leases start with.
 
         Raises:
-            ConfigurationError: a container is missing, or there are leases under several names of the account.
+            ConfigurationError: a container is missing, or there are leases under another name of the account.
         """
         # The lease container first: if the database is missing, the error names this container.
         await self.leases.partitioned_by_id()
         processor = self.settings.processor_name
-        named = await in_use(await self.feed.describe(), processor_name=processor, leases=self.leases)
-        return lease_prefix(processor, named)
+        return await own_prefix(await self.feed.describe(), processor_name=processor, leases=self.leases)
 
     @property
     def fleet(self) -> Fleet:

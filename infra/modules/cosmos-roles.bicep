@@ -26,7 +26,7 @@ param withKeda bool
 @description('They release parked keys, by the consumer\'s handlers where it parked them, and replay events; a group is enough.')
 param operatorPrincipalIds array
 
-@description('Those of the operators who also move positions: leases reset, import and rename-host.')
+@description('Those of the operators who also move positions: leases reset.')
 param leaseOperatorPrincipalIds array
 
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'

@@ -4,8 +4,6 @@ Damage: a lease or parked key that cannot be read is named with its mistake, and
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,7 +81,7 @@ def test_doctor_names_a_damaged_lease_once_and_how_to_mend_it(damaged: Local) ->
     findings = damaged.json("doctor", code=2)["findings"]
     assert [("error", "damaged-lease")] == [(one["severity"], one["check"]) for one in findings]
     assert MISTAKE in findings[0]["message"]
-    assert "leases import" in findings[0]["fix"]
+    assert "delete the document" in findings[0]["fix"]
 
 
 def test_doctor_claims_no_gap_where_a_damaged_lease_does_not_say_what_it_covers(damaged: Local) -> None:
@@ -91,27 +89,21 @@ def test_doctor_claims_no_gap_where_a_damaged_lease_does_not_say_what_it_covers(
     assert "leases" not in [one["check"] for one in damaged.json("doctor", code=2)["findings"]]
 
 
-def test_an_export_leaves_a_damaged_lease_out_and_says_so(damaged: Local, tmp_path: Path) -> None:
-    file = tmp_path / "leases.json"
-    result = damaged.run("leases", "export", "--file", str(file), code=2)
-    assert result.stderr.startswith("Left out: Lease")
-    assert MISTAKE in result.stderr
-    assert ["1"] == [lease["LeaseToken"] for lease in json.loads(file.read_text())["leases"]]
-    assert ["1"] == [lease["LeaseToken"] for lease in damaged.rows("leases", "export", code=2)]
-
-
-def test_an_import_puts_a_backup_in_the_place_of_a_damaged_lease(outbox: Local, tmp_path: Path) -> None:
+def test_a_damaged_lease_that_is_deleted_is_created_again_where_the_first_leases_began(outbox: Local) -> None:
     outbox.run("bootstrap")
-    file = str(tmp_path / "leases.json")
-    outbox.run("leases", "export", "--file", file)
-    outbox.own_leases("worker-1")
+    outbox.commit("ada", "grace")
+    outbox.pass_all()
     damage(outbox)
-    damage(outbox, "1", Owner=None)
-    assert "worker-1" in outbox.run("leases", "import", file, "--yes", code=2).stderr
-    damage(outbox, Owner=None)
-    done = outbox.json("leases", "import", file, "--yes")["leases"]
-    assert [("0", "replaced"), ("1", "replaced")] == [(one["range"], one["done"]) for one in done]
-    assert {("free", None)} == {(one["state"], one["error"]) for one in outbox.rows("leases", "list")}
+
+    async def delete(leases: ContainerProxy) -> None:
+        (lease,) = [item async for item in leases.read_all_items() if item.get("LeaseToken") == "0"]
+        await leases.delete_item(lease["id"], lease["id"])
+
+    outbox.on_leases(delete)
+    assert [True, False] == [lease["created"] for lease in outbox.rows("bootstrap")]
+    first, second = outbox.rows("leases", "list")
+    assert ("beginning", None) == (first["start"], first["continuation"])
+    assert second["continuation"] is not None
 
 
 @pytest.mark.parametrize(
@@ -224,7 +216,7 @@ def test_doctor_names_parked_keys_that_cannot_be_read(outbox: Local) -> None:
 
 
 def test_times_are_shown_to_the_second_in_utc_and_are_exact_for_programs(outbox: Local) -> None:
-    ids = park(outbox, "ada")
+    park(outbox, "ada")
     outbox.run("bootstrap", "--start", "2026-11-21T08:00:00.5+02:00")
     assert "2026-11-21 06:00:00 UTC" in outbox.run("leases", "list").stdout
     assert {"2026-11-21T06:00:00.500000Z"} == {one["start"] for one in outbox.rows("leases", "list")}
@@ -232,17 +224,10 @@ def test_times_are_shown_to_the_second_in_utc_and_are_exact_for_programs(outbox:
     shown = row["parked_at"][:19].replace("T", " ") + " UTC"
     assert shown in outbox.run("parked", "list", **PARKED).stdout
     assert 3 == outbox.run("parked", "show", "ada", **PARKED).stdout.count(shown[:13])
-    tail = outbox.run("events", "tail", "--since", "beginning", "--no-follow").stdout.splitlines()
-    assert [" UTC  ada  "] * len(ids) == [line[19:30] for line in tail]
 
 
-@pytest.mark.parametrize("cure", ["reset", "import"])
-def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(
-    outbox: Local, tmp_path: Path, cure: str
-) -> None:
+def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(outbox: Local) -> None:
     outbox.run("bootstrap")
-    file = str(tmp_path / "leases.json")
-    outbox.run("leases", "export", "--file", file)
     outbox.commit("ada", "grace")
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
     seen = outbox.json("status", code=2)
@@ -255,12 +240,5 @@ def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(
     assert outbox.json("status", code=2)["errors"]
     damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})
     assert outbox.json("status", code=2)["errors"]
-    if cure == "reset":
-        outbox.run("leases", "reset", "--to", "beginning", "--yes")
-    else:
-        outbox.run("leases", "export", "--file", file)
-        assert AHEAD in Path(file).read_text()
-        outbox.run("leases", "import", file, "--yes")
-    outbox.run("leases", "export", "--file", file)
-    assert AHEAD not in Path(file).read_text()
+    outbox.run("leases", "reset", "--to", "beginning", "--yes")
     assert [] == outbox.json("status")["errors"]

@@ -116,7 +116,7 @@ PLANTED = {
         "error",
     ),
     "leases under an old name": (
-        {"account_host": "a.example.com", "hosts": ("localhost",)},
+        {"misnamed": "The leases lie under a."},
         "lease-names",
         "error",
     ),

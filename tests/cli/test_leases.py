@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -44,10 +43,6 @@ def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
     assert "worker-7" in text
 
 
-def leases_of(file) -> list[dict[str, object]]:
-    return list(json.loads(file.read_text())["leases"])
-
-
 def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
     outbox.run("bootstrap")
     beat = Heartbeat(worker="worker-8", every=timedelta(seconds=15), phase="running")
@@ -69,114 +64,6 @@ def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
     assert ["Worker worker-9 is not ready: The leases could not be listed for 90 s."] == [
         one["message"] for one in findings
     ]
-
-
-def test_what_was_exported_can_be_imported_as_it_was(outbox: Local, tmp_path):
-    outbox.run("bootstrap")
-    outbox.own_leases("worker-7")
-    file = tmp_path / "leases.json"
-    outbox.run("leases", "export", "--file", str(file))
-    outbox.own_leases(None)
-    exported = leases_of(file)
-    assert not any(name.startswith("_") for lease in exported for name in lease)
-
-    async def delete_one(leases):
-        await leases.delete_item(exported[0]["id"], exported[0]["id"])
-
-    outbox.on_leases(delete_one)
-    done = outbox.json("leases", "import", str(file), "--yes")
-    assert ["created", "replaced"] == [lease["done"] for lease in done["leases"]]
-    outbox.run("leases", "export", "--file", str(tmp_path / "again.json"))
-    again = leases_of(tmp_path / "again.json")
-    ignored = {"timestamp", "Owner"}
-    assert [{k: v for k, v in lease.items() if k not in ignored} for lease in exported] == [
-        {k: v for k, v in lease.items() if k not in ignored} for lease in again
-    ]
-    assert [None, None] == [lease["Owner"] for lease in again]
-
-
-@pytest.mark.parametrize(
-    ("content", "code"), [("nonsense", 2), ('{"a": 1}', 2), ('[{"id": "x..0", "LeaseToken": "0"}]', 2)]
-)
-def test_a_file_that_is_no_export_of_these_leases_is_refused(outbox: Local, tmp_path, content, code):
-    file = tmp_path / "leases.json"
-    file.write_text(content)
-    assert (
-        str(file) in outbox.run("leases", "import", str(file), "--yes", code=code).stderr or "x..0" in content
-    )
-
-
-def split(outbox: Local, token: str) -> None:
-    """
-    Split a range, and have leases of its parts take the place of its lease.
-    """
-
-    async def delete(leases):
-        (lease,) = [item async for item in leases.read_all_items() if item.get("LeaseToken") == token]
-        await leases.delete_item(lease["id"], lease["id"])
-
-    outbox.steer("/cosmos/split", database=outbox.database, container="data", range=token)
-    outbox.on_leases(delete)
-    outbox.run("bootstrap")
-
-
-def done(outbox: Local, file) -> list[tuple[str, str]]:
-    outbox.json("leases", "import", str(file), "--dry-run")
-    changes = outbox.json("leases", "import", str(file), "--yes")["leases"]
-    return [(change["range"], change["done"]) for change in changes]
-
-
-def ranges(outbox: Local) -> list[str]:
-    return [lease["range"] for lease in outbox.rows("leases", "list")]
-
-
-def test_a_range_that_split_since_is_put_back_as_a_whole_and_its_parts_as_parts(outbox: Local, tmp_path):
-    outbox.pass_all()
-    before, after, part = (tmp_path / name for name in ("before.json", "after.json", "part.json"))
-    outbox.run("leases", "export", "--file", str(before))
-    split(outbox, "0")
-    outbox.run("leases", "export", "--file", str(after))
-    assert ["1", "2", "3"] == ranges(outbox)
-    outbox.steer("/cosmos/faults", operation="delete", container="leases", status=403)
-    outbox.run("leases", "import", str(before), "--yes", code=2)
-    assert ["1", "2", "3"] == ranges(outbox), "the whole must not stand beside its parts"
-    outbox.steer_delete("/cosmos/faults")
-    assert [("2", "deleted"), ("3", "deleted"), ("0", "created"), ("1", "replaced")] == done(outbox, before)
-    exported = {lease["LeaseToken"]: lease["ContinuationToken"] for lease in leases_of(before)}
-    assert exported == {lease["range"]: lease["continuation"] for lease in outbox.rows("leases", "list")}
-    part.write_text(json.dumps([lease for lease in leases_of(after) if lease["LeaseToken"] != "3"]))
-    assert "leases 0" in outbox.run("leases", "import", str(part), "--yes", code=2).stderr
-    assert ["0", "1"] == ranges(outbox), "the keys of range 3 would have no lease"
-    assert [("0", "deleted"), ("1", "replaced"), ("2", "created"), ("3", "created")] == done(outbox, after)
-    assert ["1", "2", "3"] == ranges(outbox)
-
-
-def test_leases_that_may_or_may_not_be_parts_of_an_imported_one_are_left_to_a_human(outbox: Local, tmp_path):
-    outbox.run("bootstrap")
-    file = tmp_path / "leases.json"
-    outbox.run("leases", "export", "--file", str(file))
-    split(outbox, "0")
-    old = [{name: value for name, value in lease.items() if name != "FeedRange"} for lease in leases_of(file)]
-    file.write_text(json.dumps(old))
-    assert "by hand" in outbox.run("leases", "import", str(file), "--yes", code=2).stderr
-    assert ["1", "2", "3"] == ranges(outbox)
-
-
-@pytest.mark.parametrize(
-    "form", [lambda leases: {"leases": leases}, list], ids=["object", "array of before 0.1.0"]
-)
-def test_the_lease_of_another_range_is_left_as_it_is(outbox: Local, tmp_path, form):
-    outbox.run("bootstrap")
-    file = tmp_path / "leases.json"
-    outbox.run("leases", "export", "--file", str(file))
-    file.write_text(json.dumps(form(leases_of(file)[:1])))
-    assert [("0", "replaced"), ("1", "left as it is")] == done(outbox, file)
-
-
-def test_a_file_that_cannot_be_written_is_named(outbox: Local, tmp_path):
-    outbox.run("bootstrap")
-    file = str(tmp_path / "missing" / "leases.json")
-    assert file in outbox.run("leases", "export", "--file", file, code=2).stderr
 
 
 def starts(outbox: Local) -> set[tuple[object, object]]:
@@ -211,7 +98,6 @@ def test_a_start_that_is_none_is_refused(outbox: Local):
         ("leases", "reset", "--yes", "--to"),
         ("bootstrap", "--start"),
         ("replay", "--yes", "--since"),
-        ("events", "tail", "--no-follow", "--since"),
     ],
 )
 def test_a_start_that_is_still_to_come_or_older_than_the_service_is_refused(outbox: Local, arguments):
@@ -241,16 +127,10 @@ def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alon
     assert {(soon[:19], None)} == {(str(start)[:19], position) for start, position in starts(alone)}
 
 
-@pytest.mark.parametrize(
-    "arguments", [("leases", "reset", "--to", "beginning"), ("leases", "import", "{file}")]
-)
-def test_leases_that_workers_own_are_left_alone(outbox: Local, tmp_path, arguments):
+def test_leases_that_workers_own_are_left_alone(outbox: Local):
     outbox.run("bootstrap")
-    file = tmp_path / "leases.json"
-    outbox.run("leases", "export", "--file", str(file))
     outbox.own_leases("worker-7")
-    command = [argument.format(file=file) for argument in arguments]
-    assert "worker-7" in outbox.run(*command, "--yes", code=2).stderr
+    assert "worker-7" in outbox.run("leases", "reset", "--to", "beginning", "--yes", code=2).stderr
     assert {"worker-7"} == {lease["owner"] for lease in outbox.rows("leases", "list")}
 
 
@@ -297,7 +177,6 @@ def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
         ("leases", "list", "--expiration"),
         ("status", "--every"),
         ("replay", "--since", "beginning", "--rate"),
-        ("events", "tail", "--poll-seconds"),
     ],
 )
 def test_a_number_that_no_clock_can_take_is_refused(outbox: Local, arguments, seconds):

@@ -76,8 +76,6 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
         if "--yes" in [option for parameter in command.params for option in parameter.opts]
     }
     assert {
-        "cosmos-outbox leases import",
-        "cosmos-outbox leases rename-host",
         "cosmos-outbox leases reset",
         "cosmos-outbox parked park",
         "cosmos-outbox parked release",

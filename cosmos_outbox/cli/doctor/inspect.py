@@ -22,7 +22,7 @@ from cosmos_outbox.adapters.servicebus.source_preflight import receiving_miss, s
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import STANDSTILL
-from cosmos_outbox.changefeed.naming import hosts_of_leases, others_on
+from cosmos_outbox.changefeed.naming import others_on, own_prefix
 from cosmos_outbox.cli.doctor.coverage import gaps, overlaps
 from cosmos_outbox.cli.doctor.permissions import (
     OF_LEASES,
@@ -73,8 +73,8 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
     if data.key_paths is not None and container.known:
         read_feed = partial(_read_any_range, outbox.feed)
         allowed = await _tried("read the change feed", lambda: retry_reads(read_feed, _SEVERAL), found)
-        # A feed that does not answer says nothing about the leases. Leases under two names are not one set to read.
-        if (allowed or not found.denied) and await _names(outbox, found) and len(found.hosts) <= 1:
+        # A feed that does not answer says nothing about the leases.
+        if (allowed or not found.denied) and await _names(outbox, found) and found.misnamed is None:
             await _leases(outbox, expiration, found)
     if container.partition_key in (("/id",), _BY_PARTITION_KEY):
         await _try_documents("leases", outbox.lease_container, OF_LEASES, found)
@@ -211,17 +211,18 @@ async def _container(container: ContainerProxy, found: Resources) -> ContainerDe
 
 async def _names(outbox: Connection, found: Resources) -> bool:
     """
-    Find under which names the processor has leases of the container, and which other processors have.
+    Find whether the processor's leases lie under the account's own name, and which other processors have leases.
     """
 
     async def read() -> None:
         container = await retry_reads(outbox.feed.describe, _SEVERAL)
         name = outbox.settings.processor_name
-        found.hosts, found.other_processors = [
-            await retry_reads(partial(read, container, processor_name=name, leases=outbox.leases), _SEVERAL)
-            for read in (hosts_of_leases, others_on)
-        ]
-        found.account_host = container.account_host
+        others = partial(others_on, container, processor_name=name, leases=outbox.leases)
+        found.other_processors = await retry_reads(others, _SEVERAL)
+        try:
+            await own_prefix(container, processor_name=name, leases=outbox.leases)
+        except ConfigurationError as error:
+            found.misnamed = str(error)
 
     return await _tried("list leases", read, found)
 

@@ -101,6 +101,7 @@ class Resources:
     strange_keys: parked keys of other processors and containers, by the name of their owner.
     clock_skew: this machine's clock less the service's.
     deletes: sent events are to be deleted.
+    misnamed: that the processor's leases lie under another name of the account.
     """
 
     data: ContainerDescription
@@ -121,8 +122,7 @@ class Resources:
     unanswered: tuple[tuple[str, str], ...] = ()
     topics: Inspection = field(default_factory=Inspection)
     clock_skew: timedelta | None = None
-    account_host: str = ""
-    hosts: tuple[str, ...] = ()
+    misnamed: str | None = None
     other_processors: tuple[str, ...] = ()
     several_write_regions: bool = False
     deletes: bool = False
@@ -335,8 +335,8 @@ def _damage(resources: Resources) -> Iterator[Finding]:
         yield _error(
             "damaged-lease",
             f"{error} No worker sends the events of its range.",
-            "Stop the workers, restore a backup (`cosmos-outbox leases import`) or delete the document, and start them: a "
-            "deleted lease is created again, and reads its range from where new leases begin.",
+            "Stop the workers, correct or delete the document, and start them: a deleted lease is created again, and its range is "
+            "read from where the first leases began. What was sent before is sent again.",
         )
     for error in resources.leases_ahead:
         yield _error(
@@ -375,14 +375,9 @@ def _damage(resources: Resources) -> Iterator[Finding]:
 
 
 def _names(resources: Resources) -> Iterator[Finding]:
-    old_hosts = ", ".join(host for host in resources.hosts if host != resources.account_host)
-    if old_hosts:
-        yield _error(
-            "lease-names",
-            f"The processor has leases under {old_hosts}, which is not the account's own name "
-            f"{resources.account_host}: workers refuse to start if there are leases under two names.",
-            "Stop all workers, and run `cosmos-outbox leases rename-host`.",
-        )
+    if resources.misnamed is not None:
+        fix = "Delete them while no worker runs, and start with OUTBOX_START before their last write."
+        yield _error("lease-names", f"{resources.misnamed} Workers refuse to start.", fix)
     others = ", ".join(resources.other_processors)
     if others and resources.deletes:
         yield _error(

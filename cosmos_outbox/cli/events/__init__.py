@@ -1,3 +1,3 @@
 """
-Events: read the feed past all leases, to watch it or to send events again.
+Events: read the feed past all leases, and send events again.
 """

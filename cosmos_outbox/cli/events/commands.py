@@ -1,15 +1,12 @@
 """
-`cosmos-outbox events tail` and `cosmos-outbox replay`: watch events as they are committed, and send them again.
+`cosmos-outbox replay`: send events again.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -20,54 +17,16 @@ from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.cli.events.feed import Wanted, read_events, sent_up_to
 from cosmos_outbox.cli.events.replay import Replayed, Send, believed, replay, sending_to
 from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_given
-from cosmos_outbox.cli.output import clock_time, confirm, counted, print_errors, print_json
-from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, DryRun, Yes, command, opened
-from cosmos_outbox.documents import StoredEvent
+from cosmos_outbox.cli.output import confirm, counted, print_errors, print_json
+from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import Document, StartFrom
 from cosmos_outbox.records import EventRejected
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.settings import require_service_bus
 
-app = typer.Typer(help="Events as they are stored in the container.", no_args_is_help=True)
-
 Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
 Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
-
-
-@app.command()
-@command
-async def tail(
-    *,
-    since: Annotated[str, typer.Option(help="beginning, now, or a time.")] = "now",
-    key: Key = None,
-    action: Action = None,
-    follow: Annotated[bool, typer.Option(help="Go on with new events.")] = True,
-    poll_seconds: Annotated[
-        float, typer.Option(min=0.05, max=LONGEST_SECONDS, help="Time between two polls of new events.")
-    ] = 1.0,
-    as_json: AsJson = False,
-) -> None:
-    """
-    Print events as they are committed; one line each, with --json a JSON object each.
-    """
-    start = start_given(since)
-    refuse_future(start, datetime.now(UTC))
-    async with opened() as outbox:
-        wanted = await _wanted(outbox, key, action)
-        pages = read_events(outbox.feed, start=start, wanted=wanted, follow=poll_seconds if follow else None)
-        async for found in pages:
-            for event in found.events:
-                if as_json:
-                    print_json(asdict(event))
-                else:
-                    sys.stdout.write(_line(event))
-                    sys.stdout.flush()
-
-
-def _line(event: StoredEvent) -> str:
-    written = clock_time(datetime.fromtimestamp(event.written_at, UTC))
-    return f"{written}  {event.partition_key}  {event.action}  {event.id}  {json.dumps(event.data, ensure_ascii=False)}\n"
 
 
 @command

@@ -4,7 +4,7 @@ Feed: read the events of the container past all leases, page by page.
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -54,58 +54,52 @@ async def read_events(
     *,
     start: StartFrom | datetime,
     wanted: Wanted,
-    up_to: Callable[[FeedRange], int] | None = None,
-    follow: float | None = None,
+    up_to: Callable[[FeedRange], float] = lambda _: math.inf,
 ) -> AsyncIterator[Found]:
     """
-    Yield the events of the container page by page, range after range; then end, or follow the feed.
+    Yield the events of the container page by page, range after range.
 
     Args:
         feed: of the container.
         start: where each range begins.
         wanted: which events.
-        up_to: returns the last LSN of a range to read. Defaults to None: all.
-        follow: seconds between two polls of new events. Defaults to None: end where the feed ends.
+        up_to: returns the last LSN of a range to read. Defaults to all.
     """
     container = await feed.describe()
     at: dict[FeedRange, str | None] = dict.fromkeys(await feed.physical_ranges())
-    while True:
-        due = deque(at)
-        while due:
-            feed_range = due.popleft()
-            try:
-                page = await feed.read_page(
-                    feed_range,
-                    container_rid=container.container_rid,
-                    continuation=at[feed_range],
-                    start=start,
-                    max_items=_PAGE_SIZE,
-                )
-            except RangeGone:  # it has split: its children go on from where it was
-                continuation = at.pop(feed_range)
-                physical = [one for one in await feed.physical_ranges() if one.overlaps(feed_range)]
-                children = [feed_range.intersection(one) for one in physical]
-                at |= dict.fromkeys(children, continuation)
-                due.extend(children)
-                continue
-            at[feed_range] = page.continuation
-            last = None if up_to is None else up_to(feed_range)
-            cut = last is not None and bool(page.documents) and page.documents[-1]["_lsn"] > last
-            parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
-            pairs = [
-                (one, event)
-                for one, event in parsed
-                if event is not None and wanted.takes(event) and (last is None or event.lsn <= last)
-            ]
-            pairs.sort(key=lambda pair: pair[1].order)
-            yield Found(
-                documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut
+    due = deque(at)
+    while due:
+        feed_range = due.popleft()
+        try:
+            page = await feed.read_page(
+                feed_range,
+                container_rid=container.container_rid,
+                continuation=at[feed_range],
+                start=start,
+                max_items=_PAGE_SIZE,
             )
-            if (page.documents or page.skipped) and not cut:
-                due.appendleft(feed_range)
-        if follow is None:
-            return
-        await asyncio.sleep(follow)
+        except RangeGone:  # it has split: its children go on from where it was
+            continuation = at.pop(feed_range)
+            physical = [one for one in await feed.physical_ranges() if one.overlaps(feed_range)]
+            children = [feed_range.intersection(one) for one in physical]
+            at |= dict.fromkeys(children, continuation)
+            due.extend(children)
+            continue
+        at[feed_range] = page.continuation
+        last = up_to(feed_range)
+        cut = bool(page.documents) and page.documents[-1]["_lsn"] > last
+        parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
+        pairs = [
+            (one, event)
+            for one, event in parsed
+            if event is not None and wanted.takes(event) and event.lsn <= last
+        ]
+        pairs.sort(key=lambda pair: pair[1].order)
+        yield Found(
+            documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut
+        )
+        if (page.documents or page.skipped) and not cut:
+            due.appendleft(feed_range)
 
 
 def sent_up_to(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:

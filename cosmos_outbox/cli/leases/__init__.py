@@ -1,3 +1,3 @@
 """
-Leases: list, export, import, reset and rename them; never while a worker owns one of them.
+Leases: list them, and reset them while no worker owns one.
 """

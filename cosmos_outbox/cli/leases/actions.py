@@ -1,12 +1,12 @@
 """
-Actions on leases: list, export, import and reset.
+Actions on leases: list and reset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.changefeed.leases import (
@@ -120,84 +120,6 @@ def refuse_if_owned(leases: Iterable[Lease], now: datetime, expiration: timedelt
         )
 
 
-async def import_leases(
-    documents: Sequence[Mapping[str, Any]],
-    *,
-    prefix: str,
-    store: LeaseStore,
-    expiration: timedelta,
-    dry_run: bool = False,
-) -> tuple[Change, ...]:
-    """
-    Restore exported leases, without an owner; leases of other ranges are left as they are.
-
-    If a range has split since the export, the leases of its children are deleted: they would win over their parent.
-
-    Raises:
-        UsageError: a worker owns a lease.
-        ConfigurationError: a document is not a lease, or belongs to another container or processor; or keys that have a
-            lease would have none.
-        PreconditionFailed: another program wrote a lease meanwhile; those before it are imported.
-    """
-    wanted = [from_document(document) for document in documents]
-    foreign = sorted(lease.id for lease in wanted if not lease.id.startswith(f"{prefix}.."))
-    if foreign:
-        raise ConfigurationError(
-            f"The file has leases of another container or processor, such as {foreign[0]!r}; "
-            f"those of this one begin with {prefix!r}."
-        )
-    listing = await store.list(f"{prefix}..")
-    # With the damaged ones: to restore a backup is how they are repaired.
-    present = {listed.lease.id: listed.lease for listed in listed_in(listing)}
-    refuse_if_owned(present.values(), listing.read_at, expiration)
-    covered = _covered(present, by=wanted)
-    changes = [Change(lease=lease.token, done="deleted") for lease in covered]
-    # Delete child leases before restoring their parent: a worker that finds both keeps the children and their later
-    # positions.
-    for lease in covered if not dry_run else ():
-        await store.delete(lease.id, lease.partition_key, etag=lease.etag)
-    for lease in wanted:
-        free = lease.with_changes(now=datetime.now(UTC), owner=None, properties=_unmarked(lease))
-        found = present.get(lease.id)
-        if not dry_run and found is None:
-            await store.create(free.raw)
-        elif not dry_run and found is not None:
-            await store.replace(free.raw, etag=found.etag or "")
-        changes.append(Change(lease=lease.token, done="replaced" if found else "created"))
-    untouched = present.keys() - {lease.id for lease in (*wanted, *covered)}
-    changes += [Change(lease=present[name].token, done="left as it is") for name in sorted(untouched)]
-    return tuple(changes)
-
-
-def _covered(present: Mapping[str, Lease], *, by: Sequence[Lease]) -> list[Lease]:
-    """
-    Return the present leases that the others do not name but share keys with, as after a split or a merge.
-
-    Raises:
-        ConfigurationError: they have keys that the others lack, or a lease does not say which keys it has.
-    """
-    others = [lease for name, lease in present.items() if name not in {lease.id for lease in by}]
-    new = [lease for lease in by if lease.id not in present]
-    vague = sorted(lease.token for lease in (*others, *new) if lease.range is None)
-    if others and new and vague:
-        raise ConfigurationError(
-            f"Leases {', '.join(vague)} do not say which keys they cover, so it cannot be decided whether the file "
-            f"replaces those it does not name: {', '.join(sorted(lease.token for lease in others))}. Delete by hand "
-            "those that it replaces, and import again."
-        )
-    ranges = [lease.range for lease in by if lease.range is not None]
-    found = [
-        (lease, lease.range) for lease in others if lease.range and any(map(lease.range.overlaps, ranges))
-    ]
-    cut = [lease.token for lease, own in found if own.without(ranges)]
-    if cut:
-        raise ConfigurationError(
-            f"The file covers only a part of the keys of leases {', '.join(cut)}: it lacks leases. Import all that "
-            "`leases export` wrote."
-        )
-    return [lease for lease, _ in found]
-
-
 async def reset_leases(
     start: StartFrom | datetime,
     *,
@@ -222,17 +144,11 @@ async def reset_leases(
     refuse_if_owned(leases, now, expiration)
     chosen = start_property(start, now=now)
     for lease in leases if not dry_run else ():
-        properties = {**_unmarked(lease), START: chosen}
+        unmarked = {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
+        properties = {**unmarked, START: chosen}
         changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
         await store.replace(changed.raw, etag=lease.etag or "")
     return tuple(Change(lease=lease.token, done=f"starts at {readable_time(chosen)}") for lease in leases)
-
-
-def _unmarked(lease: Lease) -> dict[str, str]:
-    """
-    Return the properties of a lease without the marks that it is, or may be, ahead of its range.
-    """
-    return {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
 
 
 def start_given(text: str) -> StartFrom | datetime:
