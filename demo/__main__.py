@@ -39,6 +39,7 @@ def demo(
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Contacts changed at a time.")] = 16,
     seed: Annotated[int, typer.Option(help="The same seed sends the same requests.")] = 0,
     no_kill: Annotated[bool, typer.Option("--no-kill", help="Let all workers live.")] = False,
+    sdk_only: Annotated[bool, typer.Option("--sdk-only", help="Run workers with OUTBOX_SDK_ONLY.")] = False,
     cosmos: Annotated[str | None, typer.Option(help="Connection string; default: our own emulator.")] = None,
     servicebus: Annotated[str | None, typer.Option(help="Connection string; goes with --cosmos.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
@@ -55,7 +56,7 @@ def demo(
     accounts = Accounts(cosmos=cosmos, servicebus=servicebus) if cosmos and servicebus else None
     options = DemoOptions(
         load=Load(contacts=contacts, changes=changes, concurrency=concurrency, seed=seed),
-        stack=StackOptions(accounts=accounts, partitions=partitions, workers=workers),
+        stack=StackOptions(accounts=accounts, partitions=partitions, workers=workers, sdk_only=sdk_only),
         kill=not no_kill,
     )
     _bypass_proxies()

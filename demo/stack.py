@@ -84,6 +84,7 @@ class StackOptions:
     consumers: int = 2  # of the directory; none on accounts that run already
     consumer: str = DIRECTORY_CONSUMER
     receiver: str = "sdk"  # of the consumers
+    sdk_only: bool = False
     api_port: int = 0  # 0: any free port
     leases: LeaseTimes = LeaseTimes()
 
@@ -148,7 +149,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     )
 
     record = directory / "received.jsonl"
-    env = _environment(cosmos, servicebus, options.leases) | base
+    env = _environment(cosmos, servicebus, options) | base
     api = await children.start(
         "api",
         ("-m", "examples.contacts", "api", "--json", "--port", str(options.api_port)),
@@ -216,7 +217,8 @@ def _clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.upper().startswith("OUTBOX_")}
 
 
-def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, str]:
+def _environment(cosmos: str, servicebus: str, options: StackOptions) -> dict[str, str]:
+    leases = options.leases
     return {
         "OUTBOX_COSMOS_CONNECTION_STRING": cosmos,
         "OUTBOX_COSMOS_DATABASE": DATABASE,
@@ -227,6 +229,7 @@ def _environment(cosmos: str, servicebus: str, leases: LeaseTimes) -> dict[str, 
         "OUTBOX_TOPIC": "events",
         "OUTBOX_SUBSCRIPTION": "all",
         "OUTBOX_PROCESSOR_NAME": "outbox",
+        "OUTBOX_SDK_ONLY": str(options.sdk_only).lower(),
         "OUTBOX_HEALTH_PORT": "0",  # any free one, for the workers share this machine; each logs its own
         "OUTBOX_LEASE_ACQUIRE_SECONDS": str(leases.acquire_seconds),
         "OUTBOX_LEASE_RENEW_SECONDS": str(leases.renew_seconds),

@@ -200,7 +200,12 @@ class Connection:
             publishers: dict[str, Publisher] = {}
             for topic in routes.topics:
                 opened = ServiceBusPublisher(
-                    bus, topic, lanes=lanes, batch_scope=settings.batch_scope, notify=notify
+                    bus,
+                    topic,
+                    lanes=lanes,
+                    batch_scope=settings.batch_scope,
+                    sdk_only=settings.sdk_only,
+                    notify=notify,
                 )
                 publishers[topic] = around(await stack.enter_async_context(opened), topic)
             single = len(publishers) == 1
@@ -284,7 +289,11 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
             data=data,
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,
-            feed=CosmosChangeFeed(data, account_host=account_host(client), polls=lean_polls(client)),
+            feed=CosmosChangeFeed(
+                data,
+                account_host=account_host(client),
+                polls=None if settings.sdk_only else lean_polls(client),
+            ),
             leases=CosmosLeases(leases),
             credential=credential,
         )

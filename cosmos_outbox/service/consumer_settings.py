@@ -99,6 +99,7 @@ class ConsumerSettings(Settings):
 _RELAYING = frozenset(
     [
         "lease_container",
+        "sdk_only",
         "routes",
         "batch_scope",
         "message_format",

@@ -174,6 +174,11 @@ class Settings(BaseSettings):
         default=Transport.TCP,
         description="tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one.",
     )
+    sdk_only: bool = Field(
+        default=False,
+        description="true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library "
+        "is on the wire.",
+    )
     topic: Annotated[str, AfterValidator(topic_name)] = Field(description="Topic that receives the events.")
     routes: Annotated[str | None, AfterValidator(_routes)] = Field(
         default=None,

@@ -36,9 +36,11 @@ def main() -> int:
         default=Receiver.SDK,
         help="of the consumers (default sdk)",
     )
+    parser.add_argument("--sdk-only", action="store_true", help="workers have OUTBOX_SDK_ONLY")
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
-    return asyncio.run(_run(ChaosOptions(seconds=given.seconds, seed=seed, receiver=given.receiver)))
+    options = ChaosOptions(seconds=given.seconds, seed=seed, receiver=given.receiver, sdk_only=given.sdk_only)
+    return asyncio.run(_run(options))
 
 
 async def _run(options: ChaosOptions) -> int:
@@ -55,7 +57,7 @@ async def _run(options: ChaosOptions) -> int:
 
     console.print(
         f"{options.workers} workers, {options.partitions} partitions, {options.seconds:g} s, seed {options.seed}, "
-        f"consumers receive by {options.receiver}",
+        f"consumers receive by {options.receiver}{', the SDKs alone' if options.sdk_only else ''}",
         highlight=False,
     )
     return await with_children(work, console)

@@ -58,6 +58,7 @@ class ChaosOptions:
     workers: int = 3
     consumers: int = 3
     receiver: Receiver = Receiver.SDK
+    sdk_only: bool = False
     partitions: int = 16
     most_partitions: int = 24
     accounts: int = 48
@@ -142,6 +143,7 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
         consumers=options.consumers,
         consumer=_CONSUMER,
         receiver=options.receiver,
+        sdk_only=options.sdk_only,
     )
     async with (
         open_stack(children, directory, stack_options) as stack,

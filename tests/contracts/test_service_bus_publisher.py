@@ -14,6 +14,7 @@ from typing import Any, Self
 import pytest
 from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.memory.parked import MemoryParked
@@ -439,6 +440,39 @@ async def test_batches_are_filled_up_to_the_limit_of_the_link(server: ServiceBus
     async with publisher_to(server) as publisher:
         await publisher.publish(0, messages("k", 100, size=10_000))
         assert (100, 4) == (stats(server)["published"], stats(server)["transfers"])  # 256 KB: 25 or 26 each
+
+
+@pytest.mark.parametrize("sdk_only", [False, True], ids=["our encoder", "the SDK's"])
+@pytest.mark.parametrize("letter", ["x", "☃", "😀"])
+async def test_a_full_batch_fits_on_the_wire_whatever_the_ids_in_its_envelope(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch, letter: str, sdk_only: bool
+) -> None:
+    sizes: list[int] = []
+    send = ServiceBusSender.send_messages
+
+    async def measured(sender: ServiceBusSender, batch: Any, **options: Any) -> None:
+        written = bytearray()
+        encode_payload(written, batch._message)
+        sizes.append(len(written))
+        await send(sender, batch, **options)
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", measured)
+    longest = letter * (128 // (len(letter.encode("utf-16-le")) // 2))
+    page = [
+        OutboundMessage(
+            message_id=f"{number:03}{longest[3:]}",
+            session_id=longest,
+            subject="Renamed",
+            body=b"",
+            properties={},
+        )
+        for number in range(1000)
+    ]
+    async with publisher_to(server, sdk_only=sdk_only) as publisher:
+        await publisher.publish(0, page)
+
+    assert len(sizes) > 1
+    assert 262_144 - 2_048 < max(sizes) <= 262_144
 
 
 async def test_a_property_that_amqp_cannot_carry_is_a_rejected_message(server: ServiceBusServer) -> None:

@@ -82,8 +82,10 @@ async def all_started(process: asyncio.subprocess.Process) -> dict[str, int]:
             await asyncio.sleep(0.05)
 
 
-async def test_every_event_arrives_once_and_in_order_although_a_worker_is_killed(tmp_path):
-    process = await start("demo", "--json", "--contacts", "20", "--changes", "3", temporary=tmp_path)
+@pytest.mark.parametrize("options", [(), ("--sdk-only",)], ids=["", "the SDKs alone"])
+async def test_every_event_arrives_once_and_in_order_although_a_worker_is_killed(tmp_path, options):
+    sizes = ("--contacts", "20", "--changes", "3")
+    process = await start("demo", "--json", *sizes, *options, temporary=tmp_path)
     output, errors = await process.communicate()
     assert 0 == process.returncode, errors.decode()
     lines = output.decode().splitlines()

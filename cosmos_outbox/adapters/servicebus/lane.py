@@ -18,6 +18,8 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
+# That the SDK leaves out when it counts a batch: the ids of the first message, which it writes into the envelope too
+_UNCOUNTED_BYTES = 1024
 
 
 class Lane:
@@ -28,6 +30,7 @@ class Lane:
         topic: the name that errors mention.
         open_sender: returns a sender whose link is not open yet.
         discard: closes a sender in the background, after its last send (if one is given) has ended.
+        sdk_only: whether the SDK encodes all messages.
         timeout_seconds: how long the opening of a link, and each send, may take.
         grace_seconds: how long a cancelled call waits for the outcome of its send.
     """
@@ -38,9 +41,11 @@ class Lane:
         topic: str,
         open_sender: Callable[[], ServiceBusSender],
         discard: Callable[[ServiceBusSender, asyncio.Task[None] | None], None],
+        sdk_only: bool,
         timeout_seconds: float,
         grace_seconds: float,
     ) -> None:
+        self._sdk_only = sdk_only
         self._topic, self._open_sender, self._discard = topic, open_sender, discard
         self._timeout, self._grace = timeout_seconds, grace_seconds
         # Two tasks on one sender resend each other's deliveries and then wait without end.
@@ -80,10 +85,10 @@ class Lane:
         """
         batch = await self._new_batch()
         self.batch_bytes = batch.max_size_in_bytes
-        fast = encoding.fallback_cause() is None
+        own = not self._sdk_only and encoding.fallback_cause() is None
         for count, message in enumerate(run[position:]):
             try:
-                if not (fast and count and encoding.append(batch, message)):
+                if not (own and count and encoding.append(batch, message)):
                     require_properties_that_fit(message)
                     outgoing = encoding.sdk_message(message)
                     batch.add_message(outgoing)
@@ -100,7 +105,8 @@ class Lane:
         sender = self._usable_sender()
         try:
             async with asyncio.timeout(self._timeout):
-                return await sender.create_message_batch()
+                most = (await sender.create_message_batch()).max_size_in_bytes
+                return await sender.create_message_batch(max_size_in_bytes=most - _UNCOUNTED_BYTES)
         except BaseException as error:
             self._drop()
             if isinstance(error, TimeoutError):

@@ -124,6 +124,7 @@ class ServiceBusPublisher:
         batch_scope: which messages may share a batch. Defaults to `topic`.
         send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
         cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
+        sdk_only: whether the SDK encodes all messages, at several times the CPU. Defaults to False.
         notify: receives a record where the SDK has to encode the messages. Defaults to logging it.
     """
 
@@ -136,6 +137,7 @@ class ServiceBusPublisher:
         batch_scope: BatchScope | str = BatchScope.TOPIC,
         send_timeout: timedelta = timedelta(seconds=15),
         cancel_grace: timedelta = timedelta(seconds=2),
+        sdk_only: bool = False,
         notify: Hook = log_hook,
     ) -> None:
         if lanes < 1:
@@ -144,13 +146,14 @@ class ServiceBusPublisher:
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
         self._closing = Background()
         self._closed = False
-        if (cause := encoding.fallback_cause()) is not None:
+        if not sdk_only and (cause := encoding.fallback_cause()) is not None:
             notify(EncodingFallback(topic=topic, difference=cause))
         self._lanes = tuple(
             Lane(
                 topic=topic,
                 open_sender=self._open_sender,
                 discard=self._discard,
+                sdk_only=sdk_only,
                 timeout_seconds=send_timeout.total_seconds(),
                 grace_seconds=cancel_grace.total_seconds(),
             )
