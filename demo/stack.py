@@ -51,15 +51,10 @@ class LeaseTimes:
     How fast workers notice one another; far shorter than the defaults, so that a demo need not wait for a minute.
     """
 
-    acquire_seconds: float = 1
-    renew_seconds: float = 1
     expiration_seconds: float = 4
 
     def __str__(self) -> str:
-        return (
-            f"acquire {self.acquire_seconds:g} s, renew {self.renew_seconds:g} s, "
-            f"expire {self.expiration_seconds:g} s (defaults: 13, 17, 60)"
-        )
+        return f"expire {self.expiration_seconds:g} s (default: 60)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +200,6 @@ async def start_consumer(
     own = {
         "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
         "OUTBOX_SUBSCRIPTION": DIRECTORY,
-        "OUTBOX_LOCK_SECONDS": "5",
         "OUTBOX_INSTANCE_NAME": name,
     }
     arguments = ("-m", "cosmos_outbox.cli", "consume", consumer)
@@ -231,8 +225,6 @@ def _environment(cosmos: str, servicebus: str, options: StackOptions) -> dict[st
         "OUTBOX_PROCESSOR_NAME": "outbox",
         "OUTBOX_SDK_ONLY": str(options.sdk_only).lower(),
         "OUTBOX_HEALTH_PORT": "0",  # any free one, for the workers share this machine; each logs its own
-        "OUTBOX_LEASE_ACQUIRE_SECONDS": str(leases.acquire_seconds),
-        "OUTBOX_LEASE_RENEW_SECONDS": str(leases.renew_seconds),
         "OUTBOX_LEASE_EXPIRATION_SECONDS": str(leases.expiration_seconds),
     }
 

@@ -82,5 +82,5 @@ def ahead_of(lease: str, position: str | None, lowest: int | None) -> Configurat
     return ConfigurationError(
         f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "
         "failover: what is committed below would be skipped. Stop the workers, run `cosmos-outbox leases reset --to` a time "
-        "before that, and start them; or let them begin again by themselves (OUTBOX_ON_POSITION_AHEAD=restart)."
+        "before that, and start them."
     )

@@ -73,7 +73,7 @@ async def consumer_status_of(named: str, outbox: Connection, settings: ConsumerS
     if outbox.parked is not None:
         scope = Scope(processor=consumer.name, container=settings.source)
         parked = await parked_in(ParkedKeys(await outbox.parked_store(), scope=scope))
-    source = settings.entity, settings.subscription
+    source = settings.topic, settings.subscription
     waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
     return ConsumerStatus(
         consumer=consumer.name,

@@ -7,13 +7,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
-from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
@@ -28,8 +29,10 @@ from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
 from cosmos_outbox.service.polling import MeteredFeed, poll
 from cosmos_outbox.service.program import Program, Reporting, running
-from cosmos_outbox.service.settings import Settings, contradictions, load
+from cosmos_outbox.service.settings import Settings, load
 from cosmos_outbox.service.status_page import page_of
+
+_MOST_MEMORY = 1024 * 1024 * 1024
 
 _logger = logging.getLogger("worker")
 
@@ -53,7 +56,7 @@ async def running_worker(
 
     Args:
         settings: Defaults to those of the environment.
-        serve_health: listen on OUTBOX_HEALTH_HOST and OUTBOX_HEALTH_PORT. Defaults to False.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
 
     Raises:
         ConfigurationError: the settings, or what they name, cannot be used.
@@ -72,7 +75,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; sent events are to be
             deleted that other processors may not have read; or the health server cannot listen.
     """
-    if errors := contradictions(settings.model_dump()):
+    if errors := settings.contradictions():
         raise ConfigurationError("\n".join(errors))
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
@@ -92,11 +95,10 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 processor=settings.processor_name,
                 container=f"{settings.cosmos_database}/{settings.cosmos_container}",
                 topic=settings.topic,
-                dashboard=settings.dashboard_url,
             ),
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(seconds=settings.stalled_seconds),
-            poll_interval=timedelta(seconds=settings.lag_seconds),
+            poll_interval=timedelta(seconds=settings.poll_seconds),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
         )
         reporting = Reporting(health, telemetry)
@@ -132,7 +134,6 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 CosmosStore(connection.data),  # deletes only, under the keys of the events
                 delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
                 others=others,
-                keep=timedelta(seconds=settings.delete_keep_seconds),
                 notify=notify,
             )
         )
@@ -158,7 +159,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 parked=parked,
                 fleet=connection.fleet,
                 reach=partial(connection.reach_topics, bus),
-                every=timedelta(seconds=settings.lag_seconds),
+                every=timedelta(seconds=settings.poll_seconds),
                 health=health,
                 observe=reporting.observe,
                 notify=notify,
@@ -176,12 +177,11 @@ async def _log_warnings(connection: Connection) -> None:
         )
     if (wrong := await connection.time_to_live_miss()) is not None:
         _logger.warning("container.time-to-live %s", wrong)
-    if connection.settings.preflight:
-        inspected = await connection.inspect_topics()
-        for miss in inspected.misses:
-            _logger.warning("topic.miss %s", miss)
-        if inspected.unknown is not None:
-            _logger.warning("topic.unknown %s", inspected.unknown)
+    inspected = await connection.inspect_topics()
+    for miss in inspected.misses:
+        _logger.warning("topic.miss %s", miss)
+    if inspected.unknown is not None:
+        _logger.warning("topic.unknown %s", inspected.unknown)
 
 
 async def _refuse_to_delete_what_others_read(others: Others) -> None:
@@ -200,9 +200,7 @@ def parking_of(settings: Settings, store: ParkedStore | None) -> Parking | None:
     """
     Return the parking that the settings ask for; None without a store.
     """
-    if store is None:
-        return None
-    return Parking(store, max_keys=settings.parked_max_keys, max_events=settings.parked_max_events)
+    return None if store is None else Parking(store)
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:
@@ -213,14 +211,20 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         processor_name=settings.processor_name,
         instance_name=settings.instance_name,
         start=settings.start,
-        max_items=settings.page_size,
-        on_position_ahead=OnPositionAhead(settings.on_position_ahead),
         # The process takes about 90 MiB before the first read, and Python returns memory late.
-        memory_bytes=settings.memory_mb * 1024 * 1024 * 2 // 5,
+        memory_bytes=memory_limit() * 2 // 5,
         wanted=claims_to_be_an_event,
-        acquire_interval=timedelta(seconds=settings.lease_acquire_seconds),
-        renew_interval=timedelta(seconds=settings.lease_renew_seconds),
+        acquire_interval=timedelta(seconds=settings.acquire_seconds),
+        renew_interval=timedelta(seconds=settings.renew_seconds),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
-        max_poll_interval=timedelta(seconds=settings.max_poll_seconds),
         grace_period=timedelta(seconds=settings.grace_seconds),
     )
+
+
+def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """
+    Return how many bytes the container may take, as Linux says, and 1 GiB at most; 512 MiB where it has no limit.
+    """
+    with suppress(OSError, ValueError):  # "max" is no number
+        return min(int(limit.read_text()), _MOST_MEMORY)
+    return _MOST_MEMORY // 2

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -160,12 +159,8 @@ class Connection:
             ConfigurationError: the settings do not name its namespace.
         """
         require_service_bus(settings)
-        where = settings.entity, settings.subscription
-        options: dict[str, Any] = {
-            "sessions": settings.sessions,
-            "prefetch": settings.prefetch,
-            "lock_duration": timedelta(seconds=settings.lock_seconds),
-        }
+        where = settings.topic, settings.subscription
+        options: dict[str, Any] = {"sessions": settings.sessions}
         if settings.receiver is Receiver.AMQP:
             lean = lean_receiver()
             async with lean.AmqpSubscription(lean.namespace_of(**self._amqp), *where, **options) as opened:
@@ -211,10 +206,9 @@ class Connection:
             single = len(publishers) == 1
             publisher = publishers[settings.topic] if single else RoutedPublisher(routes, publishers)
             if settings.message_format is not MessageFormat.PLAIN:
-                source = f"/{settings.cosmos_database}/{settings.cosmos_container}"
                 publisher = CloudEventsPublisher(
                     publisher,
-                    source=settings.cloudevents_source or source,
+                    source=f"/{settings.cosmos_database}/{settings.cosmos_container}",
                     mode=settings.message_format.removeprefix("cloudevents-"),
                 )
             yield publisher

@@ -19,11 +19,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.consumer_health import ConsumerHealth, ConsumerSnapshot, WatchedSubscription
 from cosmos_outbox.service.consumer_page import consumer_page_of
-from cosmos_outbox.service.consumer_settings import (
-    ConsumerSettings,
-    contradictions_of_consumer,
-    load_consumer,
-)
+from cosmos_outbox.service.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.named_consumer import ConsumerSource, bound, handling_of
 from cosmos_outbox.service.polling import keep_polling, parked_in
@@ -57,7 +53,7 @@ async def running_consumer(
     Args:
         consumer: or a function that takes the outbox and returns one.
         settings: Defaults to those of the environment.
-        serve_health: listen on OUTBOX_HEALTH_HOST and OUTBOX_HEALTH_PORT. Defaults to False.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
 
     Raises:
         ConfigurationError: the settings, or what they name, cannot be used.
@@ -79,7 +75,7 @@ async def assembled_consumer(
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or the health server
             cannot listen.
     """
-    if errors := contradictions_of_consumer(settings.model_dump()):
+    if errors := settings.contradictions():
         raise ConfigurationError("\n".join(errors))
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
@@ -104,13 +100,12 @@ async def assembled_consumer(
             consumer=consumer.name,
             source=settings.source,
             container=f"{settings.cosmos_database}/{settings.cosmos_container}",
-            dashboard=settings.dashboard_url,
             sessions=lambda: processor.status(),  # noqa: PLW0108 - it is made below
             halted=lambda: handling.halted,
             delayed=lambda: handling.delayed,
             receiving=lambda: processor.receiving,
             stalled_after=timedelta(seconds=settings.stalled_seconds),
-            poll_interval=timedelta(seconds=settings.lag_seconds),
+            poll_interval=timedelta(seconds=settings.poll_seconds),
         )
         reporting = Reporting(health, telemetry)
         handling = handling_of(consumer, settings, parked, notify=reporting.notify, tracer_provider=tracers)
@@ -135,7 +130,7 @@ async def assembled_consumer(
             with watched(reporting.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
                 await keep_polling(
                     {"what is parked": poll_keys},
-                    every=timedelta(seconds=settings.lag_seconds),
+                    every=timedelta(seconds=settings.poll_seconds),
                     observe=reporting.observe,
                     notify=reporting.notify,
                 )

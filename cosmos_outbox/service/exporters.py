@@ -1,31 +1,42 @@
 """
-Exporters: Prometheus always; OTLP and Azure Monitor where they are configured.
+Exporters: Prometheus always; OTLP and Azure Monitor where the environment names them, which the SDK reads by itself.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.azure_monitor import opened_azure_monitor
-from cosmos_outbox.service.otlp import Signal, destination
-from cosmos_outbox.service.settings import AZURE_MONITOR
 from cosmos_outbox.service.telemetry import Telemetry
 
+AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer
+# Logs go to standard error alone; and the exporter's own statistics and remote switches would only log that they fail in a
+# closed network.
+_QUIET = {
+    "OTEL_LOGS_EXPORTER": "none",
+    "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
+    "APPLICATIONINSIGHTS_SDKSTATS_DISABLED": "true",
+    "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
+}
+
+_logger = logging.getLogger(__name__)
 
 
 class OpenedTelemetry:
@@ -64,45 +75,119 @@ def opened_telemetry(
     `topic` is what a worker sends to; None opens the telemetry of a consumer.
 
     Raises:
-        ConfigurationError: the exporter of Azure Monitor cannot be used, or the SDK refuses a variable.
+        ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
     """
     program = "worker" if topic is not None else "consumer"
     ours = {"service.name": f"cosmos-outbox-{program}", "service.instance.id": instance}
     # The environment wins over these names; the SDK would merge them the other way round.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
-    metric_exporters: list[MetricExporter] = []
-    span_exporters: list[SpanExporter] = []
-    if url := destination(Signal.METRICS, environ):
-        metric_exporters.append(OTLPMetricExporter(url))
-    if url := destination(Signal.TRACES, environ):
-        span_exporters.append(OTLPSpanExporter(url))
     with ExitStack() as stack:
-        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        stack.callback(_ended_in_time, tracers.shutdown)
-        if connection_string := environ.get(AZURE_MONITOR):
-            spans, metrics = stack.enter_context(
-                opened_azure_monitor(connection_string, sign_in=sign_in, tracer_provider=tracers)
-            )
-            metric_exporters.append(metrics)
-            span_exporters.append(spans)
+        tracers: Any = None
+        meters: Any = None
         try:
-            for span_exporter in span_exporters:
-                tracers.add_span_processor(BatchSpanProcessor(span_exporter))
-            readers = [
-                # There is one scope: its three labels would say nothing.
-                PrometheusMetricReader(registry=registry, scope_info_enabled=False),
-                *map(PeriodicExportingMetricReader, metric_exporters),
+            # There is one scope: its three labels would say nothing.
+            readers: list[MetricReader] = [
+                PrometheusMetricReader(registry=registry, scope_info_enabled=False)
             ]
-            meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+            if _goes_by_otlp("METRICS", environ):
+                readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+            processors = []
+            if _goes_by_otlp("TRACES", environ):
+                processors.append(BatchSpanProcessor(OTLPSpanExporter()))
+            if environ.get(AZURE_MONITOR) and not _is_configured_already():
+                credential = stack.enter_context(_credential()) if sign_in else None
+                _configure_azure_monitor(
+                    connection_string=environ[AZURE_MONITOR],
+                    credential=credential,
+                    resource=resource,
+                    metric_readers=readers,
+                    span_processors=processors,
+                )
+                # It makes none for a signal that its variable switches off.
+                tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+            if not isinstance(tracers, TracerProvider):
+                tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+                for processor in processors:
+                    tracers.add_span_processor(processor)
+            if not isinstance(meters, MeterProvider):
+                meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
         except ValueError as error:
             raise ConfigurationError(f"OpenTelemetry refuses one of the OTEL_… variables: {error}") from error
+        spans_leave = tracers is trace.get_tracer_provider() or processors
+        stack.callback(_ended_in_time, tracers.shutdown)
         stack.callback(_ended_in_time, meters.shutdown)
         yield OpenedTelemetry(
-            Telemetry(meters, topic=topic),
-            tracers if span_exporters else trace.NoOpTracerProvider(),
-            registry,
+            Telemetry(meters, topic=topic), tracers if spans_leave else trace.NoOpTracerProvider(), registry
         )
+
+
+def _goes_by_otlp(signal: str, environ: Mapping[str, str]) -> bool:
+    """
+    Return whether the environment asks for a signal by OTLP over HTTP; the exporter reads all else by itself.
+    """
+
+    def given(what: str) -> str:
+        return environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or environ.get(
+            f"OTEL_EXPORTER_OTLP_{what}", ""
+        )
+
+    exporter, protocol = environ.get(f"OTEL_{signal}_EXPORTER") or "otlp", given("PROTOCOL")
+    if not given("ENDPOINT") or exporter == "none":
+        return False
+    supported = exporter == "otlp" and protocol in ("", "http/protobuf")
+    if not supported:  # some clusters give such variables to all of their pods
+        _logger.warning(
+            "telemetry.unsupported OTEL_%s_EXPORTER must be otlp, and OTEL_EXPORTER_OTLP_PROTOCOL http/protobuf, which "
+            "collectors take at port 4318; nothing is exported",
+            signal,
+        )
+    return supported
+
+
+def _is_configured_already() -> bool:
+    if not isinstance(trace.get_tracer_provider(), TracerProvider) and not isinstance(
+        metrics.get_meter_provider(), MeterProvider
+    ):
+        return False
+    _logger.warning(
+        "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure Monitor once: "
+        "metrics go to Prometheus and OTLP alone"
+    )
+    return True
+
+
+def _credential() -> Any:
+    from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
+
+    return DefaultAzureCredential()
+
+
+def _configure_azure_monitor(**options: Any) -> None:
+    """
+    Raises:
+        ConfigurationError: the extra is not installed, or the connection string is invalid.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        from azure.monitor.opentelemetry import configure_azure_monitor  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{AZURE_MONITOR} is set, but its package is not installed: pip install 'cosmos-outbox[azure-monitor]'."
+        ) from error
+    try:
+        configure_azure_monitor(
+            **options,
+            # As with OTLP, drop what cannot be sent: no process would clean the disk.
+            disable_offline_storage=True,
+            enable_live_metrics=False,
+            enable_performance_counters=False,
+            # Each poll of the change feed would be a span.
+            instrumentation_options={"azure_sdk": {"enabled": False}},
+        )
+    except ValueError as error:  # it does not show the string
+        raise ConfigurationError(f"{AZURE_MONITOR}: {error}") from error
 
 
 def _ended_in_time(shutdown: Callable[[], None]) -> None:

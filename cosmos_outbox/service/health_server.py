@@ -32,8 +32,7 @@ async def serving_health(
     *,
     page_of: Callable[[SnapshotT], str],
     metrics: Callable[[], tuple[bytes, str]],
-    host: str,
-    port: int,
+    address: str,
 ) -> AsyncIterator[str]:
     """
     Serve health for as long as the block lasts; yield the URL.
@@ -45,8 +44,7 @@ async def serving_health(
         snapshot_now: returns the health.
         page_of: returns the status page.
         metrics: returns the Prometheus exposition and its content type.
-        host: address to listen on.
-        port: 0 means any free one.
+        address: the port, or the address and the port, to listen on; by default the loopback's. 0 means any free port.
 
     Raises:
         ConfigurationError: the port is taken, or the address is not one of this machine.
@@ -79,14 +77,16 @@ async def serving_health(
             web.get("/live.js", live),
         ]
     )
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, int(port)).start()
         except (OSError, socket.gaierror) as error:
             raise ConfigurationError(
-                f"OUTBOX_HEALTH_HOST, OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
+                f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
             ) from error
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{runner.addresses[0][1]}"

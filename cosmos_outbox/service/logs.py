@@ -1,5 +1,5 @@
 """
-Logs: one JSON object a line, or plain text; of the Azure SDKs what the program does not report itself.
+Logs: one JSON object a line, or plain text on a terminal; of the Azure SDKs what the program does not report itself.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def configure(level: str, form: str) -> None:
+def configure(level: str) -> None:
     """
-    Send all logs to standard error.
+    Send all logs to standard error: as plain text to a terminal, else as JSON, one object a line.
     """
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else plain)
+    handler.setFormatter(plain if for_people() else JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name, least in _OF_SDKS.items():
         logging.getLogger(name).setLevel(least)
@@ -73,8 +73,7 @@ def for_people() -> bool:
     """
     Return whether a person reads standard error, not a program line by line.
     """
-    json_lines = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
-    return not json_lines or sys.stderr.isatty()
+    return sys.stderr.isatty()
 
 
 def _plain(value: object) -> object:

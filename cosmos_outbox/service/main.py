@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from cosmos_outbox.consumer.threads import DaemonThreads
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
-from cosmos_outbox.service import logs, otlp
+from cosmos_outbox.service import logs
 from cosmos_outbox.service.assembly import assembled
 from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, load_consumer
 from cosmos_outbox.service.consuming import assembled_consumer
@@ -77,14 +77,12 @@ def _ended(
     try:
         settings = load_settings()
     except ConfigurationError as error:
-        logs.configure("INFO", os.environ.get(f"{PREFIX}LOG_FORMAT", "json"))
+        logs.configure("INFO")
         _report(name, f"The {name} cannot start; these settings are wrong:", error)
         return 2
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure(settings.log_level)
     for sentence in unknown_variables(os.environ, ConsumerSettings):
         logger.warning("settings.unknown %s", sentence)
-    for sentence in otlp.unsupported_in(os.environ):
-        logger.warning("telemetry.unsupported %s", sentence)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
 

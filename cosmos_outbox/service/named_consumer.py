@@ -109,13 +109,10 @@ def handling_of(
     Raises:
         ConfigurationError: the consumer has no handler, parks and has no parked store, or keeps watermarks without sessions.
     """
-    parking = None
-    if parked is not None:
-        parking = Parking(parked, max_events=settings.parked_max_events, references=False)
     return consumer.handling(
         source=settings.source,
         sessions=settings.sessions,
-        parking=parking,
+        parking=None if parked is None else Parking(parked, references=False),
         notify=notify,
         tracer_provider=tracer_provider,
     )

@@ -123,8 +123,7 @@ class Reporting(Generic[SnapshotT_co]):
             self._health.snapshot,
             page_of=page_of,
             metrics=self.exposition,
-            host=settings.health_host,
-            port=settings.health_port,
+            address=settings.health_port,
         )
 
 

@@ -5,15 +5,14 @@ Settings: the environment variables of the worker and of the command line, with 
 from __future__ import annotations
 
 import base64
-import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from difflib import get_close_matches
 from enum import StrEnum
-from math import nan
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -25,10 +24,8 @@ from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay.routing import Routes, parse_routes
-from cosmos_outbox.service import otlp
 
 PREFIX = "OUTBOX_"
-AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _COSMOS_PARTS = ("AccountEndpoint", "AccountKey")
 _ONE_OF_EACH = (
     ("cosmos_connection_string", "cosmos_endpoint"),
@@ -134,6 +131,13 @@ def _host(text: str | None) -> str | None:
     return text
 
 
+def _address(text: str) -> str:
+    if not re.fullmatch(r"([\w.:\[\]-]+:)?\d{1,5}", text) or int(text.rpartition(":")[2]) > _LAST_PORT:
+        raise ValueError("must be a port, or an address and a port such as 0.0.0.0:8080")
+    return text
+
+
+_LAST_PORT = 65_535
 # At most a day: a clock cannot add arbitrarily large numbers.
 Seconds = Annotated[float, Field(le=86_400, allow_inf_nan=False)]
 _LONGEST_TTL = 2_147_483_647  # the largest that Cosmos DB accepts
@@ -192,53 +196,21 @@ class Settings(BaseSettings):
         default=MessageFormat.PLAIN,
         description="plain, cloudevents-structured or cloudevents-binary.",
     )
-    cloudevents_source: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Source of CloudEvents, a URI reference. Default: /DATABASE/CONTAINER.",
-    )
-    preflight: bool = Field(
-        default=True,
-        description="Check the topics at start; log a warning where their configuration costs order or brings duplicates.",
-    )
     event_ttl_seconds: int = Field(
         default=864_000,
         ge=1,
         le=_LONGEST_TTL,
         description="Shortest time to live of the events in this container.",
     )
-    tolerated_outage_seconds: int = Field(
-        default=172_800,
-        ge=0,
-        le=_LONGEST_TTL,
-        description="Longest outage that must not lose events. The worker does not start if events live shorter.",
-    )
     delete_after_publish: str | None = Field(
         default=None,
         description="Actions, separated by commas, whose events are deleted once sent; * for all. Default: none.",
-    )
-    delete_keep_seconds: float = Field(
-        default=120.0,
-        ge=60,  # write.commit.ABSENCE_PROVES_FOR
-        le=_LONGEST_TTL,
-        allow_inf_nan=False,
-        description="Minimum time a sent event is kept before deletion; commit recovery relies on it.",
     )
     parked_container: str | None = Field(
         default=None,
         min_length=1,
         description="Container of parked keys; must exist. Without it, a rejected event halts its lease.",
     )
-    parked_max_keys: int = Field(
-        default=1000,
-        ge=1,
-        le=2000,  # the lease names them, in one document of at most 2 MB
-        description="Most parked keys of one lease; one more rejection halts it. At most 2,000.",
-    )
-    parked_max_events: int = Field(
-        default=10_000, ge=1, description="Most held events of one parked key; one more halts its lease."
-    )
-
     processor_name: str = Field(
         default="outbox",
         min_length=1,
@@ -251,72 +223,49 @@ class Settings(BaseSettings):
         default=StartFrom.BEGINNING,
         description="Where new leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone).",
     )
-    on_position_ahead: Literal["halt", "restart"] = Field(
-        default="halt",
-        description="What happens to a lease whose position is ahead of its range, as after a restore: it halts with an "
-        "alarm, or restarts at the beginning of the feed.",
-    )
-    page_size: int = Field(default=1000, ge=1, le=1000, description="Most changes in one read.")
-    memory_mb: int = Field(
-        default=512,
-        ge=256,
-        description="Memory limit of the worker's container in MiB; two fifths of it are for changes.",
-    )
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
-    max_poll_seconds: Seconds = Field(
-        default=1.0, gt=0, description="Longest pause between reads of an idle range."
-    )
-    lease_acquire_seconds: Seconds = Field(
-        default=13.0, gt=0, description="Time between two balancing passes."
-    )
-    lease_renew_seconds: Seconds = Field(
-        default=17.0, gt=0, description="Time between two renewals of a lease."
-    )
     lease_expiration_seconds: Seconds = Field(
-        default=60.0, ge=2, description="A lease that was not renewed for this long is free."
+        default=60.0,
+        ge=2,
+        description="A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13.",
     )
     grace_seconds: Seconds = Field(
         default=20.0, ge=0, description="How long a drain waits for pages that are being handled."
     )
-    health_host: str = Field(
-        default="127.0.0.1",
-        min_length=1,
-        description="Address of the health server; 0.0.0.0 in a container, so that probes reach it.",
-    )
-    health_port: int = Field(
-        default=8080,
-        ge=0,
-        le=65535,
-        description="Port of the health server; 0 means any free port, which the log names.",
+    health_port: Annotated[str, AfterValidator(_address)] = Field(
+        default="8080",
+        description="Port of the health server on the loopback; 0.0.0.0:8080 in a container, so that probes reach it. 0 is any free "
+        "port, which the log names.",
     )
     stalled_seconds: Seconds = Field(
         default=60.0,
         gt=0,
-        description="A lease that makes no progress for this long makes the worker unready; at least two balancing passes.",
-    )
-    lag_seconds: Seconds = Field(
-        default=15.0,
-        gt=0,
-        description="Time between two polls of what waits; each costs about one read for every lease.",
-    )
-    dashboard_url: str | None = Field(
-        default=None,
-        pattern="^https?://",
-        description="Address of a dashboard, which the status page links to.",
+        description="A lease that makes no progress for this long makes the worker unready. What waits is polled four times as often.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level that is logged."
     )
-    log_format: Literal["json", "text"] = Field(
-        default="json", description="One JSON object a line, or plain text."
-    )
 
     @property
-    def entity(self) -> str:
+    def acquire_seconds(self) -> float:
         """
-        Return what Service Bus is asked for: a topic or a queue.
+        Return the time between two balancing passes: its share of a lease's life is that of .NET's defaults.
         """
-        return self.topic
+        return self.lease_expiration_seconds * 13 / 60
+
+    @property
+    def renew_seconds(self) -> float:
+        """
+        Return the time between two renewals of a lease, as with `acquire_seconds`.
+        """
+        return self.lease_expiration_seconds * 17 / 60
+
+    @property
+    def poll_seconds(self) -> float:
+        """
+        Return the time between two polls of what waits and what is parked: what stands still shows within a minute.
+        """
+        return self.stalled_seconds / 4
 
     @property
     def signs_in(self) -> bool:
@@ -343,18 +292,40 @@ class Settings(BaseSettings):
         )
         return named[1] if named else self.servicebus_namespace
 
+    def contradictions(self) -> list[str]:
+        """
+        Return one line for every two settings that contradict each other.
+        """
+        errors = self.shared_containers()
+        if self.stalled_seconds < self.acquire_seconds * 2:
+            errors.append(
+                f"{PREFIX}STALLED_SECONDS: must be at least {self.acquire_seconds * 2:g}, two balancing passes with this "
+                f"{PREFIX}LEASE_EXPIRATION_SECONDS, or a healthy worker counts as unready between them"
+            )
+        return errors
+
+    def shared_containers(self) -> list[str]:
+        """
+        Return one line for every container that is named twice.
+        """
+        names = ("cosmos_container", "lease_container", "parked_container")
+        return shared_containers({variable(name): named for name in names if (named := getattr(self, name))})
+
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class CommandSettings(Settings):
     """
-    The same settings for the command line, where most commands need no Service Bus.
+    The same settings for the command line, where most commands need no Service Bus, and the times of a worker do not matter.
     """
 
     topic: Annotated[str, AfterValidator(lambda name: name and topic_name(name))] = Field(
         default="", description=Settings.model_fields["topic"].description
     )
+
+    def contradictions(self) -> list[str]:
+        return self.shared_containers()
 
 
 def load(*, for_command: bool = False) -> Settings:
@@ -367,59 +338,27 @@ def load(*, for_command: bool = False) -> Settings:
     Raises:
         ConfigurationError: one line for every error, each naming its variable; values are never shown.
     """
-    kind = CommandSettings if for_command else Settings
-    # The times of a worker do not concern a command.
-    return loaded(kind, for_command=for_command, contradictions=shared if for_command else contradictions)
+    return loaded(CommandSettings if for_command else Settings, for_command=for_command)
 
 
-def loaded(
-    kind: type[SettingsT],
-    *,
-    for_command: bool,
-    contradictions: Callable[[Mapping[str, Any], Collection[str]], list[str]],
-) -> SettingsT:
+def loaded(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
     """
     Read settings of a kind from the environment; otherwise as `load`.
-
-    Args:
-        kind: of the settings.
-        for_command: Service Bus may be missing.
-        contradictions: returns one line for every two of them that contradict each other.
     """
-    errors, settings, invalid = [], None, frozenset[str]()
-    misspelled = _misspelled(os.environ, kind)
-
-    def required(names: Collection[str]) -> str:
-        set_instead = ", ".join(name for name, near in misspelled.items() if near in names)
-        return "is required" + (f"; {set_instead} is set, and is not a setting" if set_instead else "")
-
+    errors = []
     for names in _ONE_OF_EACH:
         given = sum(bool(os.environ.get(variable(name))) for name in names)
         if given > 1 or (given == 0 and not (for_command and names == _ONE_OF_EACH[1])):
-            errors.append(
-                one_of(names, "give only one of them" if given else f"one of them {required(names)}")
-            )
-    if not for_command:
-        if (sink := os.environ.get(AZURE_MONITOR)) and "instrumentationkey=" not in sink.casefold():
-            errors.append(f"{AZURE_MONITOR}: is not a connection string: it lacks InstrumentationKey=…")
-        errors += otlp.errors_in(os.environ)
+            errors.append(one_of(names, "give only one of them" if given else "one of them is required"))
     try:
         settings = kind()
+        errors += settings.contradictions()
     except ValidationError as failure:
-        found = failure.errors(include_url=False, include_context=False, include_input=False)
-        invalid = frozenset(str(one["loc"][0]) for one in found)
-        for one in found:
-            name = str(one["loc"][0])
-            missing = one["type"] == "missing"
-            text = required([name]) if missing else one["msg"].removeprefix("Value error, ")
-            errors.append(f"{variable(name)}: {text}")
-    given_or_default = {
-        name: os.environ.get(variable(name)) or field.get_default()
-        for name, field in kind.model_fields.items()
-    }
-    errors += contradictions(given_or_default, invalid)
-    if errors or settings is None:
-        raise ConfigurationError("\n".join(sorted(errors)))
+        for one in failure.errors(include_url=False, include_context=False, include_input=False):
+            text = "is required" if one["type"] == "missing" else one["msg"].removeprefix("Value error, ")
+            errors.append(f"{variable(str(one['loc'][0]))}: {text}")
+    if errors:
+        raise ConfigurationError("\n".join([*sorted(errors), *unknown_variables(os.environ, kind)]))
     return settings
 
 
@@ -430,71 +369,26 @@ def require_service_bus(settings: Settings) -> None:
     Raises:
         ConfigurationError: names the variable that is missing.
     """
-    if not settings.entity:
+    if not settings.topic:
         raise ConfigurationError(f"{variable('topic')}: is required")
     if settings.servicebus_connection_string is None and settings.servicebus_namespace is None:
         raise ConfigurationError(one_of(_ONE_OF_EACH[1], "one of them is required"))
 
 
-def contradictions(values: Mapping[str, Any], invalid: Collection[str] = ()) -> list[str]:
-    """
-    Return one line for every two settings that contradict each other.
-
-    Args:
-        values: by the name of the field, as text or as a number.
-        invalid: fields whose values are errors by themselves, and are not compared.
-    """
-
-    def seconds(name: str) -> float:  # nan makes every comparison false
-        return nan if name in invalid else float(values[name])
-
-    errors = []
-    expiration, acquire = seconds("lease_expiration_seconds"), seconds("lease_acquire_seconds")
-    if seconds("lease_renew_seconds") * 2 > expiration:
-        errors.append(
-            f"{PREFIX}LEASE_RENEW_SECONDS: must be at most half of {PREFIX}LEASE_EXPIRATION_SECONDS ({expiration:g})"
-        )
-    if seconds("stalled_seconds") < acquire * 2:
-        errors.append(
-            f"{PREFIX}STALLED_SECONDS: must be at least twice {PREFIX}LEASE_ACQUIRE_SECONDS ({acquire:g}), "
-            "or a healthy worker counts as unready between two balancing passes"
-        )
-    ttl, outage = seconds("event_ttl_seconds"), seconds("tolerated_outage_seconds")
-    if ttl < outage:  # Cosmos DB deletes an event when its TTL ends, sent or not
-        errors.append(
-            f"{PREFIX}TOLERATED_OUTAGE_SECONDS: An outage of {timedelta(seconds=outage)} is to be survived, but events live "
-            f"shorter: {PREFIX}EVENT_TTL_SECONDS ({timedelta(seconds=ttl)}). Raise their time to live, or lower the tolerated "
-            "outage."
-        )
-    return errors + shared(values)
-
-
-def shared(values: Mapping[str, Any], _: Collection[str] = ()) -> list[str]:
-    containers = ("cosmos_container", "lease_container", "parked_container")
-    named = {variable(name): values[name] for name in containers if isinstance(values[name], str)}
-    return shared_containers(named)
-
-
-def unknown_variables(environ: Mapping[str, str], kind: type[Settings] = Settings) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], kind: type[Settings]) -> list[str]:
     """
     Return a sentence for every `OUTBOX_` variable that is not a setting of some kind: most likely a typing error.
     """
+    named = {name: name.removeprefix(PREFIX).lower() for name in sorted(environ) if name.startswith(PREFIX)}
     return [
-        f"{name} is not a setting" + (f"; did you mean {variable(near)}?" if near else "")
-        for name, near in _misspelled(environ, kind).items()
+        # Without the prefix, which makes any two names similar.
+        f"{name} is not a setting"
+        + "".join(
+            f"; did you mean {variable(near)}?" for near in get_close_matches(short, kind.model_fields, n=1)
+        )
+        for name, short in named.items()
+        if short not in kind.model_fields
     ]
-
-
-def _misspelled(environ: Mapping[str, str], kind: type[Settings]) -> dict[str, str | None]:
-    """
-    Return the `OUTBOX_` variables that are no setting of a kind, each with the field that it probably means.
-    """
-    found: dict[str, str | None] = {}
-    for name in sorted(environ):
-        short = name.removeprefix(PREFIX).lower()  # the prefix alone would make any two names similar
-        if name.startswith(PREFIX) and short not in kind.model_fields:
-            found[name] = next(iter(difflib.get_close_matches(short, kind.model_fields, n=1)), None)
-    return found
 
 
 def variable(name: str) -> str:

@@ -5,42 +5,14 @@ Telemetry: the OpenTelemetry instruments of a worker or a consumer, a hook that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Counter, Meter, MeterProvider, Observation
 
-from cosmos_outbox.changefeed import CloseReason
-from cosmos_outbox.records import (
-    EventRejected,
-    EventsDeleted,
-    EventsHeld,
-    LeaseAcquired,
-    LeaseClosed,
-    LeaseHalted,
-    MessageHandled,
-    MessagesPublished,
-    PageFailed,
-    PageHandled,
-    PublishFailed,
-    Record,
-    level_of,
-    names_of,
-)
-from cosmos_outbox.service.health import Snapshot
-from cosmos_outbox.service.series import (
-    CONSUMER_COUNTERS,
-    CONSUMER_GAUGES,
-    PARKED_GAUGES,
-    PLAIN,
-    Count,
-    Counters,
-    Gauges,
-    error_of,
-    gauge,
-)
+from cosmos_outbox.records import MessageHandled, MessagesPublished, Record, level_of, names_of
+from cosmos_outbox.service.series import CONSUMER_SERIES, WORKER_SERIES, Count
 
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -73,10 +45,9 @@ class Telemetry:
         self._measured: dict[type, Callable[[Any], None]] = {}
         if topic is None:
             self._measure_handling(meter)
-            counters, gauges = CONSUMER_COUNTERS, CONSUMER_GAUGES
         else:
             self._measure_sends(meter, topic)
-            counters, gauges = _COUNTERS, _GAUGES
+        counters, gauges = CONSUMER_SERIES if topic is None else WORKER_SERIES
         self._counted: dict[type, tuple[Counter, Count]] = {}
         for name, unit, description, known, counts in counters:
             counter = meter.create_counter(name, unit=unit, description=description)
@@ -162,88 +133,3 @@ class Telemetry:
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _: read(self.observed) if self.observed is not None else ()
-
-
-_COUNTERS: Counters = (
-    (
-        "outbox.send.failures", "{attempt}", "Sends that are tried again.",
-        (), {PublishFailed: lambda record: (1, error_of(record))},
-    ),
-    (
-        "outbox.events.rejected", "{event}", "Refusals of an event that can never be sent.",
-        PLAIN, {EventRejected: lambda _: (1,)},
-    ),
-    (
-        "outbox.events.held", "{event}", "Later events held behind a parked one of their key.",
-        PLAIN, {EventsHeld: lambda record: (record.events,)},
-    ),
-    (
-        "outbox.events.deleted", "{event}", "Events deleted after they were sent.",
-        PLAIN, {EventsDeleted: lambda record: (record.events,)},
-    ),
-    (
-        "outbox.changes.handled", "{change}", "Changes that were read from the feed and handled.",
-        PLAIN, {PageHandled: lambda record: (record.changes,)},
-    ),
-    (
-        "outbox.page.failures", "{attempt}", "Pages that are tried again.",
-        (), {PageFailed: lambda record: (1, error_of(record))},
-    ),
-    (
-        "outbox.lease.halts", "{halt}", "Alarms: a range is stalled until an operator acts.",
-        PLAIN, {LeaseHalted: lambda _: (1,)},
-    ),
-    (
-        "outbox.lease.moves", "{move}", "Leases that this worker acquired, released or lost.",
-        # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
-        tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
-        {
-            LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
-            LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),
-        },
-    ),
-)  # fmt: skip
-
-
-# When polling has failed for too long, the last values are not exported any more; age and headroom keep moving.
-
-
-def _lag(snapshot: Snapshot) -> Iterator[Observation]:
-    for lease in snapshot.lag.leases if snapshot.lag and not snapshot.unseen else ():
-        yield from gauge(lease.transactions, lease=lease.token)
-
-
-def _ages(snapshot: Snapshot) -> Iterator[Observation]:
-    for lease in snapshot.lag.leases if snapshot.lag else ():
-        if lease.age_known:
-            age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
-            yield from gauge(age.total_seconds(), lease=lease.token)
-
-
-def _headroom(snapshot: Snapshot) -> Iterable[Observation]:
-    if snapshot.lag is None:
-        return ()
-    oldest = (snapshot.lag.oldest_age or timedelta(0)) + snapshot.unseen
-    return gauge((snapshot.event_ttl - oldest).total_seconds())
-
-
-def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
-    if snapshot.lag is None or snapshot.unseen:
-        return ()
-    return gauge(sum(not lease.owner for lease in snapshot.lag.leases))
-
-
-# Every worker exports the lag of all leases: those that run report the leases of those that do not.
-_GAUGES: Gauges = (
-    ("outbox.lease.lag", "{transaction}", "Transactions that wait in a range, also of other workers.", _lag),
-    ("outbox.oldest_unsent.age", "s",
-     "Age of the oldest change that waits, or may wait unseen, in a range; 0 if none does.", _ages),
-    ("outbox.ttl.headroom", "s",
-     "Time until the oldest change that waits may be deleted unsent (OUTBOX_EVENT_TTL_SECONDS less its age).", _headroom),
-    *PARKED_GAUGES,
-    ("outbox.leases.free", "{lease}", "Leases without an owner.", _unowned),
-    ("outbox.leases.owned", "{lease}", "Leases of this worker.", lambda snapshot: gauge(len(snapshot.mine))),
-    ("outbox.leases.stalled", "{lease}", "Leases of this worker that are stalled.",
-     lambda snapshot: gauge(sum(lease.stalled for lease in snapshot.mine))),
-    ("outbox.worker.ready", "1", "1 if the worker is ready, else 0.", lambda snapshot: gauge(int(not snapshot.unready))),
-)  # fmt: skip

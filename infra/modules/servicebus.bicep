@@ -106,7 +106,7 @@ resource directory 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01
   name: directorySubscriptionName
   properties: {
     requiresSession: true
-    // What OUTBOX_LOCK_SECONDS of the consumer says, or more.
+    // A consumer trusts a lock for a minute at most.
     lockDuration: 'PT1M'
     // Crashes and lost locks count; a handler's attempts do not, which are all of one delivery.
     maxDeliveryCount: 10

@@ -106,11 +106,6 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
               name: 'OUTBOX_GRACE_SECONDS'
               value: '40'
             }
-            // The memory below, in MiB.
-            {
-              name: 'OUTBOX_MEMORY_MB'
-              value: '1024'
-            }
             // Says where to send telemetry; local authentication is off there, so it opens nothing.
             {
               name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'

@@ -30,7 +30,6 @@ OF = ("--consumer", NAME)
 CONSUMER = {
     "OUTBOX_SUBSCRIPTION": "all",
     "OUTBOX_PARKED_CONTAINER": "parked",
-    "OUTBOX_LOCK_SECONDS": "30",
 }
 
 
@@ -156,7 +155,7 @@ def test_a_consumer_that_cannot_be_found_or_has_no_parked_container_is_a_sentenc
     assert "There is no module 'nowhere'" in nowhere.stderr
     none = outbox.run("parked", "list", *OF, code=2, OUTBOX_SUBSCRIPTION="all")
     assert "OUTBOX_PARKED_CONTAINER" in none.stderr
-    assert "OUTBOX_SUBSCRIPTION or OUTBOX_QUEUE" in outbox.run("parked", "list", *OF, code=2).stderr
+    assert "OUTBOX_PARKED_CONTAINER" in outbox.run("parked", "list", *OF, code=2).stderr
 
 
 def found(outbox: Local, code: int, **variables: str) -> dict[str, tuple[str, str, str]]:
@@ -182,7 +181,7 @@ def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
     missing = found(outbox, 2, OUTBOX_SUBSCRIPTION="nowhere")["subscription"]
     assert ("error", "Subscription 'nowhere' of topic 'events' does not exist.") == missing[:2]
     assert "Create it" in missing[2]
-    queue = found(outbox, 2, OUTBOX_SUBSCRIPTION="", OUTBOX_TOPIC="", OUTBOX_QUEUE="nowhere")
+    queue = found(outbox, 2, OUTBOX_SUBSCRIPTION="", OUTBOX_TOPIC="nowhere")
     assert "Queue 'nowhere' does not exist." == queue["subscription"][1]
     wrong = outbox.servicebus.replace("SAS_KEY_VALUE", "wrong")
     denied = found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING=wrong)["permissions"]

@@ -31,7 +31,7 @@ def worker(outbox: Local) -> Iterator[subprocess.Popen[bytes]]:
         "OUTBOX_INSTANCE_NAME": "worker-1",
         "OUTBOX_HEALTH_PORT": "0",
         "OUTBOX_PARKED_CONTAINER": "parked",
-        "OUTBOX_LEASE_ACQUIRE_SECONDS": "0.3",
+        "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
     }
     with subprocess.Popen(
         [sys.executable, "-m", "worker"], env=outbox.environment | variables, stderr=subprocess.DEVNULL

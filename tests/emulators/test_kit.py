@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cosmos_outbox.adapters.servicebus import message_from, open_service_bus_client
-from cosmos_outbox.service.settings import Settings, contradictions
+from cosmos_outbox.service.settings import Settings
 from cosmos_outbox.testing import OutboxHarness, assert_messages, fixed, received_message
 from cosmos_outbox.testing.clock import NOON, Clock
 from cosmos_outbox.testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
@@ -105,7 +105,7 @@ def test_a_worker_of_the_test_gets_its_settings_and_shares_the_leases(emulators:
     fields = Settings.model_fields
     assert PROCESSOR == fields["processor_name"].default
     assert set() == emulators.environ.keys() - {f"OUTBOX_{name.upper()}" for name in fields}
-    assert contradictions(Settings.model_validate(_by_field(emulators.environ)).model_dump()) == []
+    assert Settings.model_validate(_by_field(emulators.environ)).contradictions() == []
 
 
 def _by_field(environ: dict[str, str]) -> dict[str, str]:

@@ -61,4 +61,4 @@ def test_a_program_in_a_container_answers_probes_from_outside(program: str):
     """
     dockerfile = (ROOT / "infra/docker/Dockerfile").read_text()
     stage = dockerfile.split(f"FROM runtime AS {program}")[1].split("\nFROM ")[0]
-    assert "ENV OUTBOX_HEALTH_HOST=0.0.0.0" in stage
+    assert "ENV OUTBOX_HEALTH_PORT=0.0.0.0:8080" in stage

@@ -16,16 +16,11 @@ from azure.cosmos import PartitionKey
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient
 
-from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.changefeed import OnPositionAhead, ProcessorOptions
+from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.documents import claims_to_be_an_event
-from cosmos_outbox.errors import ParkingFull
 from cosmos_outbox.ports import StartFrom
-from cosmos_outbox.relay import Relay
-from cosmos_outbox.service.assembly import assembled, parking_of, processor_options
+from cosmos_outbox.service.assembly import assembled, memory_limit, processor_options
 from cosmos_outbox.service.settings import PREFIX, Settings
-from tests.support.event_documents import batch, event
 from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
@@ -42,7 +37,7 @@ COMPLETE: dict[str, Any] = {
     "topic": "events",
 }
 # What another module than the composition root reads.
-READ_ELSEWHERE = {"log_level", "log_format", "tolerated_outage_seconds"}
+READ_ELSEWHERE = {"log_level"}
 
 
 @pytest.fixture(autouse=True)
@@ -60,55 +55,22 @@ def test_the_processors_options_are_what_the_settings_ask_for():
         "processor_name": "billing",
         "instance_name": "worker-7",
         "start": "now",
-        "page_size": 7,
-        "lease_acquire_seconds": 11,
-        "lease_renew_seconds": 13,
-        "lease_expiration_seconds": 57,
-        "max_poll_seconds": 2,
+        "lease_expiration_seconds": 30,
         "grace_seconds": 5,
-        "memory_mb": 1000,
-        "on_position_ahead": "restart",
     }
     assert ProcessorOptions(
         processor_name="billing",
         instance_name="worker-7",
         start=StartFrom.NOW,
-        max_items=7,
-        acquire_interval=timedelta(seconds=11),
-        renew_interval=timedelta(seconds=13),
-        expiration=timedelta(seconds=57),
-        max_poll_interval=timedelta(seconds=2),
+        acquire_interval=timedelta(seconds=6.5),
+        renew_interval=timedelta(seconds=8.5),
+        expiration=timedelta(seconds=30),
         grace_period=timedelta(seconds=5),
-        memory_bytes=400 * 1024 * 1024,
+        memory_bytes=memory_limit() * 2 // 5,
         wanted=claims_to_be_an_event,
-        on_position_ahead=OnPositionAhead.RESTART,
     ) == processor_options(settings_of(**values))
     begun = processor_options(settings_of(start="2026-01-01T00:00:00Z")).start
     assert "2026-01-01T00:00:00+00:00" == getattr(begun, "isoformat", lambda: begun)()
-
-
-def relay_with(**limits: int) -> Relay:
-    """
-    Return a relay as the settings ask for it, to a topic that refuses the events of all keys but one.
-    """
-    parking = parking_of(settings_of(parked_container="parked", **limits), MemoryParked())
-    broker = MemoryBroker(rejects=lambda message: message.session_id != "fine")
-    return Relay(broker.publisher(), parking=parking, notify=lambda _: None)
-
-
-async def test_as_many_keys_are_parked_as_the_settings_allow():
-    relay = relay_with(parked_max_keys=2)
-    await relay(batch(event("fine", 1), event("a", 1)))
-    await relay(batch(event("fine", 2), event("b", 1)))
-    with pytest.raises(ParkingFull):
-        await relay(batch(event("fine", 3), event("c", 1)))
-
-
-async def test_as_many_events_of_a_key_are_held_as_the_settings_allow():
-    relay = relay_with(parked_max_events=2)
-    await relay(batch(event("fine", 1), event("a", 1), event("a", 2)))
-    with pytest.raises(ParkingFull):
-        await relay(batch(event("fine", 2), event("a", 3), event("a", 4)))
 
 
 async def test_every_setting_is_read():

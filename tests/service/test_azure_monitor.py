@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.azure_monitor import opened_azure_monitor
+from cosmos_outbox.service.exporters import AZURE_MONITOR, opened_telemetry
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import opened_site
 
@@ -99,14 +100,25 @@ async def test_metrics_and_spans_of_a_worker_arrive_at_application_insights(inge
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "azure.monitor.opentelemetry.exporter", None)
+    monkeypatch.setitem(sys.modules, "azure.monitor.opentelemetry", None)
+    environ = {AZURE_MONITOR: f"InstrumentationKey={KEY}"}
     with (
         pytest.raises(ConfigurationError, match=r"cosmos-outbox\[azure-monitor\]"),
-        opened_azure_monitor(
-            f"InstrumentationKey={KEY}", sign_in=False, tracer_provider=TracerProvider(shutdown_on_exit=False)
-        ),
+        opened_telemetry(topic="t", instance="w", environ=environ),
     ):
         pass
+
+
+def test_a_program_with_providers_of_its_own_keeps_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    own = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", own)
+    environ = {AZURE_MONITOR: f"InstrumentationKey={KEY}"}
+    with opened_telemetry(topic="t", instance="w", environ=environ) as telemetry:
+        assert b"outbox_alarms_total" in telemetry.exposition()[0]
+    assert "telemetry.configured" in caplog.text
+    assert own is trace.get_tracer_provider()
 
 
 async def test_a_connection_string_that_is_none_ends_the_worker_with_the_name_of_its_variable():

@@ -260,12 +260,14 @@ def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "OUTBOX_SUBSCRIPTION or OUTBOX_QUEUE: one of them is required"),
+        ({}, "OUTBOX_TOPIC: is required"),
         ({"OUTBOX_SUBSCRIPTION": "s"}, "OUTBOX_TOPIC: is required"),
-        ({"OUTBOX_SUBSCRIPTION": "s", "OUTBOX_QUEUE": "q", "OUTBOX_TOPIC": "t"}, "give only one of them"),
-        ({"OUTBOX_QUEUE": "q", "OUTBOX_LOCK_SECONDS": "4"}, "OUTBOX_LOCK_SECONDS"),
         (
-            {"OUTBOX_QUEUE": "q", "OUTBOX_PARKED_CONTAINER": "c"},
+            {"OUTBOX_TOPIC": "q", "OUTBOX_QUEUE": "q", "OUTBOX_GRACE_SECONDS": "x"},
+            "OUTBOX_QUEUE is not a setting",
+        ),
+        (
+            {"OUTBOX_TOPIC": "q", "OUTBOX_PARKED_CONTAINER": "c"},
             "names the container of OUTBOX_COSMOS_CONTAINER",
         ),
     ],
@@ -288,14 +290,11 @@ def test_settings_that_do_not_say_where_messages_come_from_are_refused(
     assert said in shown
 
 
-def test_a_queue_needs_no_topic_and_the_settings_of_a_worker_are_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    values = {"cosmos_database": "d", "cosmos_container": "c"}
-    settings = ConsumerSettings(**values, queue="orders")  # type: ignore[arg-type]
-    assert ("orders", "orders") == (settings.entity, settings.source)
-    of_topic = ConsumerSettings(**values, topic="t", subscription="s")  # type: ignore[arg-type]
-    assert ("t", "t/s") == (of_topic.entity, of_topic.source)
+def test_a_topic_without_a_subscription_is_a_queue_and_the_containers_of_a_worker_are_not_compared():
+    values = {"cosmos_database": "d", "cosmos_container": "leases"}
+    queue = ConsumerSettings(**values, topic="orders")  # type: ignore[arg-type]
+    assert ("orders", []) == (queue.source, queue.contradictions())
+    assert "t/s" == ConsumerSettings(**values, topic="t", subscription="s").source  # type: ignore[arg-type]
 
 
 def test_its_help_lists_its_settings_and_no_others(capsys: pytest.CaptureFixture[str]):

@@ -116,8 +116,8 @@ async def test_settings_that_contradict_each_other_are_refused_before_anything_i
         cosmos_container="c",
         servicebus_connection_string="Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
         topic="t",
-        event_ttl_seconds=60,
+        stalled_seconds=1,
     )
-    with pytest.raises(ConfigurationError, match="OUTBOX_TOLERATED_OUTAGE_SECONDS"):
+    with pytest.raises(ConfigurationError, match="OUTBOX_STALLED_SECONDS"):
         async with running_worker(wrong):
             pass

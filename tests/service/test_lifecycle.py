@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import signal
 import socket
 import sys
@@ -167,9 +168,12 @@ async def test_a_worker_whose_topic_is_misspelt_never_becomes_ready(site):
 
 
 async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_and_works(site):
-    worker = await site.start_worker(OTEL_METRICS_EXPORTER="prometheus")
+    worker = await site.start_worker(
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", OTEL_EXPORTER_OTLP_PROTOCOL="grpc"
+    )
     url = await worker.health_url()
-    assert "telemetry.unsupported OTEL_METRICS_EXPORTER: must be otlp or none" in worker.output
+    for kind in ("TRACES", "METRICS"):
+        assert f"telemetry.unsupported OTEL_{kind}_EXPORTER must be otlp" in worker.output
     await eventually(url + "/readyz", lambda status, _: status == 200)
 
 
@@ -226,6 +230,12 @@ def test_the_command_line_runs_the_same_worker():
 
 
 def test_a_person_reads_wrong_settings_line_by_line():
-    lines = run_worker(OUTBOX_LANES="0", OUTBOX_LOG_FORMAT="text").stderr.splitlines()
+    shown, side = pty.openpty()  # a terminal
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    with open(side, "w") as terminal:  # noqa: PTH123 - a descriptor
+        ended = run([sys.executable, "-m", "worker"], env=env, stderr=terminal, check=False)
+    with open(shown) as screen:  # noqa: PTH123 - a descriptor
+        lines = [screen.readline().rstrip() for _ in range(6)]
+    assert 2 == ended.returncode
     assert "The worker cannot start; these settings are wrong:" == lines[0]
     assert {"  OUTBOX_TOPIC"} == {line.partition(":")[0] for line in lines if "TOPIC" in line}

@@ -124,7 +124,7 @@ async def test_a_line_about_events_without_a_trace_names_none():
 
 @pytest.fixture
 def configured(logging_of_a_program: None) -> None:
-    configure("INFO", "json")
+    configure("INFO")
 
 
 @pytest.mark.usefixtures("configured")

@@ -94,12 +94,3 @@ async def until_deleted(site: Site, document_id: str, partition_key: str) -> Non
             except NotFound:
                 return
             await asyncio.sleep(0.05)
-
-
-async def test_a_worker_whose_events_would_die_in_an_outage_does_not_start():
-    async with opened_site() as site:
-        worker = await site.start_worker(
-            OUTBOX_EVENT_TTL_SECONDS="3600", OUTBOX_TOLERATED_OUTAGE_SECONDS="7200"
-        )
-        assert 2 == await worker.exit_code()
-        assert "OUTBOX_EVENT_TTL_SECONDS (1:00:00)" in worker.output

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from threading import Thread
 from typing import Any, TypeVar
@@ -180,6 +180,8 @@ def emulators(*, partitions: int = 2) -> Iterator[Local]:
 
     async def serve() -> None:
         clock, broker = AdjustableClock(), Broker.default()
+        subscription = broker.queue("events/Subscriptions/all")
+        subscription.config = replace(subscription.config, lock_s=60)  # as on Azure
         async with (
             CosmosServer(Account(partitions=partitions, clock=clock)) as cosmos,
             ServiceBusServer(broker, port=0) as servicebus,

@@ -141,7 +141,6 @@ class Site:
         asked = {
             "OUTBOX_SUBSCRIPTION": "all",
             "OUTBOX_PARKED_CONTAINER": "parked",
-            "OUTBOX_LOCK_SECONDS": "30",
         }
         command = ("-m", "cosmos_outbox.cli", "consume", f"tests.service.invoices:{name}")
         return await self.start(*command, **(asked | variables))
@@ -197,10 +196,8 @@ async def opened_site(
                     "OUTBOX_TOPIC": "events",
                     "OUTBOX_INSTANCE_NAME": "worker-1",
                     "OUTBOX_HEALTH_PORT": "0",
-                    "OUTBOX_LEASE_ACQUIRE_SECONDS": "0.3",
-                    "OUTBOX_LEASE_RENEW_SECONDS": "1",
                     "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
-                    "OUTBOX_LAG_SECONDS": "0.3",
+                    "OUTBOX_STALLED_SECONDS": "4",
                     "NO_PROXY": "127.0.0.1,localhost",
                 },
             )

@@ -36,10 +36,8 @@ pytestmark = [
 ]
 
 FAST = {
-    "OUTBOX_LEASE_ACQUIRE_SECONDS": "0.3",
-    "OUTBOX_LEASE_RENEW_SECONDS": "1",
     "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
-    "OUTBOX_LAG_SECONDS": "0.3",
+    "OUTBOX_STALLED_SECONDS": "4",
     "OUTBOX_GRACE_SECONDS": "2",
 }
 
@@ -322,7 +320,7 @@ def test_keys_are_rotated_while_api_and_workers_go_on(place: Place):
 def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_other(
     place: Place, service: str, said: str
 ):
-    place.environment["OUTBOX_STALLED_SECONDS"] = "1"
+    place.environment["OUTBOX_STALLED_SECONDS"] = "2"
     place.commit("1")
 
     async def revoke() -> None:

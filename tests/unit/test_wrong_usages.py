@@ -60,7 +60,7 @@ from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.adapters.servicebus.preflight import preflight, subscription_misses
 from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
 from cosmos_outbox.errors import TopicUnavailable
-from cosmos_outbox.service.settings import load, unknown_variables
+from cosmos_outbox.service.settings import Settings, load, unknown_variables
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -704,7 +704,7 @@ SETTINGS = {
     "OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=https://a;AccountKey=a2V5;",
     "OUTBOX_COSMOS_CONTAINER": "c",
     "OUTBOX_LEASE_CONTAINER": "c",
-    "OUTBOX_HEALTH_PORT": "many",
+    "OUTBOX_COSMOS_DATABASE": "d",
     "OUTBOX_SERVICEBUS_NAMESPACE": "n",
     "OUTBOX_TOPIC": "t",
 }
@@ -715,7 +715,6 @@ SETTINGS = {
     "settings that cannot work",
     ConfigurationError,
     "OUTBOX_LEASE_CONTAINER: names the container of",
-    "OUTBOX_HEALTH_PORT: ",
 )
 async def _() -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -726,7 +725,7 @@ async def _() -> None:
 
 @wrong(28, "a setting of another name", None)
 async def _() -> None:
-    (sentence,) = unknown_variables({"OUTBOX_TOPICK": "t"})
+    (sentence,) = unknown_variables({"OUTBOX_TOPICK": "t"}, Settings)
     assert "did you mean OUTBOX_TOPIC?" in sentence
 
 

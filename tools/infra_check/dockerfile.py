@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tools.infra_check.variables import default_of
-
 _ROOT = Path(__file__).parents[2]
 # Each target, and the source of the paths that its program serves.
 TARGETS = {
@@ -69,8 +67,8 @@ def _listening(name: str, final: dict[str, str], path: str, port: int) -> Iterat
     command, environment = final.get("CMD", ""), final.get("ENV", "")
     said = re.search(r'"--host", "0\.0\.0\.0", "--port", "(\d+)"', command)
     listens = (
-        default_of("worker", "OUTBOX_HEALTH_PORT")
-        if "OUTBOX_HEALTH_HOST=0.0.0.0" in environment
+        int(own[1])
+        if (own := re.search(r"OUTBOX_HEALTH_PORT=0\.0\.0\.0:(\d+)", environment))
         else int(said[1] if said else 0)
     )
     if not listens:

@@ -244,7 +244,7 @@ def _network(spec: dict[str, Any], program: str) -> Iterator[str]:
     for port, what in _EGRESS.items():
         if port not in out:
             yield f"NetworkPolicy: keeps the {program} from {what}, port {port}"
-    health = default_of(program, "OUTBOX_HEALTH_PORT")
+    health = int(str(default_of(program, "OUTBOX_HEALTH_PORT")))
     if health not in {port["port"] for rule in spec["ingress"] for port in rule["ports"]}:
         yield f"NetworkPolicy: keeps everybody from the metrics, port {health}"
     for rule in spec["ingress"]:
@@ -287,7 +287,7 @@ def _reach(deployment: dict[str, Any], program: str) -> Iterator[str]:
     for probe, path in expected.items():
         if container.get(probe, {}).get("httpGet") != {"path": path, "port": "health"}:
             yield f"Deployment: {probe} must ask {path} at the port health"
-    port = default_of(program, "OUTBOX_HEALTH_PORT")
+    port = int(str(default_of(program, "OUTBOX_HEALTH_PORT")))
     if {"name": "health", "containerPort": port} not in container.get("ports", []):
         yield f"Deployment: the {program} listens on {port}, which is not the port health"
     scraped = {"scrape": "true", "port": str(port), "path": "/metrics"}

@@ -69,9 +69,9 @@ def source_misses(
     if locked is not None and locked < lock:
         yield Miss(
             check="lock-duration",
-            message=f"{name} locks for {locked}, and OUTBOX_LOCK_SECONDS says {lock}: a consumer whose clock is behind works on "
-            "after it lost a lock.",
-            fix=f"Set OUTBOX_LOCK_SECONDS to {locked.total_seconds():g}, or lockDuration to {lock}.",
+            message=f"{name} locks for {locked}, and a consumer trusts a lock for up to {lock}: one whose clock is behind works "
+            "on after it lost a lock.",
+            fix=f"Set lockDuration to {lock}.",
             grave=False,
         )
     if (source.max_delivery_count or LEAST_DELIVERIES) < deliveries:
@@ -146,7 +146,7 @@ async def source_preflight(
     subscription: str | None,
     *,
     sessions: bool,
-    lock: timedelta,
+    lock: timedelta = timedelta(minutes=1),
     deliveries: int = LEAST_DELIVERIES,
     record_ttl: timedelta | None = None,
     connection_string: str | None = None,
@@ -181,7 +181,7 @@ async def source_preflight(
         miss = Miss(
             check="subscription",
             message=f"{entity!r} is no queue, but a topic or a subscription.",
-            fix="Set OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION to receive from a subscription, or correct OUTBOX_QUEUE.",
+            fix="Set OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION to receive from a subscription, or the name of a queue.",
         )
         return Inspection(misses=(miss,))
     misses = list(source_misses(name, source, sessions=sessions, lock=lock, deliveries=deliveries))
@@ -230,7 +230,7 @@ def missing_source(name: str) -> Miss:
     return Miss(
         check="subscription",
         message=f"{name} does not exist.",
-        fix="Create it with requiresSession, or correct OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION, or OUTBOX_QUEUE.",
+        fix="Create it with requiresSession, or correct OUTBOX_TOPIC and OUTBOX_SUBSCRIPTION.",
     )
 
 

@@ -43,6 +43,7 @@ from cosmos_outbox.errors import (
     SubscriptionUnavailable,
 )
 from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.parking.park import DEFAULT_MAX_KEYS
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.ports import ChangeFeed, ParkedStore, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
@@ -66,7 +67,7 @@ async def inspect(outbox: Connection, *, expiration: timedelta) -> Resources:
     """
     found = await _begun(outbox)
     data, deletes = found.data, outbox.settings.delete_after_publish is not None
-    found.deletes, found.most_parked_keys = deletes, outbox.settings.parked_max_keys
+    found.deletes, found.most_parked_keys = deletes, DEFAULT_MAX_KEYS
     found.event_ttl = timedelta(seconds=outbox.settings.event_ttl_seconds)
     container = await _container(outbox.lease_container, found)
     found.lease_container = container
@@ -126,7 +127,7 @@ async def inspect_for_consumer(
     try:
         async with outbox.service_bus() as bus:
             miss = await receiving_miss(
-                bus, settings.entity, settings.subscription, sessions=settings.sessions
+                bus, settings.topic, settings.subscription, sessions=settings.sessions
             )
     except ConfigurationError as error:
         misses.append(
@@ -145,10 +146,9 @@ async def inspect_for_consumer(
             policy = consumer.policy
             record_ttl = None if policy.inbox is Inbox.WATERMARK else policy.record_ttl
             found.topics = await source_preflight(
-                settings.entity,
+                settings.topic,
                 settings.subscription,
                 sessions=settings.sessions,
-                lock=timedelta(seconds=settings.lock_seconds),
                 deliveries=policy.least_delivery_count,
                 record_ttl=record_ttl,
                 **outbox.namespace,

@@ -48,7 +48,7 @@ def test_a_source_as_it_should_be_has_no_miss():
     [
         ({"requires_session": False}, "sessions", True, "OUTBOX_SESSIONS=false"),
         ({"sessions": False}, "sessions", True, "Take OUTBOX_SESSIONS away"),
-        ({"lock_duration": timedelta(seconds=30)}, "lock-duration", False, "Set OUTBOX_LOCK_SECONDS to 30,"),
+        ({"lock_duration": timedelta(seconds=30)}, "lock-duration", False, "Set lockDuration to 0:01:00."),
         ({"max_delivery_count": 9}, "max-delivery-count", False, "maxDeliveryCount to 10"),
         (
             {"deliveries": 14, "max_delivery_count": 13},

@@ -289,7 +289,7 @@ DOCKERFILE = (INFRA / "docker/Dockerfile").read_text(encoding="utf-8")
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("ENV OUTBOX_HEALTH_HOST=0.0.0.0\n", "", "worker listens on its loopback"),
+        ("ENV OUTBOX_HEALTH_PORT=0.0.0.0:8080\n", "", "worker listens on its loopback"),
         ('"0.0.0.0", "--port", "8000"', '"127.0.0.1", "--port", "8000"', "api listens on its loopback"),
         (
             "127.0.0.1:8080/livez",
