@@ -32,7 +32,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.records import MessagesPublished, Record, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.fleet import Fleet
@@ -72,7 +72,7 @@ async def relay(
     """
     Run the relay as `service.assembly` puts it together, until `stop` is set; nothing is sent before `gate` is.
 
-    Logs, health, metrics, spans, the parked store, retention and the polls of lag and parked keys are all there.
+    Logs, health, metrics, spans, the parked store, deletion and the polls of lag and parked keys are all there.
     """
 
     def count(record: Record) -> None:
@@ -103,13 +103,13 @@ async def relay(
             stalled_after=timedelta(minutes=1),
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
-        retention = await stack.enter_async_context(
-            Retention(relaying.handle, CosmosStore(container), delete=(), others=_no_others, notify=notify)
+        deletion = await stack.enter_async_context(
+            Deletion(relaying.handle, CosmosStore(container), delete=(), others=_no_others, notify=notify)
         )
         processor = ChangeFeedProcessor(
             MeteredFeed(feed, charged=telemetry.instruments.charged),
             lease_store,
-            _gated(retention, gate),
+            _gated(deletion, gate),
             ProcessorOptions(
                 processor_name=PROCESSOR,
                 instance_name=name,
@@ -118,7 +118,7 @@ async def relay(
                 # A page that waits for the gate is given up at once when another worker wants the lease.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
             ),
-            hooks=(notify, retention.hear),
+            hooks=(notify, deletion.hear),
         )
         running = asyncio.create_task(processor.run())
         stopping = asyncio.create_task(stop.wait())

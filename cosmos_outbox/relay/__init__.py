@@ -12,7 +12,7 @@ event of the page, or the parked store holds it; only then does the processor mo
     verdict    a message that can never be sent, or a topic that accepts nothing?             (verdict.py)
 
     around the publisher:  routing (which topics), cloudevents (which form)   (routing.py, cloudevents.py)
-    around the handler:    retention (what is deleted once it is sent)        (retention.py)
+    around the handler:    deletion (of what was sent)                        (deletion.py)
     for operators:         resend (held events of a released key)             (resend.py)
 
 A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane; many keys share a

@@ -21,7 +21,7 @@ from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.retention import Others, Retention
+from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.traced_publisher import TracedPublisher
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection, connected
@@ -128,8 +128,8 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         parked = None
         if settings.parked_container is not None:
             parked = await retry_reads(connection.parked_store, RetryOptions())
-        retention = await stack.enter_async_context(
-            Retention(
+        deletion = await stack.enter_async_context(
+            Deletion(
                 Relay(publisher, parking=parking_of(settings, parked), notify=notify).handle,
                 CosmosStore(connection.data),  # deletes only, under the keys of the events
                 delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
@@ -140,9 +140,9 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         processor = ChangeFeedProcessor(
             MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
             connection.leases,
-            retention,
+            deletion,
             processor_options(settings),
-            hooks=(notify, retention.hear),
+            hooks=(notify, deletion.hear),
         )
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
         health_url = None
@@ -187,7 +187,7 @@ async def _log_warnings(connection: Connection) -> None:
 async def _refuse_to_delete_what_others_read(others: Others) -> None:
     try:
         found = await retry_reads(others, RetryOptions())
-    except StoreError:  # the processor waits until the store answers; until then retention deletes nothing
+    except StoreError:  # the processor waits until the store answers; until then nothing is deleted
         return
     if found:
         raise ConfigurationError(

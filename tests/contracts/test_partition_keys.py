@@ -26,8 +26,8 @@ from cosmos_outbox.partition_key import KeyPart, PartitionKey, key_text
 from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, WriteKind
 from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.retention import Retention
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.faulty_store import FaultyStore
@@ -466,12 +466,12 @@ async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]
     async def handled(_: object) -> None:
         return
 
-    async with Retention(
+    async with Deletion(
         handled, container.store, delete={"*"}, others=alone, keep=timedelta(0), notify=hear
-    ) as retention:
+    ) as deletion:
         for batch in await pages(container):
-            await retention(batch)
-        retention.hear(LeaseCheckpointed(lease="l", pages=10_000))
+            await deletion(batch)
+        deletion.hear(LeaseCheckpointed(lease="l", pages=10_000))
         async with asyncio.timeout(HUNG_SECONDS):
             await complete.wait()
     return deleted

@@ -18,7 +18,7 @@ from cosmos_outbox.errors import NotFound
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record, guarded
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.retention import Retention
+from cosmos_outbox.relay.deletion import Deletion
 from tests.support.event_documents import batch, event
 
 RECORD = EventsDeleted(partition_key="k", events=1)
@@ -86,12 +86,12 @@ async def test_a_hook_of_retention_that_raises_keeps_no_event():
     for number in (1, 2):
         document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
         await container.commit("k", [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
-    async with Retention(
+    async with Deletion(
         nothing, container, delete={"*"}, others=alone, keep=timedelta(seconds=60), notify=broken
-    ) as retention:
+    ) as deletion:
         for number in (1, 2):
-            await retention(ChangeBatch(lease="0", documents=(event("k", number),), page=number))
-            retention.hear(LeaseCheckpointed(lease="0", pages=number))
+            await deletion(ChangeBatch(lease="0", documents=(event("k", number),), page=number))
+            deletion.hear(LeaseCheckpointed(lease="0", pages=number))
             await asyncio.sleep(61)
     for number in (1, 2):
         with pytest.raises(NotFound):

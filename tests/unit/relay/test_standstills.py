@@ -29,8 +29,8 @@ from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import LeaseCheckpointed, WatchFailed
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.retention import Retention
 from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
 from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
 from tests.support.event_documents import batch, event
@@ -322,9 +322,9 @@ async def test_an_event_that_was_parked_as_a_reference_is_not_deleted_after_it_w
     async def alone() -> tuple[str, ...]:
         return ()
 
-    async with Retention(relay.handle, container, delete={"*"}, others=alone) as retention:
-        await retention(batch(large, event("a", 1)))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(relay.handle, container, delete={"*"}, others=alone) as deletion:
+        await deletion(batch(large, event("a", 1)))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await asyncio.sleep(600)
     broker.rejects = lambda message: False
     keys = ParkedKeys(store, resending(broker.publisher(), events=container))

@@ -11,7 +11,7 @@ import pytest
 from cosmos_outbox import CommitOutcomeUnknown, Outbox, PreconditionFailed, RetryOptions, UnitOfWork
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay.retention import DEFAULT_KEEP
+from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Note, actions, events, stored

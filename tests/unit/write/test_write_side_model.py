@@ -44,7 +44,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, Query, StartFrom, Write, WriteKind
-from cosmos_outbox.relay.retention import DEFAULT_KEEP
+from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.support import notes
 from tests.support.backends import opened

@@ -1,5 +1,5 @@
 """
-Retention: events of the types that ask for it are deleted once they were sent and no worker can read them again.
+Deletion: events of the types that ask for it are deleted once they were sent and no worker can read them again.
 
 Without it Cosmos DB deletes an event when its TTL ends, with request units that no other work needs. `delete_after_publish`
 is for events that must not stay that long; each deletion is an ordinary, paid write. While the container has another
@@ -46,12 +46,12 @@ Others = Callable[[], Awaitable[Sequence[str]]]
 _Ids = list[tuple[PartitionKey, list[str]]]  # of events to delete, by partition key
 
 
-class Retention:
+class Deletion:
     """
     A handler around the relay, and a hook for checkpoints: deletes the events that both report as done.
 
-        async with Retention(relay.handle, store, delete={"ContactDeletedEvent"}, others=others) as retention:
-            processor = ChangeFeedProcessor(feed, leases, retention, options, hooks=(log_hook, retention.hear))
+        async with Deletion(relay.handle, store, delete={"ContactDeletedEvent"}, others=others) as deletion:
+            processor = ChangeFeedProcessor(feed, leases, deletion, options, hooks=(log_hook, deletion.hear))
 
     Deletion is not guaranteed: what a crash, a lost lease or a failing store leaves behind stays until its TTL ends.
 

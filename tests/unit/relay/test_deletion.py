@@ -1,5 +1,5 @@
 """
-Retention: which events are deleted, and that none is before its checkpoint.
+Deletion: which events are deleted, and that none is before its checkpoint.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.plan import EventPage
-from cosmos_outbox.relay.retention import Retention
 from tests.support.event_documents import entity, event
 
 KEEP = timedelta(seconds=30)
@@ -93,11 +93,11 @@ async def settled() -> None:
 async def test_nothing_is_deleted_before_the_checkpoint():
     container = Container()
     await container.add(renamed(1))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1)))
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1)))
         await asyncio.sleep(86_400)
         assert [] == container.deletions
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("a", ["a/1"])] == container.deletions
 
@@ -111,19 +111,19 @@ async def test_a_page_is_parsed_once_for_retention_and_the_relay(monkeypatch):
 
     monkeypatch.setattr("cosmos_outbox.relay.plan.stored_event", counted)
     relay = Relay(MemoryBroker().publisher(), notify=lambda _: None)
-    async with Retention(relay.handle, Container(), delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1), renamed(2)))
+    async with Deletion(relay.handle, Container(), delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1), renamed(2)))
     assert ["a/1", "a/2"] == parsed
 
 
 async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(1, "b"))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1), number=1))
-        await retention(page(renamed(2), number=2))
-        await retention(page(renamed(1, "b"), lease="1"))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1), number=1))
+        await deletion(page(renamed(2), number=2))
+        await deletion(page(renamed(1, "b"), lease="1"))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("a", ["a/1"])] == container.deletions
 
@@ -131,9 +131,9 @@ async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
 async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proof():
     container = Container()
     await container.add(renamed(1))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1)))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1)))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await asyncio.sleep(KEEP.total_seconds() - 1)
         assert [] == container.deletions
         await asyncio.sleep(2)
@@ -143,12 +143,12 @@ async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proo
 async def test_a_page_that_was_not_checkpointed_when_its_lease_ended_is_left_alone():
     container = Container()
     await container.add(renamed(1), renamed(2))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1)))
-        retention.hear(closed())
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1)))
+        deletion.hear(closed())
         # The same lease again, whose pages count from 1 anew.
-        await retention(page(renamed(2)))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+        await deletion(page(renamed(2)))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("a", ["a/2"])] == container.deletions
 
@@ -159,10 +159,10 @@ async def test_a_page_that_could_not_be_sent_is_left_alone():
 
     container = Container()
     await container.add(renamed(1))
-    async with Retention(fail, container, delete={"*"}, others=alone, keep=KEEP) as retention:
+    async with Deletion(fail, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
         with pytest.raises(ValueError, match="no"):
-            await retention(page(renamed(1)))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+            await deletion(page(renamed(1)))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [] == container.deletions
 
@@ -172,9 +172,9 @@ async def test_only_events_of_the_types_that_ask_for_it_are_deleted():
     other["data"]["action"] = "Moved"
     container = Container()
     await container.add(renamed(1), other, entity("a"))
-    async with Retention(handled, container, delete={"Renamed"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1), other, entity("a")))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(handled, container, delete={"Renamed"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1), other, entity("a")))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("a", ["a/1"])] == container.deletions
 
@@ -183,9 +183,9 @@ async def test_a_partition_key_takes_one_batch_for_every_hundred_events():
     documents = [renamed(number) for number in range(1, 251)]
     container = Container()
     await container.add(*documents, renamed(1, "b"))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(*documents, renamed(1, "b")))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(*documents, renamed(1, "b")))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("a", 100), ("a", 100), ("a", 50), ("b", 1)] == [
         (key, len(ids)) for key, ids in container.deletions
@@ -195,9 +195,9 @@ async def test_a_partition_key_takes_one_batch_for_every_hundred_events():
 async def test_events_that_are_gone_already_do_not_keep_the_others():
     container = Container()
     await container.add(renamed(2))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
-        await retention(page(renamed(1), renamed(2), renamed(3)))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+        await deletion(page(renamed(1), renamed(2), renamed(3)))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("a", ["a/2"])] == container.deletions
 
@@ -206,11 +206,11 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
     container.failures = [TooManyRequests(retry_after=1.0), StoreUnavailable(), InvalidRequest()]
-    async with Retention(
+    async with Deletion(
         handled, container, delete={"*"}, others=alone, keep=KEEP, notify=records.append
-    ) as retention:
-        await retention(page(renamed(1), renamed(1, "b")))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    ) as deletion:
+        await deletion(page(renamed(1), renamed(1, "b")))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     (failed, deleted) = records
     assert isinstance(failed, DeletionFailed)
@@ -228,9 +228,9 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
         if getattr(record, "partition_key", None) == "b":
             raise ValueError("a hook that fails")
 
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP, notify=tell) as retention:
-        await retention(page(renamed(1), renamed(1, "b"), renamed(1, "c")))
-        retention.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP, notify=tell) as deletion:
+        await deletion(page(renamed(1), renamed(1, "b"), renamed(1, "c")))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("b", ["b/1"]), ("c", ["c/1"])] == container.deletions
     assert [DeletionFailed, EventsDeleted, EventsDeleted] == [type(record) for record in records]
@@ -239,29 +239,29 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
 async def test_deleting_goes_on_after_there_was_nothing_to_delete():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(3))
-    async with Retention(handled, container, delete={"*"}, others=alone, keep=KEEP) as retention:
+    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
         for number in (1, 2, 3):
-            await retention(page(renamed(number), number=number))
-            retention.hear(LeaseCheckpointed(lease="0", pages=number))
+            await deletion(page(renamed(number), number=number))
+            deletion.hear(LeaseCheckpointed(lease="0", pages=number))
             await settled()
     assert [("a", ["a/1"]), ("a", ["a/2"]), ("a", ["a/3"])] == container.deletions
 
 
 async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_there_is_room_again(monkeypatch):
-    monkeypatch.setattr("cosmos_outbox.relay.retention._MOST_WAITING", 3)
+    monkeypatch.setattr("cosmos_outbox.relay.deletion._MOST_WAITING", 3)
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
-    async with Retention(
+    async with Deletion(
         handled, container, delete={"*"}, others=alone, keep=KEEP, notify=records.append
-    ) as retention:
-        await retention(page(*(renamed(number) for number in range(1, 4)), number=1))
-        await retention(page(renamed(1, "b"), number=2))
-        retention.hear(LeaseCheckpointed(lease="0", pages=2))
+    ) as deletion:
+        await deletion(page(*(renamed(number) for number in range(1, 4)), number=1))
+        await deletion(page(renamed(1, "b"), number=2))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=2))
         assert [DeletionsSkipped(lease="0", events=1, waiting=3)] == records
         await settled()
         assert [("a", ["a/1"])] == container.deletions
-        await retention(page(renamed(1, "b"), number=3))
-        retention.hear(LeaseCheckpointed(lease="0", pages=3))
+        await deletion(page(renamed(1, "b"), number=3))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=3))
         await settled()
     assert [("a", ["a/1"]), ("b", ["b/1"])] == container.deletions
 
@@ -278,13 +278,13 @@ async def test_behind_a_processor_everything_is_sent_and_then_deleted():
         sent.extend(ids)
 
     documents = [event(f"k{number % 3}", number) for number in range(1, 31)]
-    async with Retention(send, container, delete={"*"}, others=alone, keep=KEEP) as retention:
+    async with Deletion(send, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
         processor = ChangeFeedProcessor(
             container,
             MemoryLeases(),
-            retention,
+            deletion,
             ProcessorOptions(processor_name="p", instance_name="me", max_items=4),
-            hooks=(retention.hear,),
+            hooks=(deletion.hear,),
         )
         running = asyncio.create_task(processor.run())
         for document in documents:
@@ -312,22 +312,22 @@ class Others:
         return self.names
 
 
-async def deleting(retention: Retention, *numbers: int) -> None:
+async def deleting(deletion: Deletion, *numbers: int) -> None:
     """
     Have events sent and checkpointed.
     """
     for number in numbers:
-        await retention(page(renamed(number), number=number))
-        retention.hear(LeaseCheckpointed(lease="0", pages=number))
+        await deletion(page(renamed(number), number=number))
+        deletion.hear(LeaseCheckpointed(lease="0", pages=number))
 
 
 async def test_nothing_is_deleted_while_another_processor_reads_the_container_and_that_is_told_each_minute():
     container, others, records = Container(), Others("audit"), list[Record]()
     await container.add(renamed(1))
-    async with Retention(
+    async with Deletion(
         handled, container, delete={"*"}, others=others, keep=KEEP, notify=records.append
-    ) as retention:
-        await deleting(retention, 1)
+    ) as deletion:
+        await deleting(deletion, 1)
         await asyncio.sleep(KEEP.total_seconds() + 181)
         assert [] == container.deletions
         assert 4 == len(records)
@@ -343,10 +343,10 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
     container, others, records = Container(), Others(), list[Record]()
     others.error = StoreUnavailable("away")
     await container.add(renamed(1))
-    async with Retention(
+    async with Deletion(
         handled, container, delete={"*"}, others=others, keep=KEEP, notify=records.append
-    ) as retention:
-        await deleting(retention, 1)
+    ) as deletion:
+        await deleting(deletion, 1)
         await asyncio.sleep(KEEP.total_seconds() + 1)
         assert [] == container.deletions
         (told,) = records
@@ -360,11 +360,11 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
 async def test_whether_another_processor_came_is_asked_every_30_s_at_most_and_noticed_between_two_batches():
     container, others = Container(), Others()
     await container.add(*map(renamed, range(1, 101)))
-    async with Retention(
+    async with Deletion(
         handled, container, delete={"*"}, others=others, keep=KEEP, notify=lambda _: None
-    ) as retention:
+    ) as deletion:
         for number in range(1, 101):
-            await deleting(retention, number)
+            await deleting(deletion, number)
             await asyncio.sleep(1)
             if number == 70:
                 others.names = ("audit",)
@@ -403,16 +403,16 @@ async def test_what_one_processor_has_sent_stays_for_another_that_is_behind():
     async def sent(page: EventPage) -> None:
         await handle(page.batch)
 
-    async with Retention(
+    async with Deletion(
         sent,
         feed,
         delete={"*"},
         others=others,
         keep=timedelta(seconds=60),
         notify=lambda _: None,
-    ) as retention:
+    ) as deletion:
         options = [ProcessorOptions(processor_name=name, max_items=1) for name in got]
-        billing = ChangeFeedProcessor(feed, leases, retention, options[0], hooks=(retention.hear,))
+        billing = ChangeFeedProcessor(feed, leases, deletion, options[0], hooks=(deletion.hear,))
         audit = ChangeFeedProcessor(feed, leases, handler("audit", after=45), options[1], hooks=())
         running = [asyncio.create_task(billing.run())]
         await write(1)
