@@ -33,7 +33,8 @@ from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.records import MessagesPublished, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import HealthState, Identity
@@ -87,10 +88,9 @@ async def relay(
         telemetry = stack.enter_context(opened_telemetry(topic=topic, instance=name, environ={}))
         client = await stack.enter_async_context(open_cosmos_client(connection_string=cosmos))
         bus = await stack.enter_async_context(open_service_bus_client(connection_string=servicebus))
-        publisher = TracedPublisher(
-            await stack.enter_async_context(ServiceBusPublisher(bus, topic)),
-            topic=topic,
-            tracer_provider=telemetry.tracer_provider,
+        publisher = Topics(
+            {topic: await stack.enter_async_context(ServiceBusPublisher(bus, topic))},
+            around=spans_of_sends(telemetry.tracer_provider),
         )
         database = client.get_database_client(DATABASE)
         container = database.get_container_client(data)

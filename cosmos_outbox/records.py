@@ -219,7 +219,6 @@ class PublishHalted(Record):
     """
 
     level = logging.ERROR
-    lane: int
     error: BaseException
 
 

@@ -5,15 +5,12 @@ CloudEvents 1.0: the same messages in the envelope of the CNCF, by its AMQP bind
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from cosmos_outbox.messages import OutboundMessage, PropertyValue, text
-from cosmos_outbox.ports import Publisher
 
-SPEC_VERSION = "1.0"
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 # The binding also allows "cloudEvents:", but JMS selectors and SQL filters of subscriptions cannot name that.
 BINARY_PREFIX = "cloudEvents_"
@@ -62,7 +59,7 @@ def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) 
 def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValue]:
     properties = message.properties
     attributes: dict[str, PropertyValue] = {
-        "specversion": SPEC_VERSION,
+        "specversion": "1.0",
         "id": message.message_id,
         "source": source,
         "type": message.subject or "event",  # must not be empty; other programs write events without action
@@ -76,22 +73,3 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
     attributes["partitionkey"] = message.session_id
     attributes |= {name: properties[key] for key, name in _EXTENSIONS.items() if key in properties}
     return attributes
-
-
-class CloudEventsPublisher:
-    """
-    The Publisher port around another one, which gets every message as a CloudEvent.
-    """
-
-    def __init__(self, publisher: Publisher, *, source: str, mode: ContentMode | str) -> None:
-        self._publisher, self._source, self._mode = publisher, source, ContentMode(mode)
-        self.lanes, self.judged = publisher.lanes, getattr(publisher, "judged", False)
-
-    @property
-    def batch_bytes(self) -> int | None:
-        return getattr(self._publisher, "batch_bytes", None)
-
-    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
-        await self._publisher.publish(
-            lane, [as_cloud_event(message, source=self._source, mode=self._mode) for message in messages]
-        )

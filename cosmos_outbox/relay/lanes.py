@@ -5,29 +5,24 @@ Lanes: the shares of a page are sent side by side; a message that can never be s
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 
 from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
+from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, PublishHalted, Record
 from cosmos_outbox.relay.plan import Delivery, EventKey, assign_lanes, group_by_key
+from cosmos_outbox.relay.refusals import Refusals, Send
+from cosmos_outbox.relay.routing import Through, Topics
 from cosmos_outbox.retries import Backoff
 
 _ATTEMPTS_BEFORE_POLL = 5  # then ask whether an operator parked the keys by hand
 
 
-@dataclass(slots=True)
-class Rejection:
-    """
-    An event whose message the topic will never take.
-    """
-
-    delivery: Delivery
-    error: MessageRejected
-    attempts: int
+Rejection = tuple[Delivery, MessageRejected, int]  # an event that the topic will never take, and the attempts
 
 
 @dataclass(slots=True)
@@ -47,12 +42,14 @@ class LaneResult:
 
 class LaneSender:
     """
-    Sends to the topic, backs off while the broker is unavailable, and divides what is refused until the message is found.
+    Sends to the topics, backs off while the broker is unavailable, and divides what is refused until the message is found.
     """
 
-    def __init__(self, publisher: Publisher, *, backoff: Backoff, notify: Hook) -> None:
-        self.publisher = publisher
-        self.took_something = False  # the topic accepted at least one message
+    def __init__(self, publisher: Publisher, *, believed: int, backoff: Backoff, notify: Hook) -> None:
+        self.publisher = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
+        # What one topic accepts shows nothing about another
+        self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
+        self._took_something = False  # a topic accepted at least one message
         self._backoff, self._notify = backoff, notify
 
     def send(
@@ -60,6 +57,7 @@ class LaneSender:
         shares: Sequence[Sequence[Delivery]],
         *,
         first_lane: int,
+        parked: Callable[[], int],
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
         group: asyncio.TaskGroup,
     ) -> LaneResult:
@@ -72,12 +70,18 @@ class LaneSender:
         Args:
             shares: no two have events of the same partition key.
             first_lane: sends the first share, the next lane the next one.
+            parked: returns how many keys of the lease are parked, or are to be.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
             group: runs the lanes.
         """
         result, lanes = LaneResult(), self.publisher.lanes
         idle = deque((first_lane + number) % lanes for number in range(lanes))
         waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
+
+        async def judged(topic: str, send: Send, messages: Sequence[OutboundMessage]) -> None:
+            await self._refusals[topic].judge(
+                send, messages, lambda: 0 if self._took_something else parked() + len(result.rejected)
+            )
 
         def start_lanes() -> None:
             for _ in range(min(len(idle), len(waiting))):
@@ -86,7 +90,9 @@ class LaneSender:
         async def work_on(lane: int) -> None:
             while waiting:
                 share, attempts = waiting.popleft()
-                refused = await self._send(lane, share, attempts, result, parked_meanwhile)
+                refused = await self._send(
+                    lane, share, attempts, result, judged=judged, parked_meanwhile=parked_meanwhile
+                )
                 parts = assign_lanes(refused, lanes=max(lanes, 2), lane_bytes=1) if refused else ()
                 waiting.extendleft((part, attempts + 1) for part in reversed(parts))
                 start_lanes()
@@ -101,6 +107,8 @@ class LaneSender:
         due: Sequence[Delivery],
         attempts: int,
         result: LaneResult,
+        *,
+        judged: Through,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> Collection[list[Delivery]]:
         """
@@ -113,20 +121,23 @@ class LaneSender:
             chunk, attempts = chunks.popleft()
             started = clock()
             try:
-                await self.publisher.publish(lane, [delivery.message for delivery in chunk])
+                await self.publisher.publish(lane, [delivery.message for delivery in chunk], judged)
             except PublishError as error:
                 self._accepted(result, lane, chunk[: error.accepted], clock() - started)
                 rest = chunk[error.accepted :]
                 streams = group_by_key(rest)
                 if isinstance(error, TopicRefusesAll):
-                    self.report(PublishHalted(lane=lane, error=error), rest)
                     result.doubted += [(stream[0], error) for stream in streams.values()]
                     return ()
                 if error.retriable:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
                     if failures >= _ATTEMPTS_BEFORE_POLL:
-                        rest = _without(await parked_meanwhile(), streams, result)
+                        parked = await parked_meanwhile()
+                        result.parked_by_hand += [
+                            stream[0] for key, stream in streams.items() if key in parked
+                        ]
+                        rest = [delivery for delivery in rest if delivery.key[0] not in parked]
                     # The same messages first: a later one must not enter the topic before them.
                     chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
@@ -134,7 +145,7 @@ class LaneSender:
                 elif len(streams) > 1:
                     return streams.values()
                 elif len(rest) == 1:
-                    self._rejected(result, lane, Rejection(rest[0], error, attempts))
+                    self._rejected(result, lane, (rest[0], error, attempts))
                     return ()
                 else:
                     failures, middle = 0, len(rest) // 2
@@ -153,21 +164,19 @@ class LaneSender:
 
     def _rejected(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
         result.rejected.append(rejection)
-        key, event_id = rejection.delivery.key
+        delivery, error, _ = rejection
+        key, event_id = delivery.key
+        correlation_id = delivery.event.meta.get("correlationId")
         record = EventRejected(
-            lane=lane,
-            event_id=event_id,
-            partition_key=key,
-            error=rejection.error,
-            correlation_id=rejection.delivery.event.meta.get("correlationId"),
+            lane=lane, event_id=event_id, partition_key=key, error=error, correlation_id=correlation_id
         )
-        self.report(record, [rejection.delivery])
+        self.report(record, [delivery])
 
     def _accepted(
         self, result: LaneResult, lane: int, deliveries: Sequence[Delivery], seconds: float
     ) -> None:
         if deliveries:
-            self.took_something = True
+            self._took_something = True
             result.accepted.update(delivery.key for delivery in deliveries)
             record = MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds)
             self.report(record, deliveries)
@@ -179,15 +188,5 @@ class LaneSender:
         self.report(PublishFailed(lane=lane, attempt=failures, delay_seconds=delay, error=error), waiting)
         # An expired token causes the same error until the next attempt signs in again.
         if isinstance(error, TopicUnavailable) and failures > 1:
-            self.report(PublishHalted(lane=lane, error=error), waiting)
+            self.report(PublishHalted(error=error), waiting)
         await asyncio.sleep(delay)
-
-
-def _without(
-    parked: Container[str], streams: Mapping[str, list[Delivery]], result: LaneResult
-) -> list[Delivery]:
-    """
-    Return events without those of parked keys, of which the result gets the first.
-    """
-    result.parked_by_hand += [stream[0] for key, stream in streams.items() if key in parked]
-    return [delivery for key, stream in streams.items() if key not in parked for delivery in stream]

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull, TopicRefusesAll
+from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
 from cosmos_outbox.parking.names import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
 from cosmos_outbox.parking.park import Parking
@@ -21,6 +21,7 @@ from cosmos_outbox.records import (
     KeyParked,
     KeyResumed,
     ParkingFailed,
+    PublishHalted,
     WatchFailed,
     guarded,
     log_hook,
@@ -35,7 +36,7 @@ from cosmos_outbox.relay.plan import (
     event_page,
     group_by_key,
 )
-from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW, judged
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
@@ -89,11 +90,13 @@ class Relay:
     One relay serves all leases of a worker at once.
 
     Args:
-        publisher: the topic.
+        publisher: the topic, or `Topics`.
         parking: holds the events of a partition key whose next event can never be sent. Defaults to none: the lease halts
             at such an event.
         lane_bytes: how much of a page one lane takes before another one helps. Defaults to about one batch, as the publisher's
             `batch_bytes` says; without it, one of the Standard tier.
+        believed: how many refusals count with nothing accepted between them; then the topic is at fault, and the lease halts.
+            Defaults to 5.
         backoff: between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
         notify: receives a record of every publication, failure and rejection, inside the trace of the commit of the
             (first) event. Defaults to logging them.
@@ -105,11 +108,14 @@ class Relay:
         *,
         parking: Parking | None = None,
         lane_bytes: int | None = None,
+        believed: int = BELIEVED_IN_A_ROW,
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
         self._notify = guarded(notify)
-        self._sender = LaneSender(judged(publisher), backoff=backoff or Backoff(), notify=self._notify)
+        self._sender = LaneSender(
+            publisher, believed=believed, backoff=backoff or Backoff(), notify=self._notify
+        )
         self._parking, self._asked_lane_bytes = parking, lane_bytes
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
@@ -118,7 +124,7 @@ class Relay:
 
     @property
     def _lane_bytes(self) -> int:
-        batch: int | None = getattr(self._sender.publisher, "batch_bytes", None)
+        batch = self._sender.publisher.batch_bytes
         return self._asked_lane_bytes or (LANE_BYTES if batch is None else batch * 3 // 4)
 
     async def __call__(self, batch: ChangeBatch) -> None:
@@ -215,7 +221,11 @@ class Relay:
 
         async with asyncio.TaskGroup() as group:
             sent = self._sender.send(
-                shares, first_lane=progress.lease.first_lane, parked_meanwhile=parked_meanwhile, group=group
+                shares,
+                first_lane=progress.lease.first_lane,
+                parked=lambda: len(progress.lease.parked) + len(progress.failures),
+                parked_meanwhile=parked_meanwhile,
+                group=group,
             )
             holding = {
                 key: group.create_task(self._hold(self._parking, progress, key, stream))
@@ -231,24 +241,24 @@ class Relay:
         """
         Note what became of the lanes; return what is to be sent again, or to be held.
         """
-        again, doubted = list(result.parked_by_hand), list(result.doubted)  # the first of each key
+        again = list(result.parked_by_hand)  # the first of each key
         progress.done |= result.accepted
-        for rejection in result.rejected:
-            key, event_id = rejection.delivery.key
-            if self._parking is None:
-                progress.unsendable.append(rejection)
-            elif (doubt := self._doubt(progress, rejection)) is not None:
-                doubted.append((rejection.delivery, doubt))
-            else:
-                progress.failures[key] = failure_of(event_id, rejection.error, attempts=rejection.attempts)
-                again.append(rejection.delivery)
+        if self._parking is None:
+            progress.unsendable += result.rejected
+        else:
+            for delivery, error, attempts in result.rejected:
+                key, event_id = delivery.key
+                progress.failures[key] = failure_of(event_id, error, attempts=attempts)
+                again.append(delivery)
         if result.accepted:
             # The topic accepts messages: send the doubted ones again, now that there is something to compare them with.
-            again += [delivery for delivery, _ in doubted]
-        elif doubted:
-            parked = await self._parked_before(progress, {first.event.partition_key for first, _ in doubted})
-            again += [first for first, _ in doubted if first.event.partition_key in parked]
-            progress.errors += [error for first, error in doubted if first.event.partition_key not in parked]
+            again += [first for first, _ in result.doubted]
+        elif result.doubted:
+            parked = await self._parked_before(progress, {first.key[0] for first, _ in result.doubted})
+            again += [first for first, _ in result.doubted if first.key[0] in parked]
+            if left := [(first, doubt) for first, doubt in result.doubted if first.key[0] not in parked]:
+                progress.errors += [doubt for _, doubt in left]
+                self._sender.report(PublishHalted(error=left[0][1]), [left[0][0]])
         streams = ((first, sent[first.event.partition_key]) for first in again)
         return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
 
@@ -270,19 +280,6 @@ class Relay:
             return frozenset()
         progress.lease.parked.add(*parked)
         return frozenset(parked)
-
-    def _doubt(self, progress: _Progress, rejection: Rejection) -> TopicRefusesAll | None:
-        """
-        Return why a rejection is not believed: the topic has taken nothing yet, and a handful of keys is parked already.
-        """
-        known = len(progress.lease.parked) + len(progress.failures)
-        if self._sender.took_something or known < BELIEVED_IN_A_ROW:
-            return None
-        return TopicRefusesAll(
-            f"{known} keys of the lease are parked already, and the topic has taken nothing since this worker began, so it "
-            f"may be at fault; the lease waits. If this event can never be sent, park its key by hand "
-            f"(`cosmos-outbox parked park`). The last refusal: {rejection.error}"
-        )
 
     async def _hold(
         self, parking: Parking, progress: _Progress, key: str, stream: Sequence[Delivery]
@@ -345,7 +342,8 @@ async def _make_room(parking: Parking, progress: _Progress, key: str) -> None:
 def _error_of(progress: _Progress) -> OutboxError | None:
     if progress.errors or not progress.unsendable:
         return next(iter(progress.errors), None)
-    (key, event_id), error = progress.unsendable[0].delivery.key, progress.unsendable[0].error
+    delivery, error, _ = progress.unsendable[0]
+    key, event_id = delivery.key
     halted = MessageRejected(
         f"Event {event_id!r} of partition key {key!r} cannot be sent, and lease {progress.lease_name!r} goes no further "
         f"({len(progress.unsendable)} such partition keys in this page): {error}"

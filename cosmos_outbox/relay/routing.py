@@ -1,19 +1,24 @@
 """
-Routing: which topics a message goes to, and a publisher that sends it to all of them.
+Routing: which topics a message goes to, and what sends it to all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from cosmos_outbox.errors import ConfigurationError, PublishError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox.relay.verdict import judged
+from cosmos_outbox.relay.refusals import Send
+from cosmos_outbox.relay.spans import Around
 
-Topics = tuple[str, ...]
+Names = tuple[str, ...]  # of topics
+Shape = Callable[[OutboundMessage], OutboundMessage]
+Through = Callable[[str, Send, Sequence[OutboundMessage]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +30,9 @@ class Routes:
         ConfigurationError: a route has no topic, so its events would be lost, or names one twice.
     """
 
-    default: Topics
-    actions: Mapping[str, Topics] = field(default_factory=dict)
-    entity_types: Mapping[str, Topics] = field(default_factory=dict)
+    default: Names
+    actions: Mapping[str, Names] = field(default_factory=dict)
+    entity_types: Mapping[str, Names] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         routes = {"the default": self.default}
@@ -39,14 +44,14 @@ class Routes:
             raise ConfigurationError("; ".join(errors) + ".")
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> Names:
         """
         Return every topic once, the default ones first.
         """
         routes = (self.default, *self.actions.values(), *self.entity_types.values())
         return tuple(dict.fromkeys(topic for route in routes for topic in route))
 
-    def topics_of(self, message: OutboundMessage) -> Topics:
+    def topics_of(self, message: OutboundMessage) -> Names:
         """
         Return the topics of a message.
         """
@@ -64,7 +69,7 @@ def parse_routes(text: str, *, default: str) -> Routes:
     Raises:
         ConfigurationError: names the part that cannot be read.
     """
-    routes: dict[str, dict[str, Topics]] = {"action": {}, "entity": {}}
+    routes: dict[str, dict[str, Names]] = {"action": {}, "entity": {}}
     for part in filter(None, map(str.strip, text.split(";"))):
         subject, equals, topics = part.partition("=")
         kind, colon, name = map(str.strip, subject.partition(":"))
@@ -78,29 +83,37 @@ def parse_routes(text: str, *, default: str) -> Routes:
     return Routes(default=(default,), actions=routes["action"], entity_types=routes["entity"])
 
 
-class RoutedPublisher:
+class Topics:
     """
-    The Publisher port over several topics: order holds inside each, per session; topics do not wait for one another.
+    All topics of a relay as one Publisher: each message is shaped, then sent to the topics of its route, all side by side.
 
-    A message is accepted when all its topics have it. After an error, some topics may have copies of messages that were not
-    accepted, also of those behind a rejected one; a topic drops the copy by its id when the message is sent again in time.
+    Order holds inside each topic, per session; topics do not wait for one another. A message is accepted when all its topics
+    have it. After an error, some topics may have copies of messages that were not accepted, also of those behind a rejected
+    one; a topic drops the copy by its id when the message is sent again in time.
 
     Args:
-        routes: which messages go to which topics.
-        publishers: one for each topic that the routes name.
+        publishers: by topic, one for each that the routes name.
+        routes: which messages go to which topics. Defaults to all to the only one.
+        shape: makes of a message what leaves. Defaults to the message as it is.
+        around: surrounds each send to a topic. Defaults to nothing.
 
     Raises:
         ConfigurationError: a topic has no publisher.
     """
 
-    judged = True  # each topic by itself: what one topic accepts shows nothing about another
-
-    def __init__(self, routes: Routes, publishers: Mapping[str, Publisher]) -> None:
-        missing = [topic for topic in routes.topics if topic not in publishers]
+    def __init__(
+        self,
+        publishers: Mapping[str, Publisher],
+        routes: Routes | None = None,
+        *,
+        shape: Shape | None = None,
+        around: Around = lambda topic, messages: nullcontext(),
+    ) -> None:
+        self._routes = routes or Routes(default=tuple(publishers))
+        missing = [topic for topic in self._routes.topics if topic not in publishers]
         if missing:
             raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
-        self._routes = routes
-        self._publishers = {topic: judged(publisher) for topic, publisher in publishers.items()}
+        self._publishers, self._shape, self._around = dict(publishers), shape, around
         self.lanes = min(publisher.lanes for publisher in publishers.values())
 
     @property
@@ -108,24 +121,39 @@ class RoutedPublisher:
         sizes = [getattr(publisher, "batch_bytes", None) for publisher in self._publishers.values()]
         return min((size for size in sizes if size is not None), default=None)
 
-    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+    async def publish(
+        self, lane: int, messages: Sequence[OutboundMessage], through: Through | None = None
+    ) -> None:
+        """
+        Send messages as the port says; `through` calls what sends to one topic.
+        """
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):
             for topic in self._routes.topics_of(message):
                 positions.setdefault(topic, []).append(position)
+        shaped = messages if self._shape is None else [self._shape(message) for message in messages]
 
         async def send(topic: str) -> tuple[int, PublishError] | None:
             # The error is returned, not raised: a task group would cancel the sends to the other topics.
+            send_now, due = partial(self._send, topic, lane), [shaped[number] for number in positions[topic]]
             try:
-                await self._publishers[topic].publish(lane, [messages[number] for number in positions[topic]])
+                await (send_now(due) if through is None else through(topic, send_now, due))
             except PublishError as error:
                 return positions[topic][error.accepted], error
             return None
 
-        async with asyncio.TaskGroup() as group:
-            sending = [group.create_task(send(topic)) for topic in positions]
-        if failures := [failure for task in sending if (failure := task.result()) is not None]:
+        if len(positions) == 1:
+            outcomes = [await send(*positions)]
+        else:
+            async with asyncio.TaskGroup() as group:
+                sending = [group.create_task(send(topic)) for topic in positions]
+            outcomes = [task.result() for task in sending]
+        if failures := [outcome for outcome in outcomes if outcome is not None]:
             # A retriable error comes first: while a topic is away, it is unknown whether it would reject the message.
             _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
             worst.accepted = min(position for position, _ in failures)
             raise worst
+
+    async def _send(self, topic: str, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        with self._around(topic, messages):
+            await self._publishers[topic].publish(lane, messages)

@@ -22,7 +22,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion, Others
-from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.exporters import opened_telemetry
@@ -107,10 +107,8 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             connection.publisher(
                 bus,
                 lanes=settings.lanes,
-                around=lambda topic_publisher, topic: TracedPublisher(
-                    topic_publisher,
-                    topic=topic,
-                    tracer_provider=telemetry.tracer_provider,
+                around=spans_of_sends(
+                    telemetry.tracer_provider,
                     server_address=bus.fully_qualified_namespace.partition(":")[0],
                 ),
                 notify=notify,

@@ -5,8 +5,9 @@ Connection: the clients, containers, publisher and parked store that the setting
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import functools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -34,9 +35,10 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
 from cosmos_outbox.proxies import proxy_for
 from cosmos_outbox.records import Hook, log_hook
-from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
+from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import RoutedPublisher
+from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.settings import MessageFormat, Settings, Transport, require_service_bus
@@ -178,16 +180,16 @@ class Connection:
         bus: ServiceBusClient,
         *,
         lanes: int,
-        around: Callable[[Publisher, str], Publisher] = lambda publisher, _: publisher,
+        around: Around = lambda topic, messages: nullcontext(),
         notify: Hook = log_hook,
-    ) -> AsyncIterator[Publisher]:
+    ) -> AsyncIterator[Topics]:
         """
-        Open one publisher for every topic of the routes; it sends messages in the format of the settings.
+        Open the topics of the routes; they get messages in the format of the settings.
 
         Args:
             bus: the open client.
             lanes: ordered streams to each topic.
-            around: wraps the publisher of a topic. Defaults to no wrapping.
+            around: surrounds each send to a topic. Defaults to nothing.
             notify: receives the records of publishers. Defaults to logging them.
         """
         settings, routes = self.settings, self.settings.topics
@@ -202,16 +204,15 @@ class Connection:
                     sdk_only=settings.sdk_only,
                     notify=notify,
                 )
-                publishers[topic] = around(await stack.enter_async_context(opened), topic)
-            single = len(publishers) == 1
-            publisher = publishers[settings.topic] if single else RoutedPublisher(routes, publishers)
+                publishers[topic] = await stack.enter_async_context(opened)
+            shape = None
             if settings.message_format is not MessageFormat.PLAIN:
-                publisher = CloudEventsPublisher(
-                    publisher,
+                shape = functools.partial(
+                    as_cloud_event,
                     source=f"/{settings.cosmos_database}/{settings.cosmos_container}",
-                    mode=settings.message_format.removeprefix("cloudevents-"),
+                    mode=ContentMode(settings.message_format.removeprefix("cloudevents-")),
                 )
-            yield publisher
+            yield Topics(publishers, routes, shape=shape, around=around)
 
     async def reach_topics(self, bus: ServiceBusClient) -> None:
         """

@@ -5,6 +5,7 @@ What the Service Bus publisher does beyond the contract: its links, its time lim
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -37,9 +38,9 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import EncodingFallback, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.cloudevents import CloudEventsPublisher
-from cosmos_outbox.relay.routing import RoutedPublisher, Routes
-from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
+from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -607,12 +608,10 @@ async def test_a_relay_gives_a_lane_what_a_batch_of_the_topic_holds(server: Serv
     server.broker.add_topic({"name": "premium", "max_message_size": 1024 * 1024})
     sent = []
     async with publisher_to(server, topic="premium", lanes=8) as publisher:
-        through = CloudEventsPublisher(
-            RoutedPublisher(
-                Routes(default=("premium",)), {"premium": TracedPublisher(publisher, topic="premium")}
-            ),
-            source="/test",
-            mode="binary",
+        through = Topics(
+            {"premium": publisher},
+            shape=functools.partial(as_cloud_event, source="/test", mode=ContentMode.BINARY),
+            around=spans_of_sends(),
         )
         relay = Relay(through, notify=lambda record: None)
         for number in range(2):

@@ -122,7 +122,7 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
     watched = vitals()
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
     for attempt in range(1, 101):
-        watched(PublishHalted(lane=attempt % 8, error=TopicUnavailable(f"no topic, request {attempt}")))
+        watched(PublishHalted(error=TopicUnavailable(f"no topic, request {attempt}")))
         watched(PublishFailed(lane=0, attempt=attempt, delay_seconds=1, error=BrokerUnavailable("busy")))
         watched(WatchFailed(subject="what waits", error=StoreUnavailable(f"request {attempt}")))
     found = [(trouble.event, trouble.times) for trouble in watched.snapshot().errors]
@@ -142,10 +142,8 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
         IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
     )
     watched(LeasesListed(owner="w"))
-    watched(PublishHalted(lane=0, error=TopicUnavailable("The topic is missing")))
-    assert (
-        "PublishHalted lane=0 error=TopicUnavailable('The topic is missing')" in watched.snapshot().unready[0]
-    )
+    watched(PublishHalted(error=TopicUnavailable("The topic is missing")))
+    assert "PublishHalted error=TopicUnavailable('The topic is missing')" in watched.snapshot().unready[0]
     now += timedelta(seconds=61)
     assert "no error known" in watched.snapshot().unready[0]
 

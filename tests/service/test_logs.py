@@ -17,7 +17,8 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.service.logs import JsonFormatter, configure
 from tests.support.event_documents import batch, event
 
@@ -91,8 +92,8 @@ SPAN = "b7ad6b7169203331"
 async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_that_of_the_first():
     broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
     broker.faults.extend([Fault.NO_TOPIC] * 2)
-    publisher = TracedPublisher(
-        broker.publisher(), topic="t", tracer_provider=TracerProvider(shutdown_on_exit=False)
+    publisher = Topics(
+        {"t": broker.publisher()}, around=spans_of_sends(TracerProvider(shutdown_on_exit=False))
     )
     old = {"ttl": 1000, "_ts": 1_000_000_000}
     first, second, other = (

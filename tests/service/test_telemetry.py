@@ -33,7 +33,8 @@ from cosmos_outbox.adapters.servicebus.processing import processing
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import names_of
-from cosmos_outbox.relay.traced_publisher import TracedPublisher
+from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.service.exporters import opened_telemetry
 from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack
@@ -233,7 +234,7 @@ async def test_a_failed_send_is_an_error_span():
         message_id="m", session_id="s", subject="a", body=b"{}", properties={"traceparent": "nonsense"}
     )
     with pytest.raises(BrokerUnavailable):
-        await TracedPublisher(Refusing(), topic="t", tracer_provider=provider).publish(0, [message])
+        await Topics({"t": Refusing()}, around=spans_of_sends(provider)).publish(0, [message])
     (span,) = exporter.get_finished_spans()
     assert ("BrokerUnavailable", trace.StatusCode.ERROR, ()) == (
         span.attributes["error.type"], span.status.status_code, tuple(span.links),

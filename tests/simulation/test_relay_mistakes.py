@@ -19,7 +19,7 @@ from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, Failure
 from cosmos_outbox.parking.park import Held
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
-from cosmos_outbox.relay import lanes, verdict
+from cosmos_outbox.relay import Relay, lanes
 from cosmos_outbox.relay.plan import Delivery
 from tests.simulation.relay import (
     Act,
@@ -82,7 +82,9 @@ class HandBackIsUnconditional(Simulation):
 class EveryRefusalIsBelieved(Simulation):
     async def play(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(verdict.judged, "__kwdefaults__", {"believed": 1000})
+            patch.setattr(
+                Relay.__init__, "__kwdefaults__", {**Relay.__init__.__kwdefaults__, "believed": 1000}
+            )
             await super().play()
 
 

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.cli.events.feed import Wanted, read_events, sent_up_to
-from cosmos_outbox.cli.events.replay import Replayed, Send, believed, replay, sending_to
+from cosmos_outbox.cli.events.replay import Replayed, Send, replay, sending_to
 from cosmos_outbox.cli.leases.actions import leases_in, refuse_future, start_given
 from cosmos_outbox.cli.output import confirm, counted, print_errors, print_json
 from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
@@ -59,7 +59,7 @@ async def replay_command(
             require_service_bus(outbox.settings)
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             bus = await stack.enter_async_context(outbox.service_bus())
-            publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1, around=believed))
+            publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
             send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True)) as bar:

@@ -17,7 +17,6 @@ from cosmos_outbox.ports import ChangeBatch, Document, Publisher
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.plan import event_page
-from cosmos_outbox.relay.verdict import judged
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _CHUNKS_A_SECOND = 10
@@ -78,19 +77,12 @@ async def replay(
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 
-def believed(publisher: Publisher, _: str = "") -> Publisher:
-    """
-    Return the publisher of a topic for a replay: it parks nothing, so every refusal counts, and it goes on behind it.
-    """
-    return judged(publisher, believed=_EVERY_REFUSAL)
-
-
 def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:
     """
     Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.
 
     Args:
-        publisher: the topic; where it stands for several, each is `believed`.
+        publisher: the topic, or `Topics`.
         paths: where the events keep their partition key. Defaults to `/partitionKey`.
     """
     refused: dict[tuple[str, str], EventRejected] = {}
@@ -100,7 +92,8 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    relay = Relay(believed(publisher), notify=hear)
+    # It parks nothing, so every refusal counts, and it goes on behind it
+    relay = Relay(publisher, believed=_EVERY_REFUSAL, notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
         refused.clear()

@@ -28,7 +28,7 @@ from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.records import EventsHeld, KeyParked
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
+from cosmos_outbox.relay.routing import Topics, parse_routes
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
@@ -303,9 +303,7 @@ async def test_events_behind_a_rejected_one_may_be_in_another_topic_although_the
     """
     brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
     routes = parse_routes("action:Moved=b", default="a")
-    publisher = RoutedPublisher(
-        routes, {topic: broker.publisher(lanes=1) for topic, broker in brokers.items()}
-    )
+    publisher = Topics({topic: broker.publisher(lanes=1) for topic, broker in brokers.items()}, routes)
     store = MemoryParked()
     documents = [event("k", number) for number in (1, 2, 3)]
     documents[1]["data"]["action"] = "Moved"

@@ -4,6 +4,7 @@ CloudEvents: the attributes the specification asks for, in both content modes.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 
@@ -15,7 +16,8 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.relay.cloudevents import CloudEventsPublisher, ContentMode, as_cloud_event
+from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
+from cosmos_outbox.relay.routing import Topics
 from tests.support.event_documents import event
 
 SOURCE = "/contacts/data"
@@ -132,9 +134,10 @@ def test_every_attribute_has_a_name_that_the_specification_allows():
     assert [] == [name for name in names if not re.fullmatch(r"[a-z0-9]{1,20}", name)]
 
 
-async def test_the_publisher_sends_what_it_is_given_as_cloud_events():
+async def test_topics_get_what_leaves_as_cloud_events():
     broker = MemoryBroker()
-    publisher = CloudEventsPublisher(broker.publisher(lanes=3), source=SOURCE, mode="binary")
+    shape = functools.partial(as_cloud_event, source=SOURCE, mode=ContentMode.BINARY)
+    publisher = Topics({"t": broker.publisher(lanes=3)}, shape=shape)
     await publisher.publish(1, [plain()])
     assert 3 == publisher.lanes
     assert [as_cloud_event(plain(), source=SOURCE, mode=ContentMode.BINARY)] == broker.accepted

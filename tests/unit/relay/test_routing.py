@@ -1,5 +1,5 @@
 """
-Routes, and the publisher that follows them.
+Routes, and the topics that follow them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, MessageRejected
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.routing import RoutedPublisher, Routes, parse_routes
+from cosmos_outbox.relay.routing import Routes, Topics, parse_routes
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 
@@ -37,15 +37,15 @@ def message(number: int, *, action: str = "Renamed", entity_type: str = "contact
 
 class Brokers:
     """
-    One broker a topic, behind one routed publisher.
+    One broker a topic.
     """
 
     def __init__(self, routes: Routes = ROUTES, *, rejects: str | None = None) -> None:
         self.of = {topic: MemoryBroker(clock=time.monotonic) for topic in routes.topics}
         for topic, broker in self.of.items():
             broker.rejects = lambda sent, topic=topic: f"{topic}:{sent.message_id}" == rejects
-        self.publisher = RoutedPublisher(
-            routes, {topic: broker.publisher(lanes=2) for topic, broker in self.of.items()}
+        self.publisher = Topics(
+            {topic: broker.publisher(lanes=2) for topic, broker in self.of.items()}, routes
         )
 
     def ids(self, topic: str) -> list[str]:
@@ -104,7 +104,7 @@ def test_a_line_that_cannot_be_meant_is_refused(line, mistake):
 
 def test_a_topic_without_a_publisher_is_refused():
     with pytest.raises(ConfigurationError, match="deletions, orders"):
-        RoutedPublisher(ROUTES, {"events": MemoryBroker().publisher()})
+        Topics({"events": MemoryBroker().publisher()}, ROUTES)
 
 
 def test_there_are_as_many_lanes_as_every_topic_has():
@@ -113,7 +113,7 @@ def test_there_are_as_many_lanes_as_every_topic_has():
         topic: broker.publisher(lanes=lanes)
         for lanes, (topic, broker) in zip((4, 2, 8), brokers.items(), strict=True)
     }
-    assert 2 == RoutedPublisher(ROUTES, publishers).lanes
+    assert 2 == Topics(publishers, ROUTES).lanes
 
 
 async def test_messages_go_to_all_their_topics_in_order():

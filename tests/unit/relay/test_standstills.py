@@ -30,9 +30,9 @@ from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import LeaseCheckpointed, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
-from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.routing import Topics, parse_routes
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
@@ -174,9 +174,9 @@ async def test_a_key_is_set_aside_by_hand_also_while_the_broker_does_not_answer_
 async def test_a_topic_that_is_away_does_not_make_the_refusals_of_another_its_fault() -> None:
     clock = asyncio.get_running_loop().time
     brokers = {topic: MemoryBroker(clock=clock) for topic in "abc"}
-    publisher = RoutedPublisher(
-        parse_routes("action:B=b; action:C=c", default="a"),
+    publisher = Topics(
         {topic: broker.publisher(lanes=1) for topic, broker in brokers.items()},
+        parse_routes("action:B=b; action:C=c", default="a"),
     )
     store = MemoryParked()
     relay = Relay(publisher, parking=Parking(store), notify=lambda record: None)

@@ -1,11 +1,12 @@
 """
-Verdict: is a refusal the message's fault or the topic's? A publisher around that of one topic collects the evidence.
+Refusals: is one the message's fault or the topic's? The only judge of that, with the evidence of each topic.
 
 A broker that refuses a message and names it as the cause may refuse every other message as well; one that fails without
 naming a message may fail because of it. What else the topic accepts decides:
 
     refused by name, and nothing accepted since the last few refusals   send a message again that was accepted before;
                                                                         if it is refused too: the topic's fault (`TopicRefusesAll`)
+    the same, nothing accepted yet, and a few keys are parked already   the topic's fault, or each start would park more
     failed several times in a row with the same unclear answer          the same; if that is accepted: the messages' fault
 
 The message that is sent again is the last one that the topic accepted, under its id, so duplicate detection drops it. If
@@ -16,11 +17,10 @@ sender tries others first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import Publisher
 
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
 BELIEVED_IN_A_ROW = 5
@@ -29,77 +29,75 @@ _UNCLEAR_ATTEMPTS_ALONE = 15  # if no other message was sent for comparison, so 
 _NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
-
-def judged(publisher: Publisher, *, believed: int = BELIEVED_IN_A_ROW) -> Publisher:
-    """
-    Return a publisher that judges: the same one if it does.
-    """
-    return publisher if getattr(publisher, "judged", False) else JudgedPublisher(publisher, believed=believed)
+Send = Callable[[Sequence[OutboundMessage]], Awaitable[None]]  # to one topic, on one lane
 
 
-class JudgedPublisher:
+class Refusals:
     """
-    Distinguish a message that the topic will never accept from a topic that accepts nothing.
+    Distinguish a message that a topic will never accept from a topic that accepts nothing.
 
     Args:
-        publisher: of one topic.
         believed: how many refusals count with nothing accepted between them.
     """
 
-    judged = True  # a relay adds no second judge
-
-    def __init__(self, publisher: Publisher, *, believed: int) -> None:
-        self._publisher, self._believed, self.lanes = publisher, believed, publisher.lanes
+    def __init__(self, *, believed: int) -> None:
+        self._believed = believed
         self._last_accepted: OutboundMessage | None = None
         self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
         self._refuses_all = False
         # Answer and attempts, by call
         self._unclear: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
 
-    @property
-    def batch_bytes(self) -> int | None:
-        return getattr(self._publisher, "batch_bytes", None)
+    async def judge(self, send: Send, messages: Sequence[OutboundMessage], parked: Callable[[], int]) -> None:
+        """
+        Send messages to the topic, and raise for an error what it shows.
 
-    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+        `parked` returns how many keys of the lease are parked, while no topic has accepted anything; else 0.
+        """
         try:
-            await self._publisher.publish(lane, messages)
+            await send(messages)
         except PublishError as error:
             if error.accepted:
                 self._accepted(messages[error.accepted - 1])
             rest = messages[error.accepted :]
             if isinstance(error, MessageRejected):
-                await self._judge_refusal(lane, rest, error)
+                await self._judge_refusal(send, rest, error, parked())
             elif isinstance(error, BrokerUnavailable) and error.retry_after is None:
-                await self._judge_unclear(lane, rest, error)
+                await self._judge_unclear(send, rest, error)
             raise
-        if messages:
-            self._accepted(messages[-1])
-            self._unclear.pop(_call(messages), None)
+        self._accepted(messages[-1])
+        self._unclear.pop(_call(messages), None)
 
     def _accepted(self, message: OutboundMessage) -> None:
         self._last_accepted, self._refuses_all = message, False
         self._refused.clear()
 
     async def _judge_refusal(
-        self, lane: int, rest: Sequence[OutboundMessage], error: MessageRejected
+        self, send: Send, rest: Sequence[OutboundMessage], error: MessageRejected, parked: int
     ) -> None:
-        if len(rest) == 1:
+        alone = len(rest) == 1
+        if alone:
             self._refused.add(rest[0].message_id)
         elif not self._refuses_all:
             return  # the sender finds out which of them it is
-        if len(self._refused) <= self._believed or await self._accepts_another(lane):
+        if len(self._refused) > self._believed:
+            if await self._accepts_another(send):
+                return
+            self._refuses_all = self._last_accepted is not None
+            seen = f"{len(self._refused)} messages in a row were refused and none accepted"
+        elif alone and parked >= self._believed:
+            seen = f"{parked} keys of the lease are parked already, and nothing was accepted since this worker began"
+        else:
             return
-        self._refuses_all = self._last_accepted is not None
-        if len(rest) == 1 or self._refuses_all:
+        if alone or self._refuses_all:
             raise TopicRefusesAll(
-                f"{len(self._refused)} messages in a row were refused and none accepted, so the topic is at fault, or a "
-                f"program that writes events; the lease waits. If these events can never be sent, park their keys by hand "
-                f"(`cosmos-outbox parked park`). The last refusal: {error}",
+                f"{seen}, so the topic is at fault, or a program that writes events; the lease waits. If these events can "
+                f"never be sent, park their keys by hand (`cosmos-outbox parked park`). The last refusal: {error}",
                 accepted=error.accepted,
             ) from error
 
     async def _judge_unclear(
-        self, lane: int, rest: Sequence[OutboundMessage], error: BrokerUnavailable
+        self, send: Send, rest: Sequence[OutboundMessage], error: BrokerUnavailable
     ) -> None:
         condition = error.condition or _NO_ANSWER
         before, attempts = self._unclear.pop(_call(rest), (condition, 0))
@@ -117,7 +115,7 @@ class JudgedPublisher:
                 f"The same message failed {attempts} times, and no other was accepted yet: {error}",
                 accepted=error.accepted,
             ) from error
-        if first or await self._accepts_another(lane):
+        if first or await self._accepts_another(send):
             raise MessageRejected(
                 f"The broker failed {attempts} times with {condition} on the same messages, while it takes others: {error}",
                 accepted=error.accepted,
@@ -129,14 +127,14 @@ class JudgedPublisher:
         self._refused.add(message.message_id)
         return len(self._refused) <= self._believed
 
-    async def _accepts_another(self, lane: int) -> bool:
+    async def _accepts_another(self, send: Send) -> bool:
         """
         Say whether the topic accepts, now, what it accepted before.
         """
         if self._last_accepted is None:
             return False
         try:
-            await self._publisher.publish(lane, [self._last_accepted])
+            await send([self._last_accepted])
         except PublishError:
             return False
         self._accepted(self._last_accepted)

@@ -1,10 +1,11 @@
 """
-TracedPublisher: a Publisher that records each send as an OpenTelemetry span, linked to the commit of every message.
+Spans: each send to a topic as an OpenTelemetry span, linked to the commit of every message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -12,59 +13,55 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from cosmos_outbox.correlation import context_of
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import Publisher
 
 _MAX_LINKS = 128  # what the SDKs keep of a span's links by default
 
+Around = Callable[[str, Sequence[OutboundMessage]], AbstractContextManager[None]]
 
-class TracedPublisher:
+
+def spans_of_sends(
+    tracer_provider: trace.TracerProvider | None = None, *, server_address: str | None = None
+) -> Around:
     """
-    Wrap a publisher; names and attributes follow OpenTelemetry's conventions for messaging.
+    Return what surrounds a send to a topic; names and attributes follow OpenTelemetry's conventions for messaging.
 
     Args:
-        publisher: what sends.
-        topic: the destination's name.
         tracer_provider: receives the spans. Defaults to OpenTelemetry's global one.
         server_address: host of the namespace. Defaults to none.
     """
+    tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        *,
-        topic: str,
-        tracer_provider: trace.TracerProvider | None = None,
-        server_address: str | None = None,
-    ) -> None:
-        self._publisher, self._name, self.lanes = publisher, f"send {topic}", publisher.lanes
-        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
-        self._attributes = {
-            "messaging.system": "servicebus",
-            "messaging.operation.type": "send",
-            "messaging.operation.name": "send",
-            "messaging.destination.name": topic,
-        } | ({"server.address": server_address} if server_address else {})
+    attributes = {
+        "messaging.system": "servicebus",
+        "messaging.operation.type": "send",
+        "messaging.operation.name": "send",
+    } | ({"server.address": server_address} if server_address else {})
 
-    @property
-    def batch_bytes(self) -> int | None:
-        return getattr(self._publisher, "batch_bytes", None)
-
-    async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+    @contextmanager
+    def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
         # A root span: each message of a batch has its own cause, so the commits are links and none is the parent.
-        span = self._tracer.start_span(self._name, kind=SpanKind.CLIENT, context=Context())
+        span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, context=Context())
         if not span.is_recording():
-            await self._publisher.publish(lane, messages)
+            yield
             return
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            span.set_attributes({**self._attributes, "messaging.batch.message_count": len(messages)})
+            span.set_attributes(
+                {
+                    **attributes,
+                    "messaging.destination.name": topic,
+                    "messaging.batch.message_count": len(messages),
+                }
+            )
             for context in _creators(messages):
                 span.add_link(context)
             try:
-                await self._publisher.publish(lane, messages)
+                yield
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__name__)
                 span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise
+
+    return around
 
 
 def _creators(messages: Sequence[OutboundMessage]) -> list[trace.SpanContext]:

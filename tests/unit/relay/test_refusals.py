@@ -17,9 +17,9 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import KeyParked, PublishHalted, Record
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import RoutedPublisher, parse_routes
-from cosmos_outbox.relay.verdict import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.routing import Topics, parse_routes
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 
@@ -188,9 +188,9 @@ async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_o
 
 async def test_what_one_topic_takes_says_nothing_of_another() -> None:
     brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
-    publisher = RoutedPublisher(
-        parse_routes("action:Moved=b", default="a"),
+    publisher = Topics(
         {topic: broker.publisher(lanes=1) for topic, broker in brokers.items()},
+        parse_routes("action:Moved=b", default="a"),
     )
     store = MemoryParked()
     documents = [event(f"k{number}", lsn=number) for number in range(40)]
