@@ -78,7 +78,9 @@ class _SessionState:
     """
 
     parked: bool | None = None  # None: not looked up yet
-    counts_losses: bool = True  # only without a session every message that is given back counts as delivered
+    # Not without a session, where every message that is given back counts as delivered; and only of the first message of a hold: what
+    # the broker delivered ahead counts with the one that ended the hold before.
+    counts_losses: bool = True
     known: Watermarks = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -156,6 +158,7 @@ class Handling:
             )
             return Retry(after_seconds=delay, counted=False)
         self._waits.ended(message.message_id)
+        state.counts_losses = False
         return settlement
 
     async def _settled(self, message: Message, key: str, state: _SessionState) -> Settlement:

@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription
+from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
 from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
@@ -168,9 +168,10 @@ class Connection:
             async with lean.AmqpSubscription(lean.namespace_of(**self._amqp), *where, **options) as opened:
                 yield opened
         else:
+            receivers = receivers_for(settings.concurrent_sessions)
             async with (
                 self.service_bus() as bus,
-                ServiceBusSubscription(bus, *where, **options) as subscription,
+                ServiceBusSubscription(bus, *where, receivers=receivers, **options) as subscription,
             ):
                 yield subscription
 

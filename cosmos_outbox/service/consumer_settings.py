@@ -45,7 +45,7 @@ class ConsumerSettings(Settings):
         default=32,
         ge=1,
         le=1000,
-        description="Most sessions (or messages, without sessions) that are handled at once; with `sdk` each takes a connection.",
+        description="Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each.",
     )
     receiver: Receiver = Field(
         default=Receiver.SDK,

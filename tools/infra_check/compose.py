@@ -17,6 +17,8 @@ from tools.infra_check.variables import default_of, lacking, variables_of
 # Limits of the Service Bus emulator.
 MAX_CONNECTIONS = 10
 MAX_DELIVERY_COUNT = 10
+# Connections of a consumer: one more than few sessions, else so many for each that is handled at once.
+_FEW = _FOR_EACH = 8
 NAMESPACE = "sbemulatorns"
 _PROGRAMS = {name: name for name in ("api", "worker", "consumer", "subscriber")}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -193,7 +195,8 @@ def _agreement(services: dict[str, Any], bus: dict[str, Any]) -> Iterator[str]:
     receivers = number(receiver.get("OUTBOX_RECEIVERS", MAX_CONNECTIONS)) or 0
     consumers = services["consumer"].get("deploy", {}).get("replicas", 1)
     sessions = number(consumer.get("OUTBOX_CONCURRENT_SESSIONS", MAX_CONNECTIONS)) or 0
-    if (connections := workers * lanes + receivers + consumers * sessions) > MAX_CONNECTIONS:
+    held = sessions + 1 if sessions < _FEW else _FOR_EACH * sessions
+    if (connections := workers * lanes + receivers + consumers * held) > MAX_CONNECTIONS:
         yield f"{connections:g} connections to Service Bus; the emulator takes {MAX_CONNECTIONS}"
 
 

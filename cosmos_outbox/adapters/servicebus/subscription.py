@@ -26,13 +26,22 @@ from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
 from cosmos_outbox.background import Background
-from cosmos_outbox.errors import LockLost
+from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
 _SLICE_SECONDS = 1.0
+_FOR_EACH = 8  # receivers for each session that is handled at once
+
+
+def receivers_for(sessions: int) -> int:
+    """
+    Return how many receivers serve so many sessions at once: one opens in half a second, and closes in another.
+    """
+    # The emulator of Microsoft takes ten connections in all: where few are to be held, one is opened ahead.
+    return _FOR_EACH * sessions if sessions >= _FOR_EACH else sessions + 1
 
 
 class ServiceBusSubscription:
@@ -48,8 +57,10 @@ class ServiceBusSubscription:
         entity: the topic, or the queue if there is no subscription.
         subscription: its name.
         sessions: whether it requires sessions. Defaults to True.
-        prefetch: messages that the broker delivers ahead, for each session; of no use without sessions, where each is locked by
-            itself. Defaults to none: a handler that is slow never lets messages wait in this process.
+        prefetch: messages that the broker delivers ahead, for each session; none without sessions, where each is locked by itself. The
+            lock is the session's, and a session that is given back counts no delivery of them. Defaults to 20.
+        receivers: most receivers at a time, opening, open and closing, each with a connection: opening one takes half a second, and
+            closing it up to a second. Defaults to 256, which is enough for 32 sessions at once, as `receivers_for` says.
         lock_duration: of the subscription, or less: a lock is trusted for no longer. Defaults to 60 s, as Service Bus does.
     """
 
@@ -60,15 +71,20 @@ class ServiceBusSubscription:
         subscription: str | None = None,
         *,
         sessions: bool = True,
-        prefetch: int = 0,
+        prefetch: int = 20,
+        receivers: int = receivers_for(32),
         lock_duration: timedelta = timedelta(seconds=60),
     ) -> None:
+        prefetch = prefetch if sessions else 0
         check_options(sessions=sessions, prefetch=prefetch, lock_duration=lock_duration)
+        if receivers < 1:
+            raise ConfigurationError(f"receivers must be at least 1, not {receivers}.")
         self._client, self._entity, self._subscription = client, entity, subscription
         self._sessions, self._prefetch = sessions, prefetch
+        self._receivers = asyncio.Semaphore(receivers)
         self.lock_seconds = lock_duration.total_seconds()
         self.name = entity if subscription is None else f"{entity}/{subscription}"
-        self.closing = Background()  # the broker gives the session of one to another receiver at once
+        self._closing = Background()
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,9 +95,14 @@ class ServiceBusSubscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.closing.done()
+        await self._closing.done()
 
     async def accept(self, wait_seconds: float) -> ServiceBusSession | None:
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await self._receivers.acquire()
+        except TimeoutError:
+            return None
         receiver = self._receiver(wait_seconds)
         # In a task of its own: one that is cancelled closes the link, which takes a second.
         opening = asyncio.create_task(receiver.__aenter__())
@@ -98,8 +119,38 @@ class ServiceBusSubscription:
             raise receive_error(error, entity=self.name) from error
         finally:
             if session is None:
-                self.closing.add(_close(receiver, opening))
+                self.close(receiver, opening)
         return session
+
+    def close(
+        self,
+        receiver: ServiceBusReceiver,
+        opening: asyncio.Task[Any] | None = None,
+        *,
+        abandon: ServiceBusReceivedMessage | None = None,
+    ) -> None:
+        """
+        Close a receiver while others work: the broker gives its session to another receiver at once.
+        """
+        self._closing.add(self._closed(receiver, opening, abandon))
+
+    async def _closed(
+        self,
+        receiver: ServiceBusReceiver,
+        opening: asyncio.Task[Any] | None,
+        abandon: ServiceBusReceivedMessage | None,
+    ) -> None:
+        try:
+            with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    while opening is not None and not opening.done():
+                        opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
+                        await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
+                    if abandon is not None:
+                        await receiver.abandon_message(abandon)
+                    await receiver.close()
+        finally:
+            self._receivers.release()
 
     def _receiver(self, wait_seconds: float) -> ServiceBusReceiver:
         options: dict[str, Any] = {"prefetch_count": self._prefetch}
@@ -121,7 +172,7 @@ class ServiceBusSession:
         self._session = receiver.session
         self.id: str | None = self._session.session_id if self._session else None
         self._message: ServiceBusReceivedMessage | None = None  # delivered, and not settled
-        self._unread = False  # it was delivered when the session was accepted
+        self._unread = self._closed = False  # whether it was delivered when the session was accepted
         self.trusted_until = inf
         if self._session:
             self._locked(self._loop.time(), self._session.locked_until_utc)
@@ -145,8 +196,8 @@ class ServiceBusSession:
         return False
 
     async def _fetch(self, wait_seconds: float) -> bool:
-        # One at a time: on credit that an earlier call left over the SDK hands back what arrives between two calls. The broker
-        # has then sent the next message already, and the session comes out of order.
+        # One at a time: without a prefetch the SDK hands back what arrives between two calls, on credit that an earlier call left
+        # over. The broker has then sent the next message already, and the session comes out of order.
         asked_at = self._loop.time()
         received = await self._answer(
             lambda: self._receiver.receive_messages(1, max_wait_time=wait_seconds), wait_seconds
@@ -185,9 +236,11 @@ class ServiceBusSession:
                 await self._answer(lambda: receiver.complete_message(received))
 
     async def close(self) -> None:
-        message, self._message = self._message, None
+        if self._closed:
+            return
+        self._closed, message, self._message = True, self._message, None
         # Without sessions the lock of a message outlives the link, unless the message is given back.
-        self._subscription.closing.add(_close(self._receiver, abandon=None if self._session else message))
+        self._subscription.close(self._receiver, abandon=None if self._session else message)
 
     def _locked(self, asked_at: float, until: datetime | None) -> None:
         lock_seconds = self._subscription.lock_seconds
@@ -239,19 +292,3 @@ def _body(received: ServiceBusReceivedMessage) -> bytes:
     body = received.body
     # Else an AMQP value, of a sender in another language
     return body_bytes([*body] if isinstance(body, Iterator) else [body])
-
-
-async def _close(
-    receiver: ServiceBusReceiver,
-    opening: asyncio.Task[Any] | None = None,
-    *,
-    abandon: ServiceBusReceivedMessage | None = None,
-) -> None:
-    with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
-        async with asyncio.timeout(CLOSE_SECONDS):
-            while opening is not None and not opening.done():
-                opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
-                await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
-            if abandon is not None:
-                await receiver.abandon_message(abandon)
-            await receiver.close()

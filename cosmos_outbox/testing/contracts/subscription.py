@@ -76,10 +76,10 @@ class Opened(Protocol):
     """
 
     def __call__(
-        self, *, sessions: bool = True, max_deliveries: int = 10, prefetch: int = 0
+        self, *, sessions: bool = True, max_deliveries: int = 10, prefetch: int | None = None
     ) -> AbstractAsyncContextManager[SubscriptionBackend]:
         """
-        Open one; `prefetch` is how many messages the client may fetch ahead, if it can.
+        Open one; `prefetch` is how many messages the client may fetch ahead, if it can. Defaults to what the client does by default.
         """
         ...
 
@@ -331,7 +331,7 @@ class SubscriptionContract:
         """
         A receiver that lost the lock settles nothing (I5).
         """
-        async with opened() as entity:
+        async with opened(prefetch=0) as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")
             held = await asyncio.gather(*(accepted(entity) for _ in range(3)))
             reading, renewing, settling = held
@@ -439,6 +439,22 @@ class SubscriptionContract:
             await session.settle(await received(session), Retry())
             await session.close()
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
+
+    async def test_what_was_delivered_ahead_of_a_lost_lock_is_not_settled(self, opened: Opened) -> None:
+        """
+        A client may hand out what it fetched before the lock was lost; its settlement tells (I5).
+        """
+        async with opened(prefetch=5) as entity:
+            await entity.send("a1", "a2")
+            session = await accepted(entity)
+            await session.settle(await received(session), Complete())
+            await entity.passes(LOCK_SECONDS + 1)
+            with pytest.raises(LockLost):
+                await session.settle(await received(session), Complete())
+            await session.close()
+            ((name, count),) = await rest(entity)
+            assert "a2" == name
+            assert count <= 1
 
     async def test_a_message_arrives_as_it_was_sent(self, opened: Opened) -> None:
         """

@@ -511,6 +511,17 @@ async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wai
     assert "DeliveredTooOften" == world.of(MessageParked)[-1].reason
 
 
+async def test_deliveries_count_only_of_the_first_message_of_a_hold_as_those_behind_it_were_delivered_ahead():
+    world = World(invoicing(on_failure="dead_letter"))
+    for number in range(3):
+        ahead = message(OrderPaid(order_id="o1", total=number))
+        world.subscription.deliver(replace(ahead, delivery_count=8))
+    await world.run()
+
+    assert ["DeliveredTooOften"] == [reason for _, reason, _ in world.subscription.dead_letters]
+    assert [1, 2] == sorted(invoice["data"]["total"] for invoice in world.documents("invoice"))
+
+
 @pytest.mark.parametrize("sessions", [False, True])
 async def test_deliveries_count_only_where_no_store_that_is_away_counts_them(sessions: bool):
     world = World(invoicing(), subscription=MemorySubscription(sessions=sessions, max_deliveries=100))

@@ -103,8 +103,8 @@ def test_the_compose_file_as_it_is_has_no_problem():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("services", "worker", "environment", "OUTBOX_LANES"), "4", "12 connections"),
-        (("services", "consumer", "environment", "OUTBOX_CONCURRENT_SESSIONS"), "32", "38 connections"),
+        (("services", "worker", "environment", "OUTBOX_LANES"), "4", "13 connections"),
+        (("services", "consumer", "environment", "OUTBOX_CONCURRENT_SESSIONS"), "32", "262 connections"),
         (("services", "consumer", "environment", "OUTBOX_SUBSCRIPTION"), "some", "consumer: some is no subscription"),
         (("services", "consumer", "environment", "OUTBOX_COSMOS_CONTAINER"), "data", "init: makes directory by CONSUMER_CONTAINER; the consumer's OUTBOX_COSMOS_CONTAINER is data"),
         (("services", "consumer", "environment", "OUTBOX_LEASE_CONTAINER"), "leases", "OUTBOX_LEASE_CONTAINER is no setting of the consumer"),
