@@ -4,15 +4,17 @@ A session processor: several processes share the sessions of a subscription or q
 Theory of operation
 -------------------
 The broker keeps the messages of a *session* in order, and lets one receiver at a time lock it. The processor has a number
-of slots, each of which can hold one session. Messages of a session are handled one at a time, those of different sessions
+of slots, each of which can handle one session. Messages of a session are handled one at a time, those of different sessions
 side by side.
 
     processor    how many sessions are asked for, held, and given back at the end
+    slots        which accepted sessions wait for a slot
     held         one session: receive, handle while the lock is renewed, settle; repeat
 
-                 accept --> HELD --idle, stop, or a message to retry--> closed: the broker gives it to any process
-                             |
-                             +-- lock lost, or may be --> the handler is cancelled, nothing is settled
+                 accept --> slot --> HELD --idle, turn, stop, or a message to retry--> closed: the broker gives it to any process
+                             |        |
+                             |        +-- lock lost, or may be --> the handler is cancelled, nothing is settled
+                             +-- none in 2 s --> closed, and no other is accepted until a message is settled
 
 What holds, and why
 -------------------
@@ -23,9 +25,16 @@ be retried ends the hold, so what the broker had delivered ahead is not handled 
 request was sent. At the end of that time the handler is cancelled and nothing is settled, whether the broker says that
 the lock is lost or says nothing. What the handler wrote by then stays written: `cosmos_outbox.consumer` makes that harmless.
 
+*No key waits for another's.* A session is accepted although no slot is free: it has the session that is idle for longest leave
+its slot at once, or one that is never idle end its turn, 5 s after it began. A session that waits for another attempt has no slot.
+
+*Little is hoarded.* What is accepted and not handled is a key that no process handles. So no more is asked for than finds a slot
+by then, as the slots went until now: opening a session may take half a second. What waits in vain goes back after 2 s, far before
+its lock ends.
+
 *Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one waits while nothing
-comes. Each session that is found adds a call, up to the free slots, so where many are found the number soon doubles. Where
-another call has long waited in vain, and with each call that ends in vain, the number is halved.
+comes. Each session that is found adds calls, so where many are found they are soon as many as find a slot. Where another call
+has long waited in vain, and with each call that ends in vain, the number is halved.
 
 Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
 limit it moves the message to the dead-letter queue. While the broker cannot be reached, or settles nothing, the processor asks

@@ -16,11 +16,15 @@ from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Set
 from cosmos_outbox.records import HandlerIgnoresCancellation, Hook, MessageFailed, MessageSettled
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.sessions.options import SessionOptions
+from cosmos_outbox.sessions.slots import Slots
 
 _SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep a processor that stops
 _RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
 _MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
+_TURN_SECONDS = 5.0  # for how long a session with more messages keeps its slot while another waits for one
+# What the broker has at hand comes within this time: a session without it is idle, and leaves its slot to another.
+AT_HAND_SECONDS = 0.02
 _EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
@@ -33,6 +37,7 @@ class SessionEnd(StrEnum):
     """
 
     IDLE = "idle"  # no message came
+    TURN = "turn"  # others waited for its slot
     RETRY = "retry"  # a message is to be delivered again
     STOPPED = "stopped"  # the processor stops
     LOST = "lost"  # the lock expired, or the broker cannot be reached
@@ -47,7 +52,8 @@ class HeldSession:
         handler: awaited with each message.
         options: those of the processor.
         stopping: set when no further message is to be handled.
-        crowded: says whether other sessions wait for a slot.
+        slots: one of which this session has.
+        idle: called when it begins to wait for a message, and when one came although it was to leave.
         notify: hears what happens.
     """
 
@@ -58,12 +64,17 @@ class HeldSession:
         options: SessionOptions,
         *,
         stopping: asyncio.Event,
-        crowded: Callable[[], bool],
+        slots: Slots,
+        idle: Callable[[], None],
         notify: Hook,
     ) -> None:
         self._session, self._handler, self._options = session, handler, options
-        self._stopping, self._crowded, self._notify = stopping, crowded, notify
+        self._stopping, self._slots, self._idle, self._notify = stopping, slots, idle, notify
+        self._rests = False
         self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Timeout | None = None  # for a message
+        self.idle_since: float | None = None  # without a message, in the loop's time
+        self.leaving = False  # unless a message comes at once
         self._trusted_until = self._renew_at = self._cancel_at = 0.0
         self.messages = 0  # settled so far
         self.handling_since: float | None = None  # in the loop's time
@@ -88,17 +99,19 @@ class HeldSession:
             return SessionEnd.LOST
 
     async def _run(self) -> SessionEnd:
-        idle_since = self._loop.time()
+        began = idle_since = self._loop.time()
         while not self._stopping.is_set():
             self._see_lock()
             now = self._loop.time()
             if now >= self._renew_at and not await self._renewed():
                 return SessionEnd.LOST
-            idle_for = self._options.session_idle_timeout.total_seconds() / (10 if self._crowded() else 1)
-            if now >= idle_since + idle_for:
+            idle_until = idle_since + self._options.session_idle_timeout.total_seconds()
+            if now >= idle_until or self.leaving:
                 return SessionEnd.IDLE
-            wait = min(_SLICE_SECONDS, idle_since + idle_for - now, max(self._renew_at - now, 0.01))
-            message = await self._session.receive(wait)
+            if self._slots.waiting and now >= began + _TURN_SECONDS:
+                return SessionEnd.TURN
+            wait = min(_SLICE_SECONDS, idle_until - now, max(self._renew_at - now, 0.01))
+            message = await self._received(wait, idle_since)
             if message is None:
                 continue
             if self._stopping.is_set():
@@ -116,10 +129,38 @@ class HeldSession:
             idle_since = self._loop.time()
         return SessionEnd.STOPPED
 
+    def leave(self) -> None:
+        """
+        Have an idle session leave its slot, unless a message is at hand.
+        """
+        if self._waiting is not None and self.idle_since is not None:
+            self.leaving = True
+            self._waiting.reschedule(max(self._loop.time(), self.idle_since + AT_HAND_SECONDS))
+
+    async def _received(self, wait_seconds: float, idle_since: float) -> Message | None:
+        # A call that is cut off leaves the session in no state to go on: it is closed then.
+        self.idle_since = idle_since
+        message = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._waiting:
+                self._idle()
+                message = await self._session.receive(wait_seconds)
+        self._waiting = None
+        if message is not None:
+            self.idle_since = None
+            if self.leaving:
+                self.leaving = False
+                self._idle()
+        return message
+
     async def close(self) -> None:
         """
-        Give the session back; what cannot be given back, the broker takes when the lock expires.
+        Give the slot and the session back; what cannot be given back, the broker takes when the lock expires.
         """
+        if self._rests:
+            self._slots.rested()
+        else:
+            self._slots.give_back()
         with suppress(LockLost, SubscriptionUnavailable):
             await self._session.close()
 
@@ -159,6 +200,7 @@ class HeldSession:
         """
         Keep a message before it is delivered again, or until the processor stops; return whether the lock still holds.
         """
+        self._rests = seconds > 0 and self._slots.rest()  # nothing is left to handle
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             return await self._held(stopping, seconds)

@@ -20,9 +20,9 @@ class SessionOptions:
         ConfigurationError: a value cannot work.
     """
 
-    # Of sessions held side by side. Defaults to 32.
+    # Of sessions handled side by side; some more are accepted ahead, or wait for another attempt. Defaults to 32.
     max_concurrent_sessions: int = 32
-    # After this time without a message a session is given back; after a tenth of it if others wait for its slot. Defaults to 5 s.
+    # After this time without a message a session is given back; at once if another waits for its slot. Defaults to 5 s.
     session_idle_timeout: timedelta = timedelta(seconds=5)
     # For how long the lock is renewed while one message is handled; then the handler is cancelled. Defaults to 5 min.
     max_handling: timedelta = timedelta(minutes=5)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
@@ -21,12 +22,17 @@ from cosmos_outbox.records import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.held import AT_HAND_SECONDS, HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
+from cosmos_outbox.sessions.slots import Slots
 
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # a short first call: when it returns, the broker is reachable
-_OPENING_SECONDS = 3.0  # how long a call may take before it waits for a session
+_OPENING_SECONDS = 2.0  # how long a call may take before it waits for a session
+_GROWTH = 7  # calls more for each session that is found
+# A session that was accepted waits so long for a slot, then goes back, as no other process can handle it meanwhile. Far shorter than a lock.
+_AHEAD_SECONDS = 2.0
+_LOOK_AHEAD_SECONDS = 1.0  # at most so much of what the slots will do counts as known
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
@@ -73,9 +79,12 @@ class SessionProcessor:
         self._options = options or SessionOptions()
         self._notify = guarded(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
+        self._slots = Slots(self._options.max_concurrent_sessions, crowded=self._make_room)
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._wanted = 1  # calls that wait for a session side by side
+        self._found_in = 0.0  # what the last call took that found one
+        self._stuck = False  # a session waited for a slot in vain, and no message was settled since
         self._answered_at = -inf  # when a message was last settled, or a call found none waiting
         self._failures = 0  # since then
         self._failing_since, self._failed_at = 0.0, -inf
@@ -128,11 +137,35 @@ class SessionProcessor:
             raise self._error
 
     def _fill(self) -> None:
-        free = self._options.max_concurrent_sessions - len(self._serving) - len(self._accepting)
-        for _ in range(min(self._wanted - len(self._accepting), free)):
+        for _ in range(min(self._wanted, self._worth_accepting()) - len(self._accepting)):
             task = asyncio.create_task(self._serve())
             self._accepting[task] = asyncio.get_running_loop().time()
             task.add_done_callback(self._ended)
+
+    def _worth_accepting(self) -> int:
+        """
+        Return how many sessions would find a slot by when they are found, those that wait for one included.
+        """
+        now = asyncio.get_running_loop().time()
+        idle = sum(
+            held.idle_since is not None and held.idle_since < now - AT_HAND_SECONDS
+            for held in self._serving.values()
+        )
+        # One more tells whether others wait for a session with many messages. Without sessions none does.
+        probe = 0 if self._stuck or any(held.id is None for held in self._serving.values()) else 1
+        soon = self._slots.free_after(self._found_in) if probe else 0
+        return max(probe, self._slots.free + idle + soon)
+
+    def _make_room(self) -> None:
+        """
+        Have as many idle sessions leave as others wait for their slots, the longest idle first.
+        """
+        if not self._slots.waiting:
+            return
+        more = self._slots.waiting - sum(held.leaving for held in self._serving.values())
+        idle = [held for held in self._serving.values() if held.idle_since is not None and not held.leaving]
+        for held in sorted(idle, key=lambda one: one.idle_since or 0.0)[: max(0, more)]:
+            held.leave()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._accepting.pop(task, None)
@@ -145,17 +178,49 @@ class SessionProcessor:
     async def _serve(self) -> None:
         began = asyncio.get_running_loop().time()
         session = await self._accepted(began)
-        if session is None:
-            return
-        held = HeldSession(
-            session,
-            self._handler,
-            self._options,
-            stopping=self._stopping,
-            crowded=lambda: len(self._serving) + self._wanted > self._options.max_concurrent_sessions,
-            notify=self._heard,
-        )
-        before = {task: one for task, one in self._serving.items() if one.id == held.id is not None}
+        if session is not None and (held := await self._given_slot(session)) is not None:
+            await self._hold(held, began)
+
+    async def _given_slot(self, session: Session) -> HeldSession | None:
+        """
+        Return a session with a slot; None if it got none in time, and was given back.
+        """
+        task, slotted = asyncio.current_task(), False
+        if task is not None:
+            self._accepting[task] = asyncio.get_running_loop().time()
+        try:
+            await self._end_before(session.id)
+            slotted = await self._slots.take(_AHEAD_SECONDS)
+        finally:
+            if not slotted:
+                with suppress(LockLost, SubscriptionUnavailable):
+                    await session.close()
+        if slotted:
+            return HeldSession(
+                session,
+                self._handler,
+                self._options,
+                stopping=self._stopping,
+                slots=self._slots,
+                idle=self._make_room,
+                notify=self._heard,
+            )
+        # Each call that waits would take the session again, before another process can.
+        self._stuck = True
+        for call in self._accepting:
+            if call is not task:
+                call.cancel()
+        return None
+
+    async def _end_before(self, session: str | None) -> None:
+        # This process lost the session without noticing: the old handler must not run beside the new one.
+        for task, held in [*self._serving.items()]:
+            if held.id == session is not None and task is not asyncio.current_task():
+                held.error = LockLost("The broker gave the session away, then to this process again.")
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def _hold(self, held: HeldSession, began: float) -> None:
         task = asyncio.current_task()
         if task is not None:
             self._accepting.pop(task, None)
@@ -164,11 +229,7 @@ class SessionProcessor:
         self._notify(SessionOpened(session=held.id))
         end = SessionEnd.STOPPED
         try:
-            # This process lost the session without noticing: the old handler must not run beside the new one.
-            for other, one in before.items():
-                one.error = LockLost("The broker gave the session away, then to this process again.")
-                other.cancel()
-                await asyncio.wait({other})
+            await self._end_before(held.id)  # once more: it may have come twice while it waited for a slot
             end = await held.run()
         finally:
             if held.error is not None:
@@ -190,16 +251,18 @@ class SessionProcessor:
         except SubscriptionError as error:
             await self._failed(error, began, answered_at=began)
             return None
+        now = asyncio.get_running_loop().time()
+        if session is not None:
+            self._found_in = min(now - began, _LOOK_AHEAD_SECONDS)
         # A session that was found may be lost with its first message.
-        if session is None and began > self._failed_at:
+        elif began > self._failed_at:
             self._answered()
         # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
         # would have found one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
-        now = asyncio.get_running_loop().time()
         in_vain = session is None or min(others, default=inf) < now - _OPENING_SECONDS
-        self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + 1
-        self._wanted = min(max(1, self._wanted), self._options.max_concurrent_sessions)
+        self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + _GROWTH
+        self._wanted = min(max(1, self._wanted), 4 * self._options.max_concurrent_sessions)
         return session
 
     def _answered(self) -> None:
@@ -226,6 +289,9 @@ class SessionProcessor:
     def _heard(self, record: Record) -> None:
         if isinstance(record, MessageSettled):
             self._answered()
+            self._stuck = False
+            if not self._accepting:
+                self._changed.set()
         self._notify(record)
 
 

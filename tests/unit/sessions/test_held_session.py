@@ -314,12 +314,15 @@ async def test_an_idle_session_is_given_back() -> None:
     await world.stop()
 
 
-async def test_an_idle_session_is_given_back_sooner_if_no_slot_is_free() -> None:
+async def test_an_idle_session_leaves_its_slot_at_once_to_one_that_waits_and_the_last_stays() -> None:
     world = World()
-    world.deliver("a1", "b1")
+    world.deliver("a1", "b1", "c1")
     world.start(session_idle_timeout=seconds(5), max_concurrent_sessions=1)
-    await world.until(lambda: len(world.of(SessionClosed)) == 2)
-    assert 1.0 <= now() < 1.2
+    await world.until(lambda: len(world.begun) == 3)
+    assert now() < 0.2
+    await world.until(lambda: len(world.of(SessionClosed)) == 3)
+    assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
+    assert 5.0 <= now() < 5.2
     await world.stop()
 
 

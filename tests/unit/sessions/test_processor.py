@@ -116,7 +116,7 @@ async def test_many_sessions_of_one_message_pass_through_the_slots_quickly() -> 
         broker.deliver(Message(message_id=f"{number}", session_id=f"{number}"))
     world.start()
     await world.until_empty()
-    assert now() < 13.5  # 3 s more if a slot that is free for a moment counts as room for all
+    assert now() < 5
     await world.stop()
 
 
@@ -131,7 +131,7 @@ async def test_a_trickle_of_sessions_keeps_few_calls_waiting() -> None:
     for number in range(120):
         world.deliver(f"{LETTERS[number % 26]}{number}")
         await asyncio.sleep(1)
-    assert broker.most_calls <= 8
+    assert broker.most_calls <= 24
     await world.until_empty()
     await world.stop()
 
@@ -277,7 +277,7 @@ async def test_a_broker_that_settles_nothing_is_asked_again_no_sooner_than_it_sa
     world.deliver("a1")
     world.start()
     await asyncio.sleep(69)
-    assert 22 >= len(world.begun)  # by the call that takes it, and by one that waits beside
+    assert 28 >= len(world.begun)  # by the call that takes it, and by one that waits beside, at first seven
     await world.stop()
     assert now() < 69.1
 
@@ -312,7 +312,7 @@ class Silent(Counting):
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "all sessions busy"])
 async def test_a_broker_that_does_not_answer_is_counted_as_away_from_its_last_answer_on(busy: bool) -> None:
-    world = World(subscription=(broker := Silent()))
+    world = World(subscription=(broker := Silent(lock_seconds=20)))
     if busy:
         world.deliver("a1")
     world.start(work=takes(300), max_concurrent_sessions=1)
@@ -320,8 +320,7 @@ async def test_a_broker_that_does_not_answer_is_counted_as_away_from_its_last_an
     broker.silent = True
     await world.until(lambda: world.of(ReceivingFailed))
     (failed,) = world.of(ReceivingFailed)
-    last_answer = 0.0 if busy else 1.0
-    assert failed.lasting_seconds == pytest.approx(now() - last_answer, abs=0.2)
+    assert failed.lasting_seconds == pytest.approx(now() - 1.0, abs=0.2)
     assert ("renewed" if busy else "silent") in str(failed.error)
     await world.kill()
 

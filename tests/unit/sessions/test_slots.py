@@ -1,0 +1,237 @@
+"""
+Slots: sessions that wait for one of this process, and what a session must do for those that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Retry, Settlement
+from cosmos_outbox.records import MessageSettled, SessionClosed
+from cosmos_outbox.sessions.slots import Slots
+from tests.unit.sessions.test_processor import LETTERS, Counting, now
+from tests.unit.sessions.world import World, by_id, seconds, takes
+
+
+def held(world: World) -> set[str | None]:
+    """
+    Return the sessions that the broker counts as locked.
+    """
+    return {name for name, queue in world.subscription._queues.items() if queue.holders}
+
+
+@asynccontextmanager
+async def hot(world: World, *keys: str) -> AsyncIterator[None]:
+    """
+    Send messages of some keys quicker than a handler takes them, which is five a second.
+    """
+
+    async def feed(key: str) -> None:
+        for number in range(10_000):
+            world.deliver(f"{key}{number}")
+            await asyncio.sleep(0.19)
+
+    feeding = asyncio.gather(*map(feed, keys))
+    try:
+        yield
+    finally:
+        feeding.cancel()
+        with suppress(asyncio.CancelledError):
+            await feeding
+
+
+async def test_a_session_that_is_never_idle_gives_its_slot_back_while_others_wait_and_keeps_its_order() -> (
+    None
+):
+    world = World()
+    async with hot(world, "a", "b", "c", "d"):
+        world.start(work=takes(0.2), max_concurrent_sessions=4)
+        await asyncio.sleep(20)
+        world.deliver("x1")
+        sent = now()
+        await world.until(lambda: "x1" in world.begun, seconds=6)
+        await asyncio.sleep(60)
+    assert now() - sent < 70
+    assert "turn" in {closed.reason for closed in world.of(SessionClosed)}
+    for letter in "abcd":
+        of_key = [name for name in world.begun if name[0] == letter]
+        assert [f"{letter}{number}" for number in range(len(of_key))] == of_key
+        assert len(of_key) > 300
+    await world.kill()
+
+
+async def test_a_session_that_is_never_idle_keeps_its_slot_while_none_waits() -> None:
+    world = World()
+    async with hot(world, "a"):
+        world.start(work=takes(0.2), max_concurrent_sessions=1)
+        await asyncio.sleep(60)
+        assert [] == world.of(SessionClosed)
+    await world.kill()
+
+
+async def test_idle_sessions_leave_the_longest_idle_first_and_no_more_than_wait() -> None:
+    world = World()
+    world.start(max_concurrent_sessions=3, session_idle_timeout=seconds(100))
+    for letter in "abc":
+        world.deliver(f"{letter}1")
+        await asyncio.sleep(1)
+    world.deliver("d1")
+    await asyncio.sleep(1)
+    assert "d1" in world.begun
+    assert ["a"] == [closed.session for closed in world.of(SessionClosed)]
+    assert {"b", "c", "d"} == held(world)
+    await world.stop()
+
+
+async def test_a_session_whose_next_message_is_at_hand_does_not_leave() -> None:
+    class Slow(MemorySubscription):
+        """
+        Delivers the next message of a session after 10 ms.
+        """
+
+        async def accept(self, wait_seconds: float) -> object:  # type: ignore[override]
+            session = await super().accept(wait_seconds)
+            if session is not None:
+                receive = session.receive
+
+                async def received(wait_seconds: float) -> Message | None:
+                    await asyncio.sleep(0.01)
+                    return await receive(wait_seconds)
+
+                session.receive = received  # type: ignore[method-assign]
+            return session
+
+    world = World(subscription=Slow())
+    world.deliver(*(f"a{number}" for number in range(30)), "b1")
+    world.start(work=takes(0.05), max_concurrent_sessions=1)
+    await world.until_empty()
+    assert [*(f"a{number}" for number in range(30)), "b1"] == world.begun
+    await world.stop()
+
+
+async def test_a_session_that_finds_no_slot_goes_back_soon_and_no_call_of_this_process_takes_it_again() -> (
+    None
+):
+    world = World(subscription=(broker := Counting()))
+    world.start("busy", takes(100), max_concurrent_sessions=2)
+    world.deliver("a1", "b1")
+    await world.until(lambda: len(world.begun) == 2)
+    await asyncio.sleep(30)
+    world.deliver("c1")
+    sent = now()
+    await asyncio.sleep(0.5)
+    assert {"a", "b", "c"} == held(world)  # accepted ahead
+    await asyncio.sleep(2)
+    assert {"a", "b"} == held(world)
+    assert 0 == broker.waiting_calls
+    world.start("free", max_concurrent_sessions=2)
+    await world.until(lambda: "c1" in world.begun)
+    assert now() < sent + 3
+    assert 0 == world.subscription.waiting[0].delivery_count
+    await world.kill("busy")
+    await world.stop("free")
+
+
+async def test_after_a_session_went_back_the_process_asks_again_once_a_message_was_settled() -> None:
+    world = World(subscription=(broker := Counting()))
+    world.deliver("a1", "b1")
+    world.start(work=by_id(a1=takes(60)), max_concurrent_sessions=1)
+    await asyncio.sleep(30)
+    assert 0 == broker.waiting_calls
+    await world.until_empty()
+    assert 60 <= now() < 61
+    assert ["a1", "a1 done", "b1", "b1 done"] == world.diary
+    await world.stop()
+
+
+async def test_sessions_accepted_ahead_are_no_more_than_slots_came_free_and_wait_no_longer_than_their_bound() -> (
+    None
+):
+    world, most = World(subscription=(broker := Counting())), 0
+    broker.opening_seconds = 0.5
+    for number in range(400):
+        broker.deliver(Message(message_id=f"{number}", session_id=f"{number}"))
+    world.start(work=takes(1), max_concurrent_sessions=8)
+    while broker.waiting:
+        await asyncio.sleep(0.1)
+        most = max(most, len(held(world)))
+    assert 8 < most <= 8 + 16  # eight a second, for half a second, twice
+    assert now() < 400 / 8 + 5
+    assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
+    await world.stop()
+
+
+async def test_a_stop_gives_back_at_once_what_waits_for_a_slot() -> None:
+    world = World(subscription=(broker := Counting()))
+    world.deliver("a1", "b1")
+    processor = world.start(work=takes(10), max_concurrent_sessions=1)
+    await asyncio.sleep(0.5)
+    assert {"a", "b"} == held(world)
+    processor.stop()
+    await asyncio.sleep(0.1)
+    assert {"a"} == held(world)
+    assert 0 == broker.waiting_calls
+    await world.stop()
+    assert ["a1", "a1 done"] == world.diary
+
+
+async def test_a_lock_that_is_lost_before_the_slot_comes_has_the_message_handled_once() -> None:
+    world = World()
+    world.deliver("a1", "b1")
+    world.start(work=takes(1.5), max_concurrent_sessions=1)
+    await asyncio.sleep(0.5)
+    assert {"a", "b"} == held(world)
+    world.subscription.lose_lock("b")
+    await world.until_empty()
+    assert ["a1", "a1 done", "b1", "b1 done"] == world.diary
+    await world.stop()
+
+
+async def test_a_session_that_waits_for_a_retry_needs_no_slot() -> None:
+    async def away(message: Message) -> Settlement:
+        return Retry(after_seconds=30, counted=False)
+
+    world = World()
+    world.deliver(*(f"{letter}1" for letter in LETTERS[:12]))
+    world.start(work=by_id(**{f"{letter}1": away for letter in LETTERS[:12]}), max_concurrent_sessions=4)
+    await asyncio.sleep(1)
+    world.deliver("z1")
+    await world.until(lambda: "z1 done" in world.diary, seconds=1)
+    await asyncio.sleep(90)
+    settled = [record.message_id for record in world.of(MessageSettled) if record.message_id != "z1"]
+    assert {f"{letter}1" for letter in LETTERS[:12]} == set(settled)
+    await world.kill()
+
+
+async def test_only_so_many_sessions_rest_beside_the_slots() -> None:
+    slots = Slots(2, crowded=lambda: None)
+    assert [True] * 6 + [False] == [slots.rest() for _ in range(7)]
+    slots.rested()
+    assert slots.rest()
+
+
+async def test_slots_are_handed_on_in_order_and_none_is_lost_with_a_call_that_is_cancelled() -> None:
+    slots, got = Slots(1, crowded=lambda: None), []
+
+    async def take(name: str, patience: float) -> None:
+        if await slots.take(patience):
+            got.append(name)
+
+    await take("a", 1)
+    calls = [asyncio.create_task(take(*one)) for one in (("b", 10), ("c", 1), ("d", 10), ("e", 10))]
+    await asyncio.sleep(2)
+    assert 3 == slots.waiting
+    slots.give_back()
+    calls[0].cancel()  # in the same moment
+    await asyncio.sleep(0)
+    await asyncio.sleep(1)
+    assert ["a", "d"] == got
+    slots.give_back()
+    slots.give_back()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert ["a", "d", "e"] == got
+    assert 1 == slots.free
