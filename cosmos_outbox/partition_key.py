@@ -86,13 +86,6 @@ def identity(key: PartitionKey) -> Hashable:
     return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else (key_text(key),)
 
 
-def rank(part: KeyPart) -> tuple[int, KeyPart]:
-    """
-    Return the sort key of a part, as Cosmos DB orders values: booleans, numbers, strings.
-    """
-    return (0 if isinstance(part, bool) else 1 if isinstance(part, int | float) else 2), part
-
-
 @dataclass(frozen=True, slots=True)
 class KeyPaths:
     """
@@ -139,24 +132,6 @@ class KeyPaths:
             asked = f"a tuple ({example})" if len(self.levels) > 1 else "a single value"
             return f"the container is partitioned on {self}, so its keys are {asked}"
         return f"it needs {_A_TEXT}" if parts == ("",) else _problem_of_all(parts)
-
-    def begins(self, key: PartitionKey | None, beginning: Sequence[KeyPart]) -> bool:
-        """
-        Say whether the first parts of a key are these.
-        """
-        return key is not None and identity(parts_of(key)[: len(beginning)]) == identity(tuple(beginning))
-
-    def problem_of_beginning(self, beginning: object) -> str | None:
-        """
-        Return why a value cannot be the first parts of keys of the container; None if it can.
-        """
-        parts = beginning if isinstance(beginning, tuple) else (beginning,)
-        if len(self.levels) == 1:
-            return f"the container is partitioned on {self} alone, and `list` reads a key of it"
-        if not 1 <= len(parts) < len(self.levels):
-            first = ", ".join(names[-1] for names in self.levels[:-1])
-            return f"the container is partitioned on {self}, so it takes one or more of ({first}); `list` reads a whole key"
-        return _problem_of_all(parts)
 
     def parse(self, text: str) -> PartitionKey:
         """

@@ -197,8 +197,7 @@ class Entity(BaseModel):
         Record that something happened; the next commit writes the event, as it is now, together with the entity.
 
         Raises:
-            UsageError: a commit of this object was refused, so its unit of work holds it no longer; or it was read with
-                readonly=True; or it is no event.
+            UsageError: a commit of this object was refused, so its unit of work holds it no longer; or it is no event.
         """
         self._check_event(event, "record")
         if self._state.closed is not None:
@@ -343,24 +342,6 @@ def kinds_of(entity_class: type[EntityT]) -> Mapping[str, type[EntityT]]:
                     f"{entity_class.__qualname__} cannot be read: give one of them another `entity_type`."
                 )
     return found
-
-
-def stored_field(entity_class: type[Entity], name: str, value: object) -> tuple[str, Any]:
-    """
-    Return the name and the value of a field as a document has them.
-
-    Raises:
-        UsageError: the class has no such field.
-    """
-    if name not in entity_class.model_fields:
-        raise UsageError(
-            f"{entity_class.__name__} has no field {name!r}; it has {', '.join(entity_class.model_fields)}."
-        )
-    written = entity_class.model_construct(**{name: value}).model_dump(  # type: ignore[arg-type]
-        mode="json", by_alias=True, include={name}, warnings=False
-    )
-    [(stored_name, stored_value)] = written.items()
-    return stored_name, stored_value
 
 
 @functools.cache

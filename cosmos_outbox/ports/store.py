@@ -5,12 +5,12 @@ The container of entities and their events, as the write side sees it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.partition_key import KeyPart, KeyPaths, PartitionKey
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
@@ -60,31 +60,6 @@ class Page:
     continuation: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """
-    Which documents of one partition key to return, and in which order.
-
-    Args:
-        partition_key: theirs.
-        types: the values that their `type` may have.
-        data: by the name of a property of `data`, the value that it must have.
-        condition: what must be true besides, in Cosmos DB's SQL about `c`; None for nothing.
-        parameters: by name, without the @, what the condition uses.
-        order_by: the path of a property. descending: from the greatest.
-        include_deleted: also those whose `data.deleted` is true.
-    """
-
-    partition_key: PartitionKey
-    types: Sequence[str]
-    data: Mapping[str, Any] = field(default_factory=dict)
-    condition: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    order_by: Sequence[str] = ("id",)
-    descending: bool = False
-    include_deleted: bool = True
-
-
 class Store(Protocol):
     """
     The container that holds entities and their events.
@@ -123,36 +98,45 @@ class Store(Protocol):
         """
         ...
 
-    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+    async def list(
+        self,
+        types: Sequence[str],
+        *,
+        partition_key: PartitionKey | None,
+        page_size: int,
+        continuation: str | None,
+        include_deleted: bool,
+    ) -> Page:
         """
-        Return a page of documents of one partition key. One request, unless the service returns empty pages.
+        Return a page of the documents of some types, each document once: of one partition key by id, or of all keys (None).
 
-        Documents without the property to order by come first, then null, booleans, numbers and text.
+        Documents whose `data.deleted` is true are left out unless `include_deleted`. The order over all keys is the store's own.
 
         Raises:
-            InvalidRequest: the query is wrong, or `continuation` is not of this query.
-            UsageError: this store evaluates no conditions.
+            InvalidRequest: this store did not give out `continuation`.
             StoreError: the service refused or failed; see `retriable`.
         """
         ...
 
-    async def query_types(
+    async def query(
         self,
-        types: Sequence[str],
+        sql: str,
+        parameters: Mapping[str, Any],
         *,
+        partition_key: PartitionKey | None,
         page_size: int,
         continuation: str | None,
-        include_deleted: bool,
-        within: Sequence[KeyPart] = (),
     ) -> Page:
         """
-        Return a page of the documents of some types over all partition keys, ordered by id, each document once.
+        Return a page of what a query in Cosmos DB's SQL selects, of one partition key or of all (None).
 
-        Documents whose `data.deleted` is true are left out unless `include_deleted`; and those of partition keys that do not begin
-        with the parts `within`.
+        Args:
+            sql: selects whole documents, `SELECT * FROM c …`.
+            parameters: by name, with the @.
 
         Raises:
-            InvalidRequest: this store did not give out `continuation`.
+            InvalidRequest: the service does not understand the query, or `continuation` is not of it.
+            UsageError: this store evaluates no SQL.
             StoreError: the service refused or failed; see `retriable`.
         """
         ...

@@ -90,7 +90,7 @@ del _SETTLE["slow"]
 _OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
     "commit": ("store", "commit", {**_WRITE, "too_large": _Fault(_by(RequestTooLarge))}),
     "read": ("store", "read", _READ),
-    "query": ("store", "query", _READ),
+    "query": ("store", "list", _READ),
     "feed": ("feed", "read_page", _READ),
     "lease": ("leases", "replace", _WRITE),
     "send": (

@@ -19,7 +19,7 @@ from cosmos_outbox.testing.calls import Call
 _OPERATIONS = {
     ("store", "read"): "read",
     ("store", "query"): "query",
-    ("store", "query_types"): "query",
+    ("store", "list"): "query",
     ("store", "commit"): "commit",
     ("publisher", "publish"): "send",
     ("leases", "replace"): "checkpoint",

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosmos_outbox.documents import Document, first_error, version_of
-from cosmos_outbox.domain.entities import Entity, SoftDeletable, close, is_deleted, kinds_of, stored_field
+from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted, kinds_of
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import (
     IdentityConflict,
@@ -24,8 +24,8 @@ from cosmos_outbox.errors import (
     UnreadableDocument,
     UsageError,
 )
-from cosmos_outbox.partition_key import PartitionKey, parts_of
-from cosmos_outbox.ports import Page, Query, Store
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import Change
 from cosmos_outbox.write.identity_map import IdentityMap, check_etag
@@ -81,7 +81,6 @@ class Repository(Generic[EntityT]):
         partition_key: PartitionKey | None = None,
         if_none_match: str | None = None,
         include_deleted: bool = False,
-        readonly: bool = False,
     ) -> EntityT:
         """
         Return an entity and track it: the next commit writes what the caller changes and what its methods record.
@@ -94,7 +93,6 @@ class Repository(Generic[EntityT]):
             partition_key: Defaults to that of the tracked entity with this id, else to the id.
             if_none_match: an etag; raise NotModified while the entity still has it.
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
-            readonly: do not track it, so no commit writes it.
 
         Raises:
             UsageError: the container takes no such id or partition key; or an entity is given in place of its id.
@@ -111,8 +109,7 @@ class Repository(Generic[EntityT]):
                 partition_key=entity_id.partition_key,
             )
         with self._entities.guard:
-            if not readonly:
-                self._entities.refusal = None  # a new attempt begins
+            self._entities.refusal = None  # a new attempt begins
             entity = self._entities.find(self._types, entity_id, partition_key)
             if entity is None:
                 key: PartitionKey = entity_id if partition_key is None else partition_key
@@ -147,7 +144,8 @@ class Repository(Generic[EntityT]):
                 raise NotModified(
                     etag=if_none_match, document_id=entity_id, partition_key=entity.partition_key
                 )
-            return self._kept(entity, readonly=readonly)
+            self._entities.track(entity)
+            return entity
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
         """
@@ -198,76 +196,29 @@ class Repository(Generic[EntityT]):
         self,
         partition_key: PartitionKey,
         *,
-        where: Mapping[str, Any] | None = None,
-        order_by: str = "id",
         page_size: int = DEFAULT_PAGE_SIZE,
         continuation: str | None = None,
         include_deleted: bool = False,
-        readonly: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of the entities of one partition key, without those marked as deleted, and track them as `read` does.
+        Return a page of the entities of one partition key by id, without those marked as deleted, and track them as `read` does.
 
         Args:
             partition_key: the only one that is read, whatever else the container holds.
-            where: by the name of a field, the value that it has in the stored document.
-            order_by: the name of a field; `-name` for the greatest first. Defaults to the id.
             page_size: how many at most. Defaults to 10.
             continuation: of the page before.
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
-            readonly: do not track them, so no commit writes them.
 
         Raises:
-            UsageError: the class has no such field, or `page_size` is less than 1.
-            InvalidRequest: the store did not give out `continuation` for this query.
+            UsageError: `page_size` is less than 1, or the container takes no such key.
+            InvalidRequest: the store did not give out `continuation` for this list.
         """
-        data = [stored_field(self._type, name, value) for name, value in (where or {}).items()]
-        query = self._query(partition_key, order_by, include_deleted=include_deleted, data=dict(data))
-        return await self._page(
-            lambda: self._store.query(query, page_size=page_size, continuation=continuation),
-            page_size=page_size,
-            include_deleted=include_deleted,
-            readonly=readonly,
-        )
-
-    async def query(
-        self,
-        condition: str,
-        parameters: Mapping[str, Any] | None = None,
-        *,
-        partition_key: PartitionKey,
-        order_by: str = "id",
-        page_size: int = DEFAULT_PAGE_SIZE,
-        continuation: str | None = None,
-        include_deleted: bool = False,
-        readonly: bool = False,
-    ) -> EntityPage[EntityT]:
-        """
-        Return a page as `list` does, of the entities for which a condition is true.
-
-        Args:
-            condition: in Cosmos DB's SQL about the document `c`, such as `c.data.total > @least`. A program writes it, not its user.
-            parameters: the values of the condition's parameters by name, without the @.
-            partition_key: the only one that is read.
-            order_by: see `list`, as the others.
-
-        Raises:
-            UsageError: see `list`; or the store is a MemoryContainer, which evaluates no SQL.
-            InvalidRequest: the service does not understand the condition.
-        """
-        values = {name.removeprefix("@"): value for name, value in (parameters or {}).items()}
-        query = self._query(
+        check_partition_key(partition_key, self._store.key_paths)
+        return await self._listed(
             partition_key,
-            order_by,
-            include_deleted=include_deleted,
-            condition=condition,
-            parameters=to_jsonable_python(values),
-        )
-        return await self._page(
-            lambda: self._store.query(query, page_size=page_size, continuation=continuation),
             page_size=page_size,
+            continuation=continuation,
             include_deleted=include_deleted,
-            readonly=readonly,
         )
 
     async def read_all(
@@ -275,65 +226,74 @@ class Repository(Generic[EntityT]):
         page_size: int = DEFAULT_PAGE_SIZE,
         continuation: str | None = None,
         *,
-        within: PartitionKey | None = None,
         include_deleted: bool = False,
-        readonly: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of all entities of this type over all partition keys, ordered by id, as `list` does.
+        Return a page of all entities of this type over all partition keys, as `list` does, in an order of the store's own.
 
-        Each page asks every physical partition: a container of twenty costs at least twenty times as much as `list`. With `within`
-        Cosmos DB asks those that hold such keys, one or few.
+        Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `list`.
+        """
+        return await self._listed(
+            None, page_size=page_size, continuation=continuation, include_deleted=include_deleted
+        )
+
+    async def query(
+        self,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        partition_key: PartitionKey | None = None,
+        page_size: int = DEFAULT_PAGE_SIZE,
+        continuation: str | None = None,
+        include_deleted: bool = False,
+    ) -> EntityPage[EntityT]:
+        """
+        Return a page as `list` does, of the entities that a query in Cosmos DB's SQL selects.
 
         Args:
-            page_size: how many at most. Defaults to 10.
-            continuation: of the page before.
-            within: the first part of a hierarchical partition key, or a tuple of the first parts, that all keys begin with; such as
-                the tenant, where the container is partitioned on /tenantId and /userId. Defaults to all keys.
-            include_deleted: see `list`, as the others.
+            sql: selects whole documents of this type: `SELECT * FROM c WHERE c.type = 'order' AND c.data.total > @least`. A program
+                writes it, not its user.
+            parameters: the values of the query's parameters by name, with or without the @.
+            partition_key: the only one that is read. Defaults to all of them; such a query has no continuation where it sorts.
+            page_size: see `list`, as the others.
 
         Raises:
-            UsageError: `page_size` is less than 1, or no key of the container begins with `within`.
-            InvalidRequest: this library did not give out `continuation`.
+            UsageError: see `list`; or the query selects documents of another type; or the store is a MemoryContainer, which
+                evaluates no SQL.
+            InvalidRequest: the service does not understand the query.
         """
-        if within is not None and (why := self._store.key_paths.problem_of_beginning(within)) is not None:
-            raise UsageError(f"within={within!r:.100} is not the beginning of a partition key: {why}.")
-        marked = include_deleted or not self._is_marked
+        if partition_key is not None:
+            check_partition_key(partition_key, self._store.key_paths)
+        values = {f"@{name.removeprefix('@')}": value for name, value in (parameters or {}).items()}
         return await self._page(
-            lambda: self._store.query_types(
-                self._types,
+            lambda: self._store.query(
+                sql,
+                to_jsonable_python(values),
+                partition_key=partition_key,
                 page_size=page_size,
                 continuation=continuation,
-                include_deleted=marked,
-                within=() if within is None else parts_of(within),
             ),
             page_size=page_size,
             include_deleted=include_deleted,
-            readonly=readonly,
         )
 
-    def _query(
-        self, partition_key: PartitionKey, order_by: str, *, include_deleted: bool, **wanted: Any
-    ) -> Query:
-        if len(self._store.key_paths.levels) > 1 and not self._store.key_paths.problem_of_beginning(
-            partition_key
-        ):
-            raise UsageError(
-                f"A list reads one partition key, and {partition_key!r:.100} is the beginning of many: `read_all(within=…)` pages "
-                f"over them; or give a value for each of {self._store.key_paths}."
-            )
-        check_partition_key(partition_key, self._store.key_paths)
-        return Query(
-            partition_key=partition_key,
-            types=self._types,
-            order_by=self._path(order_by),
-            descending=order_by.startswith("-"),
-            include_deleted=include_deleted or not self._is_marked,
-            **wanted,
+    async def _listed(
+        self, partition_key: PartitionKey | None, *, include_deleted: bool, **page: Any
+    ) -> EntityPage[EntityT]:
+        marked = any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
+        return await self._page(
+            lambda: self._store.list(
+                self._types,
+                partition_key=partition_key,
+                include_deleted=include_deleted or not marked,
+                **page,
+            ),
+            page_size=page["page_size"],
+            include_deleted=include_deleted,
         )
 
     async def _page(
-        self, fetch: Callable[[], Awaitable[Page]], *, page_size: int, include_deleted: bool, readonly: bool
+        self, fetch: Callable[[], Awaitable[Page]], *, page_size: int, include_deleted: bool
     ) -> EntityPage[EntityT]:
         if page_size < 1:
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
@@ -341,8 +301,7 @@ class Repository(Generic[EntityT]):
         unreadable: builtins.list[UnreadableDocument] = []
         with self._entities.guard:
             page = await retry_reads(fetch, self._options)
-            if not readonly:
-                self._entities.refusal = None  # a new attempt begins
+            self._entities.refusal = None  # a new attempt begins
             for document in page.documents:
                 try:
                     entity = self._known(self._restored(document))
@@ -353,7 +312,8 @@ class Repository(Generic[EntityT]):
                     )
                     continue
                 if include_deleted or not self._is_gone(entity):
-                    entities.append(self._kept(entity, readonly=readonly))
+                    self._entities.track(entity)
+                    entities.append(entity)
         return EntityPage(
             entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
         )
@@ -381,18 +341,6 @@ class Repository(Generic[EntityT]):
     def _types(self) -> tuple[str, ...]:
         return tuple(self._kinds)
 
-    @property
-    def _is_marked(self) -> bool:
-        return any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
-
-    def _path(self, order_by: str) -> tuple[str, ...]:
-        if not isinstance(order_by, str):
-            raise UsageError(
-                f"order_by takes the name of one field, such as 'id' or '-id', and not {order_by!r:.100}."
-            )
-        name = order_by.removeprefix("-")
-        return ("id",) if name == "id" else ("data", stored_field(self._type, name, None)[0])
-
     def _known(self, read: EntityT) -> EntityT:
         known = self._entities.find((read.entity_type,), read.id, read.partition_key)
         return known if isinstance(known, self._type) else read
@@ -400,14 +348,12 @@ class Repository(Generic[EntityT]):
     def _is_gone(self, entity: Entity) -> bool:
         return is_deleted(entity) or self._entities.deletes(entity)
 
-    def _kept(self, entity: EntityT, *, readonly: bool) -> EntityT:
-        if not readonly:
-            self._entities.track(entity)
-        elif not self._entities.holds(entity):
-            close(entity, "was read with readonly=True")
-        return entity
-
     def _restored(self, document: Document) -> EntityT:
+        if document.get("type") not in self._kinds or "_etag" not in document:
+            raise UsageError(
+                f"The query found {document!r:.100}, which is no {self._type.entity_type}: let it find whole documents (`*`) whose "
+                f"`c.type` is one of {', '.join(self._types)}."
+            )
         data = document.get("data")
         if not isinstance(data, Mapping):
             raise self._unreadable(document, field="data", reason="it is not an object")

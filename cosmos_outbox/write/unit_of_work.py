@@ -227,8 +227,7 @@ class UnitOfWork:
                 first = left[0].entity
                 _logger.warning(
                     "unit_of_work.left %d changed, the first of them %s %r of partition key %r: its block has ended, and no commit wrote "
-                    "them. `%s` writes them, `rollback()` discards them, and objects that were read with readonly=True are never "
-                    "written.",
+                    "them. `%s` writes them, `rollback()` discards them.",
                     len(left),
                     first.entity_type,
                     first.id,

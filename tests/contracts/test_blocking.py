@@ -57,7 +57,7 @@ def increment(uow: BlockingUnitOfWork) -> Counter:
 
 def stored_counter(outbox: BlockingOutbox) -> Counter:
     with outbox.unit_of_work() as uow:
-        return uow.repository(Counter).read("c", readonly=True)
+        return uow.repository(Counter).read("c")
 
 
 def test_no_increment_of_eight_threads_is_lost(outbox: BlockingOutbox):

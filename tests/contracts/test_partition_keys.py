@@ -311,80 +311,17 @@ async def test_pages_have_each_document_once_by_id_and_key(container: Container,
         found = await _paged(container, page_size)
         places = [(one["id"], key_text(container.store.key_paths.key_of(one))) for one in found]
         assert written == sorted(places)
-        assert sorted(one["id"] for one in found) == [one["id"] for one in found]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_entities_of_keys_that_begin_alike_are_paged_without_those_of_others(backend: str):
-    """
-    A part is told from one of another type that reads alike.
-    """
-    firsts: tuple[KeyPart, ...] = ("t1", "t10", "1", "[1]", 1, True)
-    async with opened(backend, ranges=3, key_paths=("/tenantId", "/userId", "/year")) as container:
-        outbox = Outbox(container.store)
-        for first, user, year in itertools.product(firsts, ("ada", "bob"), (2025, 2026)):
-            async with outbox.unit_of_work() as uow:
-                uow.repository(Thing).create(Thing(id=f"{user}-{year}", at=[first, user, year]))
-                await uow.commit()
-
-        async def found(within: PartitionKey, page_size: int) -> list[tuple[str, list[KeyPart]]]:
-            things, continuation = [], None
-            while True:
-                async with outbox.unit_of_work() as uow:
-                    page = await uow.repository(Thing).read_all(page_size, continuation, within=within)
-                assert len(page.entities) <= page_size
-                things += [(thing.id, thing.at) for thing in page.entities]
-                if (continuation := page.continuation) is None:
-                    return things
-
-        ids = ["ada-2025", "ada-2026", "bob-2025", "bob-2026"]
-        for first in firsts:
-            for page_size in (1, 3, 10):
-                of_first = await found(first, page_size)
-                assert ids == [one for one, _ in of_first]
-                assert [repr(first)] * 4 == [repr(at[0]) for _, at in of_first]
-        assert [("bob-2025", ["t1", "bob", 2025]), ("bob-2026", ["t1", "bob", 2026])] == await found(
-            ("t1", "bob"), 10
-        )
-        assert [] == await found("t2", 10)
-
-
-@pytest.mark.parametrize("partition_key", ["t1", ("t1",)])
-async def test_a_list_names_what_reads_the_keys_that_begin_alike(partition_key: PartitionKey):
-    paths = ("/tenantId", "/userId")
-    async with opened("memory", key_paths=paths) as container, Outbox(container.store).unit_of_work() as uow:
-        with pytest.raises(
-            UsageError,
-            match=r"`read_all\(within=…\)` pages over them; or give a value for each of /tenantId, /userId",
-        ):
-            await uow.repository(Thing).list(partition_key)
-
-
-@pytest.mark.parametrize(
-    ("paths", "within", "why"),
-    [
-        (("/tenantId",), "t1", "partitioned on /tenantId alone, and `list` reads a key of it"),
-        (
-            ("/tenantId", "/userId"),
-            ("t1", "ada"),
-            r"takes one or more of \(tenantId\); `list` reads a whole key",
-        ),
-        (("/tenantId", "/userId"), (), r"takes one or more of \(tenantId\)"),
-        (("/tenantId", "/userId"), (None,), "null is no key"),
-        (("/tenantId", "/userId"), ["t1"], "each part is a string, a number or a boolean"),
-    ],
-)
-async def test_what_no_key_begins_with_is_refused(paths: tuple[str, ...], within: Any, why: str):
-    async with opened("memory", key_paths=paths) as container, Outbox(container.store).unit_of_work() as uow:
-        with pytest.raises(UsageError, match=why):
-            await uow.repository(Thing).read_all(within=within)
 
 
 async def _paged(container: Container, page_size: int) -> list[dict[str, Any]]:
     found, continuation = [], None
     while True:
-        page = await container.store.query_types(
-            ("thing",), page_size=page_size, continuation=continuation, include_deleted=True
+        page = await container.store.list(
+            ("thing",),
+            partition_key=None,
+            page_size=page_size,
+            continuation=continuation,
+            include_deleted=True,
         )
         found += page.documents
         assert len(page.documents) <= page_size

@@ -17,7 +17,7 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     UsageError,
 )
-from cosmos_outbox.ports import Query, Store
+from cosmos_outbox.ports import Store
 from cosmos_outbox.testing.contracts import StoreContract
 from cosmos_outbox.testing.contracts.store import KEY
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
@@ -50,7 +50,7 @@ class TestStore(StoreContract):
         return store
 
 
-async def test_a_condition_is_evaluated_with_its_parameters(store: Store):
+async def test_a_query_in_sql_is_paged_with_its_parameters(store: Store):
     if isinstance(store, MemoryContainer):
         pytest.skip("a container in memory evaluates no SQL")
     outbox = Outbox(store)
@@ -59,16 +59,54 @@ async def test_a_condition_is_evaluated_with_its_parameters(store: Store):
             uow.repository(Line).create(Line(id=f"l{n}", book=KEY, text=f"text {n}"))
         await uow.commit()
         lines = uow.repository(Line)
-        condition = "c.data.text > @after OR c.data.text = @first"
+        sql = "SELECT * FROM c WHERE c.type = 'line' AND (c.data.text > @after OR c.data.text = @first) ORDER BY c.data.text DESC"
         texts = {"after": "text 2", "@first": "text 0"}
-        page = await lines.query(condition, texts, partition_key=KEY, order_by="-text", page_size=2)
-        rest = await lines.query(
-            condition, texts, partition_key=KEY, order_by="-text", continuation=page.continuation
-        )
+        page = await lines.query(sql, texts, partition_key=KEY, page_size=2)
+        rest = await lines.query(sql, texts, partition_key=KEY, continuation=page.continuation)
         assert ["text 4", "text 3", "text 0"] == [line.text for line in (*page.entities, *rest.entities)]
-        assert () == (await lines.query(condition, texts, partition_key="other")).entities
+        page.entities[0].text = "changed"
+        assert 1 == (await uow.commit()).operations
+        assert () == (await lines.query(sql, texts, partition_key="other")).entities
         with pytest.raises(InvalidRequest):
-            await lines.query("c.data.text >", partition_key=KEY)
+            await lines.query("SELECT * FROM c WHERE c.data.text >", partition_key=KEY)
+
+
+async def test_a_query_over_all_partition_keys_is_paged(store: Store):
+    if isinstance(store, MemoryContainer):
+        pytest.skip("a container in memory evaluates no SQL")
+    outbox = Outbox(store)
+    for n in range(7):
+        async with outbox.unit_of_work() as uow:
+            uow.repository(Line).create(Line(id=f"l{n}", book=f"b{n}", text="x"))
+            await uow.commit()
+    found, continuation = [], None
+    while True:
+        page = (
+            await outbox.unit_of_work()
+            .repository(Line)
+            .query(
+                "SELECT * FROM c WHERE c.data.text = @text",
+                {"text": "x"},
+                page_size=2,
+                continuation=continuation,
+            )
+        )
+        found += [line.book for line in page.entities]
+        if (continuation := page.continuation) is None:
+            break
+    assert [f"b{n}" for n in range(7)] == sorted(found)
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM c", "SELECT c.id, c.type FROM c WHERE c.type = 'line'"])
+async def test_a_query_that_selects_anything_but_documents_of_the_type_is_refused(store: Store, sql: str):
+    if isinstance(store, MemoryContainer):
+        pytest.skip("a container in memory evaluates no SQL")
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Line).create(Line(id="l", book="n"))
+        uow.repository(Note).create(Note(id="n"))
+        await uow.commit()
+        with pytest.raises(UsageError, match="is no line: let it find whole documents"):
+            await uow.repository(Line).query(sql, partition_key="n")
 
 
 async def test_events_name_the_one_before_them_whatever_was_read_listed_and_written_between(store: Store):
@@ -143,8 +181,8 @@ async def test_a_commit_that_is_answered_with_a_fault_is_stored_once_with_its_ev
         uow.rollback()
         stored = await uow.repository(Note).read("n")
     assert (2, "changed", note.etag) == (stored.version, stored.text, stored.etag)
-    events = await container.store.query(
-        Query(partition_key="n", types=("domainEvent",)), page_size=10, continuation=None
+    events = await container.store.list(
+        ("domainEvent",), partition_key="n", page_size=10, continuation=None, include_deleted=True
     )
     versions = {event["id"]: event["meta"]["entityVersion"] for event in events.documents}
     assert {event.id: version for version, event in enumerate(sent, 1)} == versions
@@ -231,4 +269,6 @@ def tokens_of_no_store() -> dict[str, str]:
 )
 async def test_a_continuation_in_the_form_of_one_is_refused(store: Store, continuation: str):
     with pytest.raises(InvalidRequest):
-        await store.query_types(("thing",), page_size=1, continuation=continuation, include_deleted=True)
+        await store.list(
+            ("thing",), partition_key=KEY, page_size=1, continuation=continuation, include_deleted=True
+        )

@@ -46,7 +46,7 @@ async def test_each_event_of_a_contact_changes_its_entry_once_and_the_directory_
         delivered = [await t.deliver(event, key="c1") for event in (CREATED, *CHANGES)]
         repeated = [await t.deliver(each.message) for each in delivered]
         async with t.outbox.unit_of_work() as uow:
-            entry = await uow.repository(DirectoryEntry).read("c1", readonly=True)
+            entry = await uow.repository(DirectoryEntry).read("c1")
 
     assert {"handled"} == {each.outcome for each in delivered}
     assert {"repeated"} == {each.outcome for each in repeated}
@@ -97,7 +97,7 @@ async def test_the_events_of_the_dotnet_program_are_read_too():
     async with consumer.testing() as t:
         delivered = [await t.deliver(message) for message in messages]
         async with t.outbox.unit_of_work() as uow:
-            entry = await uow.repository(DirectoryEntry).read("c1", readonly=True)
+            entry = await uow.repository(DirectoryEntry).read("c1")
 
     assert ["handled"] * 3 == [each.outcome for each in delivered]
     assert ("Ada Lovelace", "Engines", None, "") == (entry.full_name, entry.company, entry.email, entry.about)

@@ -21,7 +21,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import KeyPaths
-from cosmos_outbox.ports import CommitResult, Page, ParkedStore, Query, Settlement, Write
+from cosmos_outbox.ports import CommitResult, Page, ParkedStore, Settlement, Write
 from tests.support.parked_stores import Passing
 
 ResultT = TypeVar("ResultT")
@@ -166,10 +166,10 @@ class Container:
             Port.COMMIT, lambda: self._container.commit(partition_key, writes), changes=True
         )
 
-    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
+    async def list(self, types: Sequence[str], **options: Any) -> Page:
         raise NotImplementedError
 
-    async def query_types(self, types: Sequence[str], **options: Any) -> Page:
+    async def query(self, sql: str, parameters: Mapping[str, Any], **options: Any) -> Page:
         raise NotImplementedError
 
 

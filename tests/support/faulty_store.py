@@ -5,13 +5,13 @@ FaultyStore: a real store behind a network that loses, delays, repeats and refus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from cosmos_outbox import NotFound, Store, StoreError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.partition_key import KeyPaths
-from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write
+from cosmos_outbox.ports import CommitResult, Document, Page, Write
 
 
 class CommitFault(StrEnum):
@@ -104,8 +104,8 @@ class FaultyStore:
         except StoreError:
             return  # no caller waits for this answer
 
-    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
-        return await self._store.query(query, page_size=page_size, continuation=continuation)
+    async def list(self, types: Sequence[str], **options: Any) -> Page:
+        return await self._store.list(types, **options)
 
-    async def query_types(self, types: Sequence[str], **options: Any) -> Page:
-        return await self._store.query_types(types, **options)
+    async def query(self, sql: str, parameters: Mapping[str, Any], **options: Any) -> Page:
+        return await self._store.query(sql, parameters, **options)

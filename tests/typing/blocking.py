@@ -37,7 +37,7 @@ def read_one(uow: BlockingUnitOfWork) -> Invoice:
 
 
 def read_with_invoices(uow: Invoices) -> Invoice:
-    return uow.invoices.read("id", readonly=True)
+    return uow.invoices.read("id", include_deleted=True)
 
 
 async def read_async(uow: BlockingUnitOfWork) -> Invoice:
@@ -54,10 +54,8 @@ def use() -> None:
             assert_type(uow.invoices.create(invoice), Invoice)
             assert_type(uow.invoices.update(invoice, "etag"), Invoice)
             assert_type(uow.invoices.delete("id", hard=True), Invoice)
-            assert_type(uow.invoices.list("key", where={"amount": 1}), EntityPage[Invoice])
-            assert_type(
-                uow.invoices.query("c.data.amount > @n", {"n": 1}, partition_key="key"), EntityPage[Invoice]
-            )
+            assert_type(uow.invoices.list("key", page_size=5), EntityPage[Invoice])
+            assert_type(uow.invoices.query("SELECT * FROM c WHERE c.n = @n", {"n": 1}), EntityPage[Invoice])
             assert_type(uow.invoices.read_all(10, None), EntityPage[Invoice])
             assert_type(uow.documents(), BlockingDocuments[dict[str, Any]])
             assert_type(uow.documents(Note).read("id"), Note)

@@ -886,12 +886,6 @@ async def _() -> None:
     await outbox.run(overtaken(outbox), attempts=2)
 
 
-@wrong(39, "order_by=[…]", UsageError, "the name of one field", "not ['note']")
-async def _() -> None:
-    async with an_outbox().unit_of_work() as uow:
-        await uow.repository(Order).list("t", order_by=["note"])  # type: ignore[arg-type]
-
-
 class SameThing(Entity):
     entity_type: ClassVar[str] = "customer"
 
@@ -1141,7 +1135,3 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: R
     text = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
     for fragment in row.fragments:
         assert fragment in text
-
-
-def test_every_row_of_the_table_is_here():
-    assert [*range(1, 52)] == sorted({row.number for row in ROWS})

@@ -4,8 +4,6 @@ CosmosStore: the Store port on one Cosmos DB container.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,7 +21,6 @@ from cosmos_outbox.adapters.cosmos.containers import (
 )
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.polls import SESSION_TOKEN
-from cosmos_outbox.adapters.cosmos.sql import Condition, of_query, of_types
 from cosmos_outbox.errors import (
     ConfigurationError,
     InvalidRequest,
@@ -32,8 +29,8 @@ from cosmos_outbox.errors import (
     StoreError,
     StoreUnavailable,
 )
-from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPart, KeyPaths, PartitionKey, identity, rank
-from cosmos_outbox.ports import CommitResult, Document, Page, Query, Write, WriteKind
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
+from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
 
 _REMEMBERED_SESSIONS = 10_000
 _SESSION_NOT_AVAILABLE = 1002
@@ -90,11 +87,41 @@ class CosmosStore:
                 ) from error.__cause__
             raise
 
-    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
-        text, values = of_query(query).selected(order_by=query.order_by, descending=query.descending)
-        items = self._container.query_items(
-            text, parameters=values, partition_key=_sdk_key(query.partition_key), max_item_count=page_size
+    async def list(
+        self,
+        types: Sequence[str],
+        *,
+        partition_key: PartitionKey | None,
+        page_size: int,
+        continuation: str | None,
+        include_deleted: bool,
+    ) -> Page:
+        values = {f"@type{number}": name for number, name in enumerate(types)}
+        text = f"SELECT * FROM c WHERE c.type IN ({', '.join(values)})"  # noqa: S608 - names of ours, and values as parameters
+        if not include_deleted:
+            text += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
+        if partition_key is not None:
+            text += " ORDER BY c.id"  # over several partitions the SDK has no continuation of a sorted query
+        return await self.query(
+            text, values, partition_key=partition_key, page_size=page_size, continuation=continuation
         )
+
+    async def query(
+        self,
+        sql: str,
+        parameters: Mapping[str, Any],
+        *,
+        partition_key: PartitionKey | None,
+        page_size: int,
+        continuation: str | None,
+    ) -> Page:
+        if continuation is not None and not (continuation.isascii() and continuation.isprintable()):
+            raise InvalidRequest(
+                "The service did not issue this continuation token."
+            )  # a header could not carry it
+        key = {} if partition_key is None else {"partition_key": _sdk_key(partition_key)}
+        values = [{"name": name, "value": value} for name, value in parameters.items()]
+        items = self._container.query_items(sql, parameters=values, max_item_count=page_size, **key)
         pages: Any = items.by_page(continuation)
         async with translated():
             async for page in pages:
@@ -102,78 +129,6 @@ class CosmosStore:
                 if documents or pages.continuation_token is None:
                     return Page(documents=documents, continuation=pages.continuation_token)
         return Page(documents=(), continuation=None)
-
-    async def query_types(
-        self,
-        types: Sequence[str],
-        *,
-        page_size: int,
-        continuation: str | None,
-        include_deleted: bool,
-        within: Sequence[KeyPart] = (),
-    ) -> Page:
-        condition = of_types(types, include_deleted=include_deleted)
-        for path, part in zip(self.key_paths.levels, within, strict=False):
-            condition = condition.where(path, part)
-        columns = [("id",), *self.key_paths.levels]
-        after = _after(continuation, len(columns))
-        wanted = page_size + 1  # to know whether more follow
-        found = await self._sorted(condition, columns, after, wanted)
-        page = tuple(found[:page_size])
-        return Page(
-            documents=page,
-            continuation=_continuation(columns, page[-1], found[-1]) if found[page_size:] else None,
-        )
-
-    async def _sorted(
-        self, query: Condition, columns: Sequence[Sequence[str]], after: Sequence[KeyPart], limit: int
-    ) -> list[Document]:
-        """
-        Return the first documents behind a place, in the order of all columns.
-
-        The SDK has no token for a sorted query over several partitions, and sorting by several columns would need a composite
-        index. So each query sorts by one column, and those with one value in it are sorted by the next.
-
-        Args:
-            query: which documents.
-            columns: paths whose values together identify a document.
-            after: values of the first columns. Documents with these values come before the place.
-            limit: of documents.
-        """
-        (column, *others), found = columns, list[Document]()
-        if after[1:]:
-            found = await self._sorted(query.where(column, after[0]), others, after[1:], limit)
-        if len(found) < limit:
-            more = query.after(column, after[0]) if after else query
-            found += await self._query(more, column, limit - len(found))
-            if others and len(found) == limit > 1 and _place(found[-2], column) == _place(found[-1], column):
-                # The page ends among documents of one value, which the service returns in any order.
-                place, cut = _place(found[-1], column)
-                found = [document for document in found if _place(document, column) != (place, cut)]
-                found += await self._sorted(query.where(column, cut), others, (), limit - len(found))
-        return found
-
-    async def _query(self, query: Condition, order_by: Sequence[str], limit: int) -> list[Document]:
-        try:
-            return await self._merged(query, order_by, limit)
-        except ValueError:
-            # The SDK, which merges what the ranges return, refuses values of two types; so each type is asked for by itself.
-            found: list[Document] = []
-            for of_type in query.of_each_type(order_by):
-                if len(found) < limit:
-                    found += await self._merged(of_type, order_by, limit - len(found))
-            return found
-
-    async def _merged(self, query: Condition, order_by: Sequence[str], limit: int) -> list[Document]:
-        text, values = query.selected(order_by=order_by)
-        items = self._container.query_items(text, parameters=values, max_item_count=limit)
-        found: list[Document] = []
-        async with translated():
-            async for document in items:
-                found.append(document)
-                if len(found) == limit:
-                    break
-        return found
 
     async def _write(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         headers: Mapping[str, Any] = {}
@@ -238,36 +193,3 @@ def _condition(etag: str) -> str:
 
 def _sdk_key(key: PartitionKey) -> Any:
     return list(key) if isinstance(key, tuple) else key
-
-
-def _place(document: Document, path: Sequence[str]) -> tuple[int, KeyPart]:
-    value: Any = document
-    for name in path:
-        value = value[name]
-    return rank(value)
-
-
-def _continuation(columns: Sequence[Sequence[str]], last: Document, following: Document) -> str:
-    # Stop at the first column in which the two differ: this page has all documents with the last one's value there.
-    place = []
-    for column in columns:
-        before, behind = _place(last, column), _place(following, column)
-        place.append(before[1])
-        if before != behind:
-            break
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
-
-
-def _after(continuation: str | None, most: int) -> Sequence[KeyPart]:
-    if continuation is None:
-        return ()
-    try:
-        place: Any = json.loads(base64.b64decode(continuation.encode(), altchars=b"-_", validate=True))
-    except (ValueError, RecursionError):
-        place = None
-    match place:
-        case [str(last_id), *parts] if len(parts) < most and all(
-            isinstance(one, str | int | float) for one in parts
-        ):
-            return last_id, *parts
-    raise InvalidRequest("This library did not issue the continuation token.")

@@ -16,11 +16,11 @@ import marshal
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.adapters.memory.queries import is_listed, page_of
 from cosmos_outbox.errors import (
     Conflict,
     ContainerRecreated,
@@ -30,17 +30,16 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     RangeGone,
     RequestTooLarge,
+    UsageError,
 )
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.partition_key import (
     ON_PARTITION_KEY,
-    KeyPart,
     PartitionKey,
     identity,
     key_paths_of,
     key_text,
     parts_of,
-    rank,
 )
 from cosmos_outbox.ports import (
     MAX_BATCH_BYTES,
@@ -50,7 +49,6 @@ from cosmos_outbox.ports import (
     Document,
     MonitoredContainer,
     Page,
-    Query,
     StartFrom,
     Write,
     WriteKind,
@@ -135,43 +133,39 @@ class MemoryContainer:
                 partition.log.append((partition.lsn, key))
         return CommitResult(etags=tuple(etags), request_charge=float(6 * len(writes)))
 
-    async def query(self, query: Query, *, page_size: int, continuation: str | None) -> Page:
-        await asyncio.sleep(0)
-        self._require_full(query.partition_key)
-        partition, key = self._partition_of(query.partition_key), identity(query.partition_key)
-        of_key = (
-            document
-            for (own_key, _), document in partition.documents.items()
-            if own_key == key and self._alive(document)
-        )
-        page = page_of(of_key, query, page_size=page_size, continuation=continuation)
-        return replace(page, documents=tuple(map(copied, page.documents)))
-
-    async def query_types(
+    async def list(
         self,
         types: Sequence[str],
         *,
+        partition_key: PartitionKey | None,
         page_size: int,
         continuation: str | None,
         include_deleted: bool,
-        within: Sequence[KeyPart] = (),
     ) -> Page:
         await asyncio.sleep(0)
-        after = _after(continuation, len(self.key_paths.levels))
+        if partition_key is not None:
+            self._require_full(partition_key)
+        wanted, after = None if partition_key is None else identity(partition_key), _after(continuation)
         found = sorted(
-            (
-                document
-                for partition in self._partitions
-                for document in self._visible(partition)
-                if is_listed(document, types, include_deleted=include_deleted)
-                and (not within or self.key_paths.begins(self.key_paths.key_of(document), within))
-                and (after is None or self._order(document) > after)
-            ),
-            key=self._order,
+            (place, document)
+            for partition in self._partitions
+            for (key, _), document in partition.documents.items()
+            if self._alive(document)
+            and (wanted is None or key == wanted)
+            and document.get("type") in types
+            and (include_deleted or not _is_marked(document))
+            and (place := self._order(document)) > after
         )
-        page = tuple(copied(document) for document in found[:page_size])
-        more = len(found) > page_size
-        return Page(documents=page, continuation=self._continuation(page[-1]) if more else None)
+        page = found[:page_size]
+        return Page(
+            documents=tuple(copied(document) for _, document in page),
+            continuation=_AFTER + json.dumps(page[-1][0]) if found[page_size:] else None,
+        )
+
+    async def query(self, sql: str, parameters: Mapping[str, Any], **where: object) -> Page:
+        raise UsageError(
+            "A MemoryContainer evaluates no SQL: test what uses this query on the Cosmos DB emulator of cosmos-outbox-emulators."
+        )
 
     # ChangeFeed
 
@@ -292,7 +286,7 @@ class MemoryContainer:
             copied(document) for partition in self._partitions for document in self._visible(partition)
         )
 
-    def _moved(self, parents: list[_Partition], feed_range: FeedRange) -> _Partition:
+    def _moved(self, parents: Sequence[_Partition], feed_range: FeedRange) -> _Partition:
         child = _Partition(str(next(self._next_id)), feed_range, max(parent.lsn for parent in parents))
         for parent in parents:
             child.documents |= {
@@ -341,15 +335,9 @@ class MemoryContainer:
         if len(parts_of(partition_key)) != len(self.key_paths.levels):
             raise InvalidRequest(f"The container is partitioned on {self.key_paths}, and needs the full key.")
 
-    def _key_parts(self, document: Document) -> tuple[KeyPart, ...]:
+    def _order(self, document: Document) -> tuple[str, ...]:
         key = self.key_paths.key_of(document)
-        return () if key is None else parts_of(key)
-
-    def _order(self, document: Document) -> tuple[object, ...]:
-        return str(document["id"]), *map(rank, self._key_parts(document))
-
-    def _continuation(self, last: Document) -> str:
-        return _AFTER + json.dumps([last["id"], *self._key_parts(last)])
+        return document["id"], "" if key is None else key_text(key)
 
     def _serving(self, feed_range: FeedRange) -> _Partition:
         for partition in self._partitions:
@@ -397,18 +385,18 @@ def _written(document: Mapping[str, Any] | None) -> bytes:
         raise InvalidRequest(f"The document cannot be written as JSON: {error}") from error
 
 
-def _after(continuation: str | None, levels: int) -> tuple[object, ...] | None:
+def _is_marked(document: Document) -> bool:
+    data = document.get("data")
+    return isinstance(data, Mapping) and data.get("deleted", False) is not False
+
+
+def _after(continuation: str | None) -> tuple[str, ...]:
     if continuation is None:
-        return None
-    try:
-        place = json.loads(continuation.removeprefix(_AFTER)) if continuation.startswith(_AFTER) else None
-    except (ValueError, RecursionError):
-        place = None
-    match place:
-        case [str(last_id), *parts] if len(parts) == levels and all(
-            isinstance(one, str | int | float) for one in parts
-        ):
-            return last_id, *map(rank, parts)
+        return ()
+    with suppress(ValueError, RecursionError):
+        match json.loads(continuation.removeprefix(_AFTER)) if continuation.startswith(_AFTER) else None:
+            case [str(last_id), str(key)]:
+                return last_id, key
     raise InvalidRequest("This container did not issue the continuation token.")
 
 

@@ -238,7 +238,9 @@ async def test_a_container_or_database_that_is_missing_is_named_whatever_is_aske
             lambda: store.read("a", "p"),
             lambda: store.commit("p", WRITES["one"]),
             lambda: store.commit("p", WRITES["two"]),
-            lambda: store.query_types(("t",), page_size=1, continuation=None, include_deleted=True),
+            lambda: store.list(
+                ("t",), partition_key=None, page_size=1, continuation=None, include_deleted=True
+            ),
         ):
             with pytest.raises(
                 ConfigurationError, match=f"container 'c' of database '{database}'.* does not exist"

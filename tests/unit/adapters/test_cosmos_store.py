@@ -127,7 +127,9 @@ async def test_a_query_that_no_replica_catches_up_with_is_unavailable_for_a_mome
         faults.add(FaultRule(operation=RequestKind.QUERY, status=404, substatus=1002))
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
-                await store.query_types(("thing",), page_size=1, continuation=None, include_deleted=True)
+                await store.list(
+                    ("thing",), partition_key=None, page_size=1, continuation=None, include_deleted=True
+                )
 
 
 async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
@@ -183,7 +185,9 @@ async def test_a_query_of_a_range_that_was_split_is_unavailable_for_a_moment(sub
         await store.commit("k", creations("a", "b"))
         faults.add(FaultRule(operation=RequestKind.QUERY, status=410, substatus=substatus))
         with pytest.raises(StoreUnavailable) as caught:
-            await store.query_types(("thing",), page_size=1, continuation=None, include_deleted=True)
+            await store.list(
+                ("thing",), partition_key=None, page_size=1, continuation=None, include_deleted=True
+            )
         assert caught.value.applied is False
 
 

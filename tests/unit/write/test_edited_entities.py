@@ -22,7 +22,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, Note, actions, stored
+from tests.support.notes import Line, Note, stored
 
 
 class Basket(Entity):
@@ -134,37 +134,6 @@ async def test_a_list_omits_what_the_unit_of_work_deletes():
         assert ["l"] == [line.id for line in (await lines.read_all(include_deleted=True)).entities]
         with pytest.raises(NotFound):
             await lines.read("l", partition_key="b")
-
-
-@pytest.mark.parametrize("lists", [False, True])
-async def test_what_is_read_readonly_is_never_written_and_refuses_to_record(lists: bool):
-    container = MemoryContainer()
-    await written(container, Note(id="n", text="kept"))
-    async with Outbox(container).unit_of_work() as uow:
-        notes = uow.repository(Note)
-        if lists:
-            note = (await notes.read_all(readonly=True)).entities[0]
-        else:
-            note = await notes.read("n", readonly=True)
-        note.text = "lost"
-        with pytest.raises(UsageError, match=r"note 'n' was read with readonly=True.*NoteChanged"):
-            note.change("refused")
-        assert None is (await uow.commit()).id
-        assert note is not await notes.read("n")
-        assert "kept" == (await notes.read("n")).text
-    assert ["NoteWritten"] == actions(container)
-
-
-async def test_what_is_tracked_stays_so_when_it_is_read_readonly_again():
-    container = MemoryContainer()
-    await written(container, Note(id="n"))
-    async with Outbox(container).unit_of_work() as uow:
-        notes = uow.repository(Note)
-        note = await notes.read("n")
-        assert note is await notes.read("n", readonly=True)
-        note.change("written")
-        await uow.commit()
-    assert ["NoteWritten", "NoteChanged"] == actions(container)
 
 
 async def test_an_edit_that_cannot_be_read_back_is_refused_with_its_field(container: MemoryContainer):

@@ -127,10 +127,6 @@ async def rolls_back(uow: UnitOfWork) -> None:
     uow.rollback()
 
 
-async def edits_what_is_not_tracked(uow: UnitOfWork) -> None:
-    (await uow.repository(Note).read("n", readonly=True)).text = "masked"
-
-
 async def creates_and_deletes(uow: UnitOfWork) -> None:
     await creates(uow)
     await uow.repository(Note).delete("new", hard=True)
@@ -172,7 +168,6 @@ async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCapt
         sets_a_field,
         commits,
         rolls_back,
-        edits_what_is_not_tracked,
         creates_and_deletes,
         was_told_by_the_commit,
         fails,

@@ -354,7 +354,7 @@ class Watched:
 
     def __init__(self, container: MemoryContainer) -> None:
         self._container, self.read, self.key_paths = container, container.read, container.key_paths
-        self.query, self.query_types = container.query, container.query_types
+        self.query, self.list = container.query, container.list
         self.writes: Sequence[Write] = ()
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:

@@ -229,22 +229,3 @@ async def test_run_does_not_repeat_what_another_attempt_could_not_mend(container
 async def test_run_needs_at_least_one_attempt(container: MemoryContainer, attempts: int):
     with pytest.raises(UsageError, match=f"not {attempts}"):
         await Outbox(container).run(UnitOfWork.commit, attempts=attempts)
-
-
-async def test_a_readonly_list_is_no_new_attempt():
-    container = MemoryContainer()
-    outbox = Outbox(container)
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Note).create(Note(id="n"))
-        await uow.commit()
-    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as theirs:
-        (await mine.repository(Note).read("n")).change("mine")
-        (await theirs.repository(Note).read("n")).change("theirs")
-        await theirs.commit()
-        with pytest.raises(PreconditionFailed):
-            await mine.commit()
-        await mine.repository(Note).list("n", readonly=True)
-        with pytest.raises(PreconditionFailed):
-            await mine.commit()
-        await mine.repository(Note).list("n")
-        assert None is (await mine.commit()).id

@@ -6,7 +6,7 @@ entities, the documents in the store are the model's and the events are those th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -43,7 +43,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.partition_key import PartitionKey
-from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, Query, StartFrom, Write, WriteKind
+from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.support import notes
@@ -259,7 +259,7 @@ class Recorder:
         self._store, self._applied, self._brings_back = store, applied, brings_back
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[CommitResult]] = set()
-        self.read, self.query, self.query_types = store.read, store.query, store.query_types
+        self.read, self.query, self.list = store.read, store.query, store.list
         self.key_paths = store.key_paths
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
@@ -297,11 +297,11 @@ class Watcher:
     ) -> Document:
         return await self._store.read(document_id, partition_key, if_none_match=if_none_match)
 
-    async def query(self, query: Query, **options: Any) -> Page:
-        return await self._store.query(query, **options)
+    async def list(self, types: Sequence[str], **options: Any) -> Page:
+        return await self._store.list(types, **options)
 
-    async def query_types(self, types: Sequence[str], **options: Any) -> Page:
-        return await self._store.query_types(types, **options)
+    async def query(self, sql: str, parameters: Mapping[str, Any], **options: Any) -> Page:
+        return await self._store.query(sql, parameters, **options)
 
 
 commit_faults = st.one_of(
