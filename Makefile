@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra docs test-image test-newest test-vendor format dist lock lock-infra lock-docs lock-vendor clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock lock-infra lock-docs lock-vendor clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -86,10 +86,14 @@ $(INFRA_STAMP): requirements-infra.txt
 	$(INFRA) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-infra.txt
 	@touch $@
 
-check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, offline; ends with one JSON object
+check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, workflows; offline
 	$(INFRA) -m mypy tools/infra_check tools/sbom --exclude /tests/
 	$(INFRA) -m pytest -p no:cloudcoil -q tools/infra_check/tests tools/sbom/tests
-	@$(INFRA) -m tools.infra_check
+	$(PY) -m pytest -q tests/infra/deployed
+	@$(PY) -m tools.infra_check.snapshots --validate
+
+snapshots: $(STAMP) ## evaluate the Bicep template for each of infra/parameters; needs `bicep` (SNAPSHOTS_ARGS=--validate compares)
+	@$(PY) -m tools.infra_check.snapshots $(SNAPSHOTS_ARGS)
 
 DOCS := .venv-docs/bin/python
 DOCS_STAMP := .venv-docs/.installed

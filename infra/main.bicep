@@ -1,5 +1,5 @@
 // Everything the outbox needs on Azure, for `azd provision` or `az deployment sub create`.
-// Written without compiler-new syntax (union types, lambdas, spread), so that the offline parsers read it too.
+// Written without compiler-new syntax (union types, lambdas, spread), so that checkov's parser reads it too.
 targetScope = 'subscription'
 
 @description('Names the environment; part of every generated name.')
@@ -265,8 +265,8 @@ module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) 
     targetId: cosmos.outputs.id
     groupId: 'Sql'
     zoneName: 'privatelink.documents.azure.com'
-    networkIds: privateNetworking ? union([network.outputs.networkId], peeredNetworkIds) : []
-    subnetId: privateNetworking ? network.outputs.endpointsSubnetId : ''
+    networkIds: privateNetworking ? union([network!.outputs.networkId], peeredNetworkIds) : []
+    subnetId: privateNetworking ? network!.outputs.endpointsSubnetId : ''
   }
 }
 
@@ -280,8 +280,8 @@ module serviceBusEndpoint 'modules/private-endpoint.bicep' = if (privateNetworki
     targetId: serviceBus.outputs.id
     groupId: 'namespace'
     zoneName: 'privatelink.servicebus.windows.net'
-    networkIds: privateNetworking ? union([network.outputs.networkId], peeredNetworkIds) : []
-    subnetId: privateNetworking ? network.outputs.endpointsSubnetId : ''
+    networkIds: privateNetworking ? union([network!.outputs.networkId], peeredNetworkIds) : []
+    subnetId: privateNetworking ? network!.outputs.endpointsSubnetId : ''
   }
 }
 
@@ -308,7 +308,7 @@ module appsEnvironment 'modules/environment.bicep' = {
     tags: tags
     token: token
     workspaceId: monitoring.outputs.workspaceId
-    subnetId: privateNetworking ? network.outputs.appsSubnetId : ''
+    subnetId: privateNetworking ? network!.outputs.appsSubnetId : ''
     internal: privateNetworking && !apiExternal
     zoneRedundant: zoneRedundant && privateNetworking
   }

@@ -4,7 +4,7 @@
 // and indexes of databases and containers, and no document.
 //
 // An account takes one change of its roles at a time, hence the chain of dependsOn. What is not deployed is no link of it:
-// beside one with a condition, the chain names the last one without.
+// beside one with a condition, or a loop over what may be empty, the chain names the last one without.
 param accountName string
 param databaseName string
 param dataContainerName string
@@ -32,13 +32,20 @@ param leaseOperatorPrincipalIds array
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
 var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
 var items = '${containers}/items'
-var signingIn = union([
-  apiPrincipalId
-  workerPrincipalId
-  consumerPrincipalId
+// The ids of these become known only while Azure deploys, and it previews no loop over them. So the loop is over the names.
+var principalIds = {
+  api: apiPrincipalId
+  worker: workerPrincipalId
+  consumer: consumerPrincipalId
+  keda: kedaPrincipalId
+}
+var services = concat([
+  'api'
+  'worker'
+  'consumer'
 ], withKeda ? [
-  kedaPrincipalId
-] : [], operatorPrincipalIds, leaseOperatorPrincipalIds)
+  'keda'
+] : [])
 
 resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' existing = {
   name: accountName
@@ -189,11 +196,25 @@ resource metadataReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinition
 }
 
 @batchSize(1)
-resource onAccount 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for principalId in signingIn: {
+resource servicesOnAccount 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for service in services: {
   parent: account
-  name: guid(account.id, principalId, 'metadata')
+  name: guid(account.id, principalIds[service], 'metadata')
   properties: {
-    principalId: principalId
+    principalId: principalIds[service]
+    roleDefinitionId: metadataReader.id
+    scope: account.id
+  }
+}]
+
+@batchSize(1)
+resource operatorsOnAccount 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = [for operatorPrincipalId in union(operatorPrincipalIds, leaseOperatorPrincipalIds): {
+  parent: account
+  name: guid(account.id, operatorPrincipalId, 'metadata')
+  dependsOn: [
+    servicesOnAccount
+  ]
+  properties: {
+    principalId: operatorPrincipalId
     roleDefinitionId: metadataReader.id
     scope: account.id
   }
@@ -203,7 +224,8 @@ resource apiOnData 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@202
   parent: account
   name: guid(account.id, apiPrincipalId, dataContainerName, 'write')
   dependsOn: [
-    onAccount
+    servicesOnAccount
+    operatorsOnAccount
   ]
   properties: {
     principalId: apiPrincipalId
@@ -351,6 +373,8 @@ resource leaseOperatorOnLeases 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAss
   parent: account
   name: guid(account.id, operatorPrincipalId, leaseContainerName, 'write')
   dependsOn: [
+    consumerOnDirectoryParked
+    kedaOnLeases
     operatorOnLeases
   ]
   properties: {
@@ -365,6 +389,7 @@ resource operatorOnParked 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignme
   parent: account
   name: guid(account.id, operatorPrincipalId, parkedContainerName, 'write')
   dependsOn: [
+    operatorOnLeases
     leaseOperatorOnLeases
   ]
   properties: {

@@ -12,5 +12,5 @@ resource app 'Microsoft.App/containerApps@2025-01-01' existing = if (exists) {
 // Holds the app's place before the first `azd deploy`.
 var placeholder = 'mcr.microsoft.com/azuredocs/containerapps-helloworld:latest'
 
-output image string = exists ? app.properties.template.containers[0].image : placeholder
-output deployed bool = exists ? app.properties.template.containers[0].image != placeholder : false
+output image string = exists ? app!.properties.template.containers[0].image : placeholder
+output deployed bool = exists ? app!.properties.template.containers[0].image != placeholder : false

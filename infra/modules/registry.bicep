@@ -2,12 +2,15 @@
 // builders that are not in the network, and each pull or push needs an Entra identity.
 param location string
 param tags object
+
+@description('Thirteen characters, as uniqueString makes them.')
+@minLength(13)
 param token string
 param pullPrincipalIds array
 
 var pullRole = '7f951dda-4ed3-4680-a7ca-43fe172d538d'
 
-resource registry 'Microsoft.ContainerRegistry/registries@2023-07-01' = {
+resource registry 'Microsoft.ContainerRegistry/registries@2025-04-01' = {
   name: 'cr${token}'
   location: location
   tags: tags

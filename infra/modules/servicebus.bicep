@@ -2,6 +2,9 @@
 // subscriber's, and the one of the consumer that keeps the company directory.
 param location string
 param tags object
+
+@description('Thirteen characters, as uniqueString makes them.')
+@minLength(13)
 param token string
 
 @allowed([

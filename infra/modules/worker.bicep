@@ -65,7 +65,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
             cpu: json('0.5')
             memory: '1Gi'
           }
-          env: union([
+          env: concat([
             {
               name: 'AZURE_CLIENT_ID'
               value: identityClientId

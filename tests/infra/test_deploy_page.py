@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.pages import PAGES, ROOT
+from tools.infra_check.programs import variables
 
 DEPLOY = (ROOT / "docs/how-to/deploy.md").read_text()
 BICEP = (ROOT / "infra/main.bicep").read_text()
@@ -101,6 +102,41 @@ def test_what_a_job_and_a_pod_run_is_a_command_with_its_options():
     for command, action, *options in runs:
         section = next(part for name, part in sections.items() if name.startswith(f"{command} {action}"))
         assert [] == [one for one in options if one.startswith("-") and f"`{one}`" not in section]
+
+
+def test_the_job_runs_once_with_settings_that_a_worker_reads():
+    (text,) = re.findall(r"^```yaml\n# job\.yaml\n(.*?)^```$", DEPLOY, re.DOTALL | re.MULTILINE)
+    job = yaml.safe_load(text)["properties"]
+    (container,) = job["template"]["containers"]
+    names = {variable["name"] for variable in container["env"]} - {"AZURE_CLIENT_ID"}
+
+    # Whatever it did until it failed would be done again.
+    assert ("Manual", 0) == tuple(job["configuration"][key] for key in ("triggerType", "replicaRetryLimit"))
+    assert set() == names - variables("worker").keys()
+    assert names >= {
+        "OUTBOX_COSMOS_DATABASE",
+        "OUTBOX_COSMOS_CONTAINER",
+        "OUTBOX_PARKED_CONTAINER",
+        "OUTBOX_TOPIC",
+    }
+
+
+def test_the_pod_has_the_workers_identity_and_is_one_that_its_namespace_lets_in():
+    """
+    The namespace enforces the restricted standard.
+    """
+    pod = r"kubectl run .*? --labels (\S+) --overrides '(.*?)'$"
+    ((labels, overrides),) = re.findall(pod, DEPLOY.replace("\\\n", " "), re.DOTALL | re.MULTILINE)
+    spec = json.loads(overrides)["spec"]
+    (container,) = spec["containers"]
+
+    assert ("azure.workload.identity/use=true", "outbox-worker") == (labels, spec["serviceAccountName"])
+    assert {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }.items() <= (spec.get("securityContext", {}) | container["securityContext"]).items()
 
 
 def test_the_ports_of_the_compose_stack_are_published():

@@ -4,6 +4,7 @@ Every metric that dashboards, rules and alerts read is one that a worker or a co
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
@@ -15,13 +16,34 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from cosmos_outbox.records import level_of
+from cosmos_outbox.records import LeaseHalted, level_of
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.telemetry import Telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
 QUERIES = {path.stem: path.read_text() for path in (OBSERVABILITY.parent / "queries").glob("*.kql")}
+FIRES = {
+    "alarms": ("outbox.alarms", "sum(Sum)", "> 0"),
+    "event-rejected": ("outbox.events.rejected", "sum(Sum)", "> 0"),
+    "events-late": ("outbox.oldest_unsent.age", "max(Sum)", "min(age)", "> 300"),
+    "lease-halted": ("LeaseHalted", "count()", ""),
+    "parked-keys": ("outbox.parked.keys", "max(Sum)", "> 0"),
+    "ttl-headroom": ("outbox.ttl.headroom", "min(Sum)", "< 172800"),
+    "watch-failing": ("outbox.warnings", "sum(Sum)", "count()", "> 5"),
+    "messages-late": ("outbox.message.age", "max(Max)", "min(age)", "> 300"),
+    "attempts-failing": ("outbox.attempt.failures", "sum(Sum)", "> 180"),
+    "sessions-lost": ("outbox.sessions.closed", "sum(Sum)", "> 10"),
+    "consumer-silent": ("outbox.consumer.ready", "max(TimeGenerated)", "< ago(10m)"),
+    "consumer-unready": ("outbox.consumer.ready", "min(Sum)", "max(ready)", "== 0"),
+    "worker-failing": ("", "count()", "> 1"),
+    "worker-silent": ("outbox.leases.owned", "max(TimeGenerated)", "< ago(10m)"),
+    "worker-unready": ("outbox.worker.ready", "min(Sum)", "max(ready)", "== 0"),
+}
+# Why the platform writes about a replica, as far as it means trouble.
+REASONS = {"ContainerBackOff", "ContainerCrashing", "ContainerTerminated", "ProbeFailed", "ReplicaUnhealthy"}
+# What each line of the log has beside a record's own fields.
+OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 
 
 def shown_by(topic: str | None, *, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
@@ -109,6 +131,35 @@ async def test_queries_tell_metrics_apart_by_attributes_that_a_worker_gives_them
     }
     assert {("outbox_alarms_total", "outbox_alarm")} <= asked
     assert set() == asked - shown
+
+
+async def test_queries_ask_for_metrics_that_are_shown_and_records_that_are_logged():
+    text = "\n".join(QUERIES.values())
+    shown = {sample.name for sample in shown_after_use()}
+    named = re.findall(r"(?:entry\.event|\['outbox\.warning'\])\)?\s*==\s*'(\w+)'", text)
+
+    metrics = {name.replace(".", "_") for name in re.findall(r"\bName\s*==\s*'([^']+)'", text)}
+    units = "(_seconds|_milliseconds|_bytes|_ratio)?(_total|_bucket|_sum|_count)?"
+    assert set() == {name for name in metrics if not any(re.fullmatch(name + units, one) for one in shown)}
+    assert {"LeaseHalted", "WatchFailed"} == set(named) <= {type(record).__name__ for record in RECORDS}
+    of_a_record = set(re.findall(r"\bentry\.(\w+)", QUERIES["lease-halted"])) - OF_EVERY_LINE
+    assert of_a_record
+    assert of_a_record <= {field.name for field in dataclasses.fields(LeaseHalted)}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_fires_at_what_was_decided_on(name: str):
+    """
+    What it asks, how values become one in each step, and what is then too much.
+    """
+    code = re.sub(r"//.*", "", QUERIES[name]).strip()
+    asked = re.search(r"(?:\bName|entry\.event\)?)\s*==\s*'([^']+)'", code)
+    steps = re.findall(r"\bsummarize\s+\w+\s*=\s*(\w+\(\w*\))", code)
+    last = re.search(r"\|\s*where\s+\w+\s*([<>=]=?.+)$", code.rpartition("\n")[2])
+
+    assert FIRES[name] == (asked[1] if asked else "", *steps, last[1] if last else "")
+    for reasons in re.findall(r"\bReason\s+in\s*\(([^)]*)\)", code):
+        assert REASONS >= set(re.findall(r"'(\w+)'", reasons))
 
 
 def test_a_query_reaches_back_far_beyond_the_silence_that_it_looks_for():

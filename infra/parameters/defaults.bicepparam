@@ -1,0 +1,5 @@
+// What a deployment is that chooses nothing.
+using '../main.bicep'
+
+param environmentName = 'defaults'
+param location = 'westeurope'

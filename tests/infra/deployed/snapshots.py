@@ -1,0 +1,75 @@
+"""
+What Microsoft's deployment engine would make of infra/main.bicep with each of infra/parameters, as `make snapshots` left it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+INFRA = Path(__file__).parents[3] / "infra"
+EVERY = sorted(file.stem for file in (INFRA / "snapshots").glob("*.json"))
+COSMOS = "Microsoft.DocumentDB/databaseAccounts"
+CONTAINERS = f"{COSMOS}/sqlDatabases/containers"
+BUS = "Microsoft.ServiceBus/namespaces"
+SUBSCRIPTIONS = f"{BUS}/topics/subscriptions"
+REGISTRY = "Microsoft.ContainerRegistry/registries"
+INSIGHTS = "Microsoft.Insights/components"
+WORKSPACE = "Microsoft.OperationalInsights/workspaces"
+APPS = "Microsoft.App/containerApps"
+IDENTITIES = "Microsoft.ManagedIdentity/userAssignedIdentities"
+
+Resource = dict[str, Any]
+
+
+class Deployment:
+    """
+    Resources and outputs of a deployment: ids begin with their type, and what only Azure knows is `[ID.property]`.
+    """
+
+    def __init__(self, text: str) -> None:
+        (token,) = set(re.findall(r"/cosmos-(\w{13})\b", text))
+        text = text.replace(token, "token")
+        text = re.sub(r"/subscriptions/0[0-]+(/resourceGroups/rg-\w+)?/providers/", "", text)
+        self.referenced = set(re.findall(r"reference\('([^']+)'", text))
+        found = json.loads(re.sub(r"reference\('([^']+)', '[\w-]+'\)", r"\1", text))
+        self.resources: list[Resource] = found["predictedResources"]
+        self.outputs: dict[str, Any] = found["outputs"]
+        self.diagnostics: list[str] = found["diagnostics"]
+        self.ids = {resource["id"] for resource in self.resources}
+
+    def of_type(self, kind: str) -> dict[str, Resource]:
+        """
+        Return each resource of a type, by the last part of its name.
+        """
+        return {one["name"].rpartition("/")[2]: one for one in self.resources if one["type"] == kind}
+
+    def properties(self, kind: str) -> dict[str, Any]:
+        return {name: one["properties"] for name, one in self.of_type(kind).items()}
+
+    def one(self, kind: str) -> Resource:
+        (found,) = self.of_type(kind).values()
+        return found
+
+
+@functools.cache
+def deployed(name: str) -> Deployment:
+    return Deployment((INFRA / f"snapshots/{name}.json").read_text())
+
+
+def identity(service: str) -> str:
+    return f"{IDENTITIES}/id-{service}-token"
+
+
+def nested(node: object) -> Iterator[tuple[str, Any]]:
+    """
+    Yield each name with its value, however deep.
+    """
+    if isinstance(node, dict):
+        yield from node.items()
+    for child in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        yield from nested(child)

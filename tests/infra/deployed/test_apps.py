@@ -1,0 +1,153 @@
+"""
+The Container Apps are given settings that exist and are right, are probed where they listen, and may stop slowly.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.infra.deployed.snapshots import APPS, COSMOS, EVERY, INFRA, INSIGHTS, Resource, deployed, identity
+from tools.infra_check.programs import problems
+
+# What Azure makes of what only it knows.
+AT_RUNTIME = {
+    "clientId": "00000000-0000-0000-0000-000000000000",
+    "ConnectionString": "InstrumentationKey=00000000-0000-0000-0000-000000000000",
+    "documentEndpoint": "https://account.documents.azure.com:443/",
+}
+OF_ALL = {
+    "OUTBOX_COSMOS_ENDPOINT": f"[{COSMOS}/cosmos-token.documentEndpoint]",
+    "OUTBOX_COSMOS_DATABASE": "contacts",
+    "OUTBOX_COSMOS_CONTAINER": "data",
+}
+OF_RECEIVERS = {
+    "OUTBOX_SERVICEBUS_NAMESPACE": "sb-token.servicebus.windows.net",
+    "OUTBOX_TOPIC": "events",
+    "APPLICATIONINSIGHTS_CONNECTION_STRING": f"[{INSIGHTS}/appi-token.ConnectionString]",
+}
+# What names something that the deployment makes.
+NAMED = {
+    "api": OF_ALL,
+    "worker": {
+        **OF_ALL,
+        **OF_RECEIVERS,
+        "OUTBOX_LEASE_CONTAINER": "leases",
+        "OUTBOX_PARKED_CONTAINER": "parked",
+        "OUTBOX_DELETE_AFTER_PUBLISH": "*",
+    },
+    # No other program has its documents and parked keys.
+    "consumer": {
+        **OF_ALL,
+        **OF_RECEIVERS,
+        "OUTBOX_COSMOS_CONTAINER": "directory",
+        "OUTBOX_PARKED_CONTAINER": "directory-parked",
+        "OUTBOX_SUBSCRIPTION": "directory",
+    },
+}
+DOCKERFILE = (INFRA / "docker/Dockerfile").read_text()
+
+
+def container_of(app: Resource) -> Resource:
+    (found,) = app["properties"]["template"]["containers"]
+    return dict(found)
+
+
+def environment_of(app: Resource) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container_of(app)["env"]}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_program_takes_the_environment_that_it_is_given_and_has_the_time_to_stop(name: str):
+    for program, app in deployed(name).of_type(APPS).items():
+        given = {
+            key: AT_RUNTIME.get(value.rpartition(".")[2].rstrip("]"), value)
+            for key, value in environment_of(app).items()
+        }
+        seconds = app["properties"]["template"]["terminationGracePeriodSeconds"]
+
+        assert [] == problems(program, given, None if program == "api" else seconds)
+
+
+@pytest.mark.parametrize("program", NAMED)
+def test_each_name_is_that_of_what_the_deployment_makes(program: str):
+    given = environment_of(deployed("operated").of_type(APPS)[program])
+
+    assert NAMED[program] == {name: given.get(name) for name in NAMED[program]}
+    assert "OUTBOX_DELETE_AFTER_PUBLISH" not in environment_of(deployed("defaults").of_type(APPS)[program])
+
+
+def test_on_a_cluster_only_the_api_is_an_app():
+    assert ({"api"}, NAMED.keys()) == (
+        deployed("aks").of_type(APPS).keys(),
+        deployed("operated").of_type(APPS).keys(),
+    )
+
+
+@pytest.mark.parametrize("program", NAMED)
+def test_what_runs_is_asked_at_the_path_and_port_of_its_images_own_health_check(program: str):
+    stage = DOCKERFILE.partition(f"\nFROM runtime AS {program}\n")[2].partition("\nFROM ")[0]
+    port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", stage)[0]
+    app = deployed("operated").of_type(APPS)[program]
+    asked = r"'type', '(\w+)', 'httpGet', createObject\('path', '([^']+)', 'port', (\d+)\)"
+    ready = set() if program == "api" else {("Readiness", "/readyz", port)}
+
+    assert {("Startup", path, port), ("Liveness", path, port)} | ready == set(
+        re.findall(asked, container_of(app)["probes"])
+    )
+    if program == "api":
+        assert app["properties"]["configuration"]["ingress"]["targetPort"].endswith(f", {port}, 80)]")
+
+
+def test_a_placeholder_is_not_probed_and_gets_the_port_that_it_listens_on():
+    apps = deployed("defaults").of_type(APPS)
+
+    assert [[]] * 3 == [container_of(app)["probes"] for app in apps.values()]
+    assert 80 == apps["api"]["properties"]["configuration"]["ingress"]["targetPort"]
+
+
+def test_a_deployment_leaves_each_app_with_the_image_that_it_runs():
+    assert {name: f"[{APPS}/{name}.template.containers[0].image]" for name in NAMED} == {
+        name: container_of(app)["image"] for name, app in deployed("operated").of_type(APPS).items()
+    }
+    assert {"mcr.microsoft.com/azuredocs/containerapps-helloworld:latest"} == {
+        container_of(app)["image"] for app in deployed("defaults").of_type(APPS).values()
+    }
+
+
+def test_the_platform_has_the_profile_and_the_cores_that_an_app_asks_for():
+    profiles = deployed("operated").one("Microsoft.App/managedEnvironments")["properties"]["workloadProfiles"]
+    for app in deployed("operated").of_type(APPS).values():
+        # The one ratio that the plan offers.
+        assert {"cpu": 0.5, "memory": "1Gi"} == container_of(app)["resources"]
+        assert app["properties"]["workloadProfileName"] in [profile["name"] for profile in profiles]
+
+
+def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deployer_allows():
+    scales = {
+        name: app["properties"]["template"]["scale"]
+        for name, app in deployed("operated").of_type(APPS).items()
+    }
+    cpu = {"type": "cpu", "metadata": {"type": "Utilization", "value": "70"}}
+    messages = {
+        "type": "azure-servicebus",
+        "identity": identity("consumer"),
+        "metadata": {
+            "namespace": "sb-token",
+            "topicName": "events",
+            "subscriptionName": "directory",
+            "messageCount": "100",
+        },
+    }
+
+    assert {"minReplicas": 2, "maxReplicas": 5, "rules": [{"name": "cpu", "custom": cpu}]} == scales["worker"]
+    assert {
+        "minReplicas": 2,
+        "maxReplicas": 4,
+        "rules": [{"name": "messages", "custom": messages}],
+    } == scales["consumer"]
+    assert 2 == scales["api"]["minReplicas"]
+    for file in ("main.bicep", "modules/worker.bicep", "modules/consumer.bicep"):
+        least = re.findall(r"@minValue\((\d)\)\nparam \w*[mM]axReplicas", (INFRA / file).read_text())
+        assert {"2"} == set(least), file

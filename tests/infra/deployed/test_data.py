@@ -1,0 +1,127 @@
+"""
+Containers, topic and subscriptions are made as the code counts on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.infra.deployed.snapshots import BUS, CONTAINERS, COSMOS, EVERY, SUBSCRIPTIONS, deployed
+
+BY_KEY = {"data": "/partitionKey", "parked": "/partitionKey", "leases": "/id"}
+BY_KEY |= {"directory": "/partitionKey", "directory-parked": "/partitionKey"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_documents_lie_by_their_key_and_only_their_own_time_to_live_counts(name: str):
+    made = {name: one["resource"] for name, one in deployed(name).properties(CONTAINERS).items()}
+
+    assert {
+        name: {"id": name, "partitionKey": {"paths": [path], "kind": "Hash", "version": 2}, "defaultTtl": -1}
+        for name, path in BY_KEY.items()
+    } == {name: {key: one[key] for key in ("id", "partitionKey", "defaultTtl")} for name, one in made.items()}
+    assert {"contacts": {"resource": {"id": "contacts"}}} == deployed(name).properties(
+        f"{COSMOS}/sqlDatabases"
+    )
+
+
+def test_only_what_queries_filter_on_and_sort_by_is_indexed():
+    """
+    The payload of events is not. Without /type, a listing reads everything; without /partitionKey, one that ends among
+    documents of one id is refused.
+    """
+    made = deployed("defaults").properties(CONTAINERS)
+    indexed = {
+        name: {path["path"] for path in one["resource"]["indexingPolicy"]["includedPaths"]}
+        for name, one in made.items()
+        if one["resource"].get("indexingPolicy", {}).get("excludedPaths") == [{"path": "/*"}]
+    }
+
+    assert {"data": {"/type/?", "/data/deleted/?", "/partitionKey/?"}, "directory": set()} == indexed
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities", "throughput"),
+    [
+        ("defaults", [{"name": "EnableServerless"}], {None}),
+        # What a serverless container has, and who changes to autoscale wants more, not less.
+        ("autoscale", [], {5000, 1000}),
+    ],
+)
+def test_a_serverless_account_is_given_no_throughput_and_another_one_is(
+    name: str, capabilities: list[object], throughput: set[int | None]
+):
+    containers = deployed(name).properties(CONTAINERS)
+    given = {
+        key: one["options"].get("autoscaleSettings", {}).get("maxThroughput")
+        for key, one in containers.items()
+    }
+
+    assert capabilities == deployed(name).one(COSMOS)["properties"]["capabilities"]
+    assert (throughput, given["data"]) == (set(given.values()), max(throughput, key=lambda most: most or 0))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_account_can_be_restored_and_a_reader_passes_on_its_session(name: str):
+    account = deployed(name).one(COSMOS)["properties"]
+
+    assert ("Continuous", "Session") == (
+        account["backupPolicy"]["type"],
+        account["consistencyPolicy"]["defaultConsistencyLevel"],
+    )
+
+
+def test_one_region_writes_the_next_takes_over_in_the_order_asked_for_and_messages_are_copied():
+    for name, others, roles in (
+        ("defaults", [], {}),
+        (
+            "autoscale",
+            ["northeurope", "francecentral"],
+            {"westeurope": "Primary", "northeurope": "Secondary"},
+        ),
+    ):
+        account, bus = (deployed(name).one(kind)["properties"] for kind in (COSMOS, BUS))
+        copies = (bus["geoDataReplication"] or {"locations": []})["locations"]
+
+        assert [
+            {"locationName": region, "failoverPriority": order, "isZoneRedundant": name == "autoscale"}
+            for order, region in enumerate(["westeurope", *others])
+        ] == account["locations"]
+        assert (bool(others), False) == (
+            account["enableAutomaticFailover"],
+            account["enableMultipleWriteLocations"],
+        )
+        assert roles == {copy["locationName"]: copy["roleType"] for copy in copies}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
+    topic = deployed(name).properties(f"{BUS}/topics")["events"]
+    subscriptions = deployed(name).properties(SUBSCRIPTIONS)
+    # A day: longer than an outage after which a worker sends again from an old checkpoint. Two weeks: a subscriber may be away.
+    promised = {
+        "requiresDuplicateDetection": True,
+        "enablePartitioning": False,
+        "supportOrdering": True,
+        "duplicateDetectionHistoryTimeWindow": "P1D",
+        "defaultMessageTimeToLive": "P14D",
+    }
+    kept = {
+        "requiresSession": True,
+        "lockDuration": "PT1M",
+        "defaultMessageTimeToLive": "P14D",
+        "deadLetteringOnMessageExpiration": True,
+        "deadLetteringOnFilterEvaluationExceptions": True,
+    }
+
+    assert promised.items() <= topic.items()
+    assert {"all", "directory"} == subscriptions.keys()
+    assert all(kept.items() <= subscription.items() for subscription in subscriptions.values())
+    assert not [one for one in (topic, *subscriptions.values()) if "autoDeleteOnIdle" in one]
+
+
+@pytest.mark.parametrize(
+    ("name", "sku", "units"), [("defaults", "Standard", None), ("autoscale", "Premium", 1)]
+)
+def test_only_premium_has_messaging_units(name: str, sku: str, units: int | None):
+    assert {"name": sku, "tier": sku, "capacity": units} == deployed(name).one(BUS)["sku"]

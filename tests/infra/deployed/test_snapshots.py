@@ -1,0 +1,115 @@
+"""
+The snapshots are those of the template as it is, and whole.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.infra.deployed.snapshots import APPS, EVERY, INFRA, deployed, nested
+from tools.infra_check.snapshots import HASH, sources_hash
+
+# The one subnet of a network is part of it.
+SUBNET = re.compile(r"/subnets/\w+$")
+ID = re.compile(r"Microsoft\.\w+(?:/[\w.-]+){2,}")
+EVERYWHERE = {"actionGroups", "metricAlerts", "privateDnsZones", "virtualNetworkLinks"}
+
+
+def test_the_snapshots_are_those_of_the_template_as_it_is():
+    assert HASH.read_text().strip() == sources_hash(), (
+        "infra/snapshots is stale: run make snapshots (it needs bicep)"
+    )
+
+
+def test_there_is_a_snapshot_of_each_file_of_parameters():
+    assert EVERY == sorted(file.stem for file in (INFRA / "parameters").glob("*.bicepparam"))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_engine_could_evaluate_everything(name: str):
+    assert [] == deployed(name).diagnostics
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_id_names_what_is_made(name: str):
+    made = deployed(name)
+    named = {
+        SUBNET.sub("", value)
+        for resource in made.resources
+        for key, value in nested(resource.get("properties", {}))
+        if isinstance(value, str) and ID.fullmatch(value) and "/colls/" not in value
+    }
+    named -= {value for value in named if value.startswith("Microsoft.Authorization/roleDefinitions/")}
+
+    assert len(named) > 5
+    assert (set(), set()) == (named - made.ids, made.referenced - made.ids)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_azd_made_is_found_by_its_tag_and_is_where_it_was_asked_for(name: str):
+    for resource in deployed(name).resources:
+        if "location" in resource:
+            kind = resource["type"].rpartition("/")[2]
+            assert ("global" if kind in EVERYWHERE else "westeurope") == resource["location"]
+            assert "azd-env-name" in resource["tags"], resource["id"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_key_is_written_down_or_asked_for(name: str):
+    text = (INFRA / f"snapshots/{name}.json").read_text()
+
+    assert [] == re.findall(r"(?i)\blist\w+\(|Endpoint=sb|AccountKey|SharedAccess|sharedKey|password", text)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_keys_are_off_and_tls_is_on(name: str):
+    found = {
+        (resource["type"].rpartition("/")[2], key): value
+        for resource in deployed(name).resources
+        for key, value in nested(resource.get("properties", {}))
+        if re.search(r"(?i)localAuth|adminUser|anonymous|KeyBased|tls|insecure", key)
+    }
+
+    assert {
+        ("workspaces", "disableLocalAuth"): True,
+        ("components", "DisableLocalAuth"): True,
+        ("databaseAccounts", "disableLocalAuth"): True,
+        ("databaseAccounts", "disableKeyBasedMetadataWriteAccess"): True,
+        ("databaseAccounts", "minimalTlsVersion"): "Tls12",
+        ("namespaces", "disableLocalAuth"): True,
+        ("namespaces", "minimumTlsVersion"): "1.2",
+        ("registries", "adminUserEnabled"): False,
+        ("registries", "anonymousPullEnabled"): False,
+        ("containerApps", "allowInsecure"): False,
+    } == found
+
+
+def test_outputs_tell_what_their_names_say():
+    outputs, operated = deployed("aks").outputs, deployed("operated").outputs
+    ids = {f"{service.upper()}_CLIENT_ID" for service in ("worker", "consumer", "keda", "subscriber")}
+
+    assert {
+        name: f"[Microsoft.ManagedIdentity/userAssignedIdentities/id-{name[:-10].lower()}-token.clientId]"
+        for name in ids
+    } == {name: outputs[name] for name in ids}
+    assert (
+        f"[format('https://{{0}}', {APPS}/api.configuration.ingress.fqdn)]",
+        "[Microsoft.ContainerRegistry/registries/crtoken.loginServer]",
+        "[Microsoft.DocumentDB/databaseAccounts/cosmos-token.documentEndpoint]",
+        "sb-token.servicebus.windows.net",
+        "[Microsoft.Insights/components/appi-token.ConnectionString]",
+    ) == (
+        outputs["API_URL"],
+        outputs["AZURE_CONTAINER_REGISTRY_ENDPOINT"],
+        outputs["OUTBOX_COSMOS_ENDPOINT"],
+        outputs["OUTBOX_SERVICEBUS_NAMESPACE"],
+        outputs["APPLICATIONINSIGHTS_CONNECTION_STRING"],
+    )
+    # Which images the hook of azure.yaml is told about.
+    asked = [
+        re.findall(r"containerApps/(\w+)\.template", told["PLACEHOLDER_LEFT"]) for told in (outputs, operated)
+    ]
+    assert [["api"], ["api", "worker", "consumer"]] == asked
+    assert deployed("defaults").outputs["PLACEHOLDER_LEFT"] is True

@@ -1,0 +1,92 @@
+"""
+What linters do not see in the Dockerfile, because it is true of a whole chain of stages, or of this project only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = re.sub(r"\\\n\s*|^#.*\n", "", (ROOT / "infra/docker/Dockerfile").read_text(), flags=re.MULTILINE)
+BASES = (ROOT / "infra/docker/bases/Dockerfile").read_text()
+STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+TARGETS = ("worker", "consumer", "api")
+
+
+def instructions(target: str) -> dict[str, str]:
+    """
+    Return what counts in an image: the last of each instruction, its base's first.
+    """
+    return dict(re.findall(r"^([A-Z]+) (.*)$", STAGES["runtime"] + STAGES[target], re.MULTILINE))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_runs_as_a_number_is_stopped_by_sigterm_and_needs_no_shell(target: str):
+    final = instructions(target)
+
+    # Kubernetes believes only a number that is not 0.
+    assert ("10001:10001", "SIGTERM", "/app") == (final["USER"], final["STOPSIGNAL"], final["WORKDIR"])
+    # A shell would get the signals.
+    assert "python" == json.loads(final["ENTRYPOINT"])[0]
+    assert ["python", "/app/probe.py"] == json.loads(final["HEALTHCHECK"].partition("CMD ")[2])[:2]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_is_asked_where_its_program_listens(target: str):
+    final = instructions(target)
+    # Not on the loopback, where no probe from outside reaches it.
+    said = r'"--host", "0\.0\.0\.0", "--port", "(\d+)"|OUTBOX_HEALTH_PORT=0\.0\.0\.0:(\d+)'
+    listens = ["".join(ports) for ports in re.findall(said, STAGES[target])]
+
+    assert [final["EXPOSE"]] == listens
+    assert listens == re.findall(r"127\.0\.0\.1:(\d+)/", final["HEALTHCHECK"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_an_image_starts_is_copied_into_it(target: str):
+    """
+    A consumer is named by an argument; the program that runs it is installed.
+    """
+    final = instructions(target)
+    named = re.match(r'\["(\w+)[.\w]*:\w+"\]', final.get("CMD", "")) or re.search(
+        r'"-m", "(\w+)', final["ENTRYPOINT"]
+    )
+    assert named is not None
+
+    assert f"COPY --from=build-{target} /app /app\n" in STAGES[target]
+    assert f"COPY {named[1]} /app/{named[1]}\n" in STAGES[f"build-{target}"]
+
+
+def test_what_is_copied_is_there():
+    sources = re.findall(r"^COPY (?!--from)(.*) \S+$", TEXT, re.MULTILINE)
+
+    assert len(sources) > 5
+    assert [] == [path for source in sources for path in source.split() if not (ROOT / path).exists()]
+
+
+def test_packages_are_installed_by_their_hashes_from_wheels():
+    installs = [part for part in re.split(r"&&|\n", TEXT) if "pip install" in part and " -r " in part]
+
+    assert 4 == len(installs)
+    assert [] == [part for part in installs if not {"--require-hashes", "--no-build"} <= set(part.split())]
+
+
+def test_no_secret_stays_in_an_image():
+    kept = re.findall(r"^(?:ARG|ENV|LABEL) .*$", TEXT, re.MULTILINE)
+
+    assert [] == [
+        line for line in kept if re.search(r"(?i)connection_?string|password|secret|key|token", line)
+    ]
+
+
+def test_each_base_is_pinned_to_a_version_and_newer_ones_are_proposed():
+    used = re.findall(r"^ARG \w+_IMAGE=(.*)$", TEXT, re.MULTILINE)
+
+    assert used == re.findall(r"^FROM (\S+)", BASES, re.MULTILINE)
+    assert [] == [
+        image for image in used if not re.fullmatch(r"\S+:(?!latest)[\w.-]*\d[\w.-]*(@sha256:\w{64})?", image)
+    ]

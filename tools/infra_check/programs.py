@@ -1,0 +1,91 @@
+"""
+Which environment variables each program reads, and what it refuses of an environment; the programs say so themselves.
+
+`asked` is for who runs outside of the project's environment, where the programs are installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+# How each program reads its settings, and their fields.
+_READERS = {
+    "worker": ("cosmos_outbox.service.settings", "load", "Settings.model_fields"),
+    "consumer": ("cosmos_outbox.service.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
+    "api": ("examples.contacts.settings", "Settings", "Settings.model_fields"),
+    "subscriber": ("examples.contacts.settings", "SubscriberSettings", "SubscriberSettings.model_fields"),
+}
+# What a program starts without, and should not: one bad event would halt its whole range.
+_NEEDED = {"worker": {"OUTBOX_PARKED_CONTAINER"}, "consumer": {"OUTBOX_PARKED_CONTAINER"}}
+# A drain may take its grace, and then closes; a program that hangs is to be killed before long.
+_CLOSING_SECONDS, _LOITERING_SECONDS = 15, 60
+
+
+def variables(program: str) -> dict[str, Any]:
+    """
+    Return the variables that a program reads, each with its default as JSON; None where it has none.
+    """
+    module, _, path = _READERS[program]
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    defaults = {f"OUTBOX_{name.upper()}": field.default for name, field in found.items()}
+    return {name: value if isinstance(value, str | int | float) else None for name, value in defaults.items()}
+
+
+def problems(program: str, environment: Mapping[str, str], stopped_after: float | None) -> list[str]:
+    """
+    Return one line a mistake in what a platform tells a program, and in the seconds that it leaves it to stop.
+    """
+    known = variables(program)
+    ours = {name for name in environment if name.startswith("OUTBOX_")}
+    found = [f"{name} is no setting" for name in sorted(ours - known.keys())]
+    found += [f"{name} is missing" for name in sorted(_NEEDED.get(program, set()) - ours)]
+    found += [f"{name} is empty" for name in sorted(ours) if not environment[name]]
+    if stopped_after is not None:
+        grace = float(environment.get("OUTBOX_GRACE_SECONDS", known["OUTBOX_GRACE_SECONDS"]))
+        if not grace + _CLOSING_SECONDS <= stopped_after <= grace + _LOITERING_SECONDS:
+            found.append(f"is killed after {stopped_after:g} seconds, with a grace of {grace:g}")
+    module, load, _ = _READERS[program]
+    read = getattr(importlib.import_module(module), load)
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        read()
+    except Exception as error:  # noqa: BLE001 # any error of a program is an answer
+        found += str(error).splitlines()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return found
+
+
+def asked(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """
+    Return what `problems` answers to each of these arguments, or `variables` to a program alone.
+    """
+    done = subprocess.run(  # noqa: S603 # the project's own interpreter, on this module
+        [str(ROOT / ".venv/bin/python"), "-m", "tools.infra_check.programs"],
+        cwd=ROOT,
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
+
+
+if __name__ == "__main__":
+    json.dump(
+        [(problems if "environment" in one else variables)(**one) for one in json.load(sys.stdin)], sys.stdout
+    )

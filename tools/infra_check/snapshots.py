@@ -1,0 +1,68 @@
+"""
+`python -m tools.infra_check.snapshots`: let `bicep` evaluate each of infra/parameters into infra/snapshots; `--validate` compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+INFRA = Path(__file__).parents[2] / "infra"
+SNAPSHOTS = INFRA / "snapshots"
+HASH = SNAPSHOTS / "sources.sha256"
+_DEPLOYED_TO = ("--subscription-id", "00000000-0000-0000-0000-000000000000", "--location", "westeurope")
+
+
+def sources_hash() -> str:
+    """
+    Return a hash of all that the snapshots are made of.
+    """
+    digest = hashlib.sha256()
+    for suffix in ("bicep", "bicepparam", "kql"):
+        for file in sorted(INFRA.rglob(f"*.{suffix}")):
+            digest.update(file.relative_to(INFRA).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def main(*, validate: bool) -> int:
+    """
+    Make or compare the snapshots; return 1 where the compiler warns, or a snapshot differs.
+    """
+    if shutil.which("bicep") is None:
+        sys.stdout.write("NOT VERIFIED: no `bicep` is in PATH, so the snapshots were not compared\n")
+        return 0 if validate else 1
+    failed = 0
+    # The compiler writes a snapshot beside its parameters.
+    with tempfile.TemporaryDirectory() as scratch:
+        copied = shutil.copytree(INFRA, Path(scratch) / "infra")
+        for parameters in sorted((copied / "parameters").glob("*.bicepparam")):
+            written, kept = parameters.with_suffix(".snapshot.json"), SNAPSHOTS / f"{parameters.stem}.json"
+            if validate:
+                shutil.copy(kept, written)
+            mode = "validate" if validate else "overwrite"
+            done = subprocess.run(  # noqa: S603 # on our own files
+                ["bicep", "snapshot", str(parameters), *_DEPLOYED_TO, "--mode", mode],  # noqa: S607 # the one in PATH
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said = done.stdout + done.stderr
+            if done.returncode or "Warning" in said or "Error" in said:
+                sys.stdout.write(f"{parameters.stem}: {said}\n")
+                failed = 1
+            elif not validate:
+                # The compiler orders the outputs anew each time.
+                snapshot = json.loads(written.read_text(encoding="utf-8"))
+                kept.write_text(json.dumps(snapshot, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if not validate and not failed:
+        HASH.write_text(sources_hash() + "\n", encoding="utf-8")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(validate="--validate" in sys.argv[1:]))

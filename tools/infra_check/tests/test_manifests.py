@@ -1,0 +1,214 @@
+"""
+What `kubectl apply -k infra/kubernetes` would send is valid, wired, and scales worker and consumer by what waits for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tools.infra_check.programs import asked
+from tools.infra_check.running import INFRA, output
+
+pytestmark = pytest.mark.looptime(False)
+
+KUBERNETES = "1.37.0"
+PROGRAMS = ("worker", "consumer")
+each_program = pytest.mark.parametrize("program", PROGRAMS)
+TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
+# Each scaler, what it is told in the words of the settings, and its thresholds; it passes over other keys.
+SCALERS = {
+    "worker": (
+        "azure-cosmosdb",
+        {
+            "endpoint": "OUTBOX_COSMOS_ENDPOINT",
+            "databaseId": "OUTBOX_COSMOS_DATABASE",
+            "leaseDatabaseId": "OUTBOX_COSMOS_DATABASE",
+            "containerId": "OUTBOX_COSMOS_CONTAINER",
+            "leaseContainerId": "OUTBOX_LEASE_CONTAINER",
+            "processorName": "OUTBOX_PROCESSOR_NAME",
+        },
+        {"changeFeedLagThreshold", "activationChangeFeedLagThreshold", "maxActiveLeasesPerReplica"},
+    ),
+    "consumer": (
+        "azure-servicebus",
+        {
+            "namespace": "OUTBOX_SERVICEBUS_NAMESPACE",
+            "topicName": "OUTBOX_TOPIC",
+            "subscriptionName": "OUTBOX_SUBSCRIPTION",
+        },
+        {"messageCount"},
+    ),
+}
+
+
+@functools.cache
+def rendered(directory: Path = INFRA / "kubernetes") -> str:
+    return output("kubectl", "kustomize", str(directory))
+
+
+def documents(text: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """
+    Return each document by its kind and its name, without the hash of a ConfigMap.
+    """
+    found = [document for document in yaml.safe_load_all(text) if document]
+    return {(one["kind"], re.sub(r"-\w{10}$", "", one["metadata"]["name"])): one for one in found}
+
+
+def of(kind: str, program: str) -> dict[str, Any]:
+    found: dict[str, Any] = documents(rendered())[kind, f"outbox-{program}"]
+    return found
+
+
+def pod_of(program: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """
+    Return metadata and specification of a pod, and its container.
+    """
+    template = of("Deployment", program)["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    return template["metadata"], template["spec"], container
+
+
+def test_kubernetes_takes_them(tmp_path: Path):
+    (tmp_path / "rendered.yaml").write_text(rendered())
+
+    output("kubernetes-validate", "--strict", "-k", KUBERNETES, str(tmp_path / "rendered.yaml"))
+
+
+def dropped(given: object, kept: object) -> list[str]:
+    """
+    Return the names that a model dropped: it does so without a word.
+    """
+    if isinstance(given, dict) and isinstance(kept, dict):
+        lost = [key for key in given if key not in kept]
+        return lost + [name for key in given if key in kept for name in dropped(given[key], kept[key])]
+    if isinstance(given, list) and isinstance(kept, list):
+        return [name for mine, theirs in zip(given, kept, strict=True) for name in dropped(mine, theirs)]
+    return []
+
+
+def test_keda_takes_them_and_knows_every_property():
+    models = importlib.import_module("cloudcoil.models.keda.v1alpha1")
+    ours = [one for one in documents(rendered()).values() if one["apiVersion"].startswith("keda.sh/")]
+    assert 4 == len(ours)
+    for one in ours:
+        model = getattr(models, one["kind"]).model_validate(one)
+        assert [] == dropped(one, json.loads(model.model_dump_json(by_alias=True, exclude_none=True)))
+
+
+def test_a_setting_goes_where_its_name_says(tmp_path: Path):
+    """
+    In copies whose settings are marked with their names, which shows where each one goes.
+    """
+    copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
+    for settings in copied.glob("*.env"):
+        settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", settings.read_text(), flags=re.MULTILINE))
+    marked = documents(output("kubectl", "kustomize", str(copied)))
+    for program in PROGRAMS:
+        kind, told, thresholds = SCALERS[program]
+        account, keda, scaled = (
+            marked[of_kind, f"outbox-{program}"]
+            for of_kind in ("ServiceAccount", "TriggerAuthentication", "ScaledObject")
+        )
+        (trigger,) = scaled["spec"]["triggers"]
+
+        assert {"azure.workload.identity/client-id": f"{program.upper()}_CLIENT_ID"} == account["metadata"][
+            "annotations"
+        ]
+        assert "KEDA_CLIENT_ID" == keda["spec"]["podIdentity"]["identityId"]
+        assert told == {key: value for key, value in trigger["metadata"].items() if key not in thresholds}
+        assert thresholds <= trigger["metadata"].keys()
+        # By what waits in all, over the replicas; the other kind is an error with leases for each replica.
+        assert (kind, "AverageValue") == (trigger["type"], trigger["metricType"])
+    assert "replaced" not in rendered()
+
+
+@each_program
+def test_a_pod_takes_its_environment_is_told_apart_by_its_name_and_has_the_time_to_stop(program: str):
+    _, spec, container = pod_of(program)
+    settings = of("ConfigMap", program)["data"]
+    seconds = spec["terminationGracePeriodSeconds"]
+    asking = {"program": program, "environment": {**settings, TELEMETRY: ""}, "stopped_after": seconds}
+
+    assert [[]] == asked([asking])
+    assert TELEMETRY in settings, "no alert hears of it"
+    assert [] == [name for name in settings if "CONNECTION_STRING" in name and name != TELEMETRY]
+    # Workers would take each other's leases for theirs, and no alert name a pod.
+    by_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert [{"name": "OUTBOX_INSTANCE_NAME", "valueFrom": by_name}] == container["env"]
+
+
+@each_program
+def test_a_pod_is_asked_where_its_program_listens(program: str):
+    metadata, _, container = pod_of(program)
+    (known,) = asked([{"program": program}])
+    port = int(known["OUTBOX_HEALTH_PORT"])
+
+    probes = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    assert probes == {name: container[name]["httpGet"]["path"] for name in probes}
+    assert {"health"} == {container[name]["httpGet"]["port"] for name in probes}
+    assert [{"name": "health", "containerPort": port}] == container["ports"]
+    assert {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": str(port),
+    } == metadata["annotations"]
+    (rule,) = of("NetworkPolicy", program)["spec"]["ingress"]
+    assert [port] == [each["port"] for each in rule["ports"]]
+    # An empty selector is every pod, or every namespace; without one of the two, the other's.
+    assert rule["from"]
+    assert all(peer.get("namespaceSelector") and peer.get("podSelector") for peer in rule["from"])
+
+
+@each_program
+def test_a_pod_reaches_names_cosmos_db_and_service_bus(program: str):
+    (rule,) = of("NetworkPolicy", program)["spec"]["egress"]
+
+    assert {53, 443, 5671} <= {each["port"] for each in rule["ports"]}
+
+
+@each_program
+def test_two_run_at_least_and_keda_alone_decides_how_many_more(program: str):
+    spec = of("ScaledObject", program)["spec"]
+
+    assert (2, 2) == (spec["minReplicaCount"], spec["fallback"]["replicas"])
+    assert "replicas" not in of("Deployment", program)["spec"]
+
+
+@each_program
+def test_a_node_can_be_drained(program: str):
+    """
+    A lease that halts makes all pods unready.
+    """
+    spec = of("PodDisruptionBudget", program)["spec"]
+
+    assert (1, "AlwaysAllow") == (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"])
+
+
+@each_program
+def test_each_name_and_each_selector_is_that_of_its_own_program(program: str):
+    metadata, pod, container = pod_of(program)
+    scaled = of("ScaledObject", program)["spec"]
+    name, labels = f"outbox-{program}", {"app.kubernetes.io/name": f"outbox-{program}"}
+
+    assert {**labels, "azure.workload.identity/use": "true"} == metadata["labels"]
+    assert (name, name) == (pod["serviceAccountName"], scaled["scaleTargetRef"]["name"])
+    assert [{"configMapRef": {"name": of("ConfigMap", program)["metadata"]["name"]}}] == container["envFrom"]
+    assert {"name": name} == scaled["triggers"][0]["authenticationRef"]
+    assert labels == of("PodDisruptionBudget", program)["spec"]["selector"]["matchLabels"]
+    assert labels == of("NetworkPolicy", program)["spec"]["podSelector"]["matchLabels"]
+
+
+def test_all_are_in_the_one_namespace():
+    found = documents(rendered())
+
+    assert [("Namespace", "outbox")] == [key for key in found if key[0] == "Namespace"]
+    assert {"outbox"} == {one["metadata"].get("namespace", "outbox") for one in found.values()}
