@@ -16,10 +16,13 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from enum import EnumType, StrEnum
+from enum import StrEnum
 from typing import Any, TypeVar
+
+from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.documents import Document, copied_size
 from cosmos_outbox.errors import ParkingError, said
@@ -37,6 +40,17 @@ _LONGEST_META = 32_000
 _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
 
 ValueT = TypeVar("ValueT")
+
+
+def _stored_name(name: str) -> str:
+    return _OTHER_NAMES.get(name) or to_camel(name)
+
+
+# What a document has each field as. Only the kind of a value is checked, so half a surrogate pair is read too.
+_OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_etag"}
+_STORED = ConfigDict(alias_generator=_stored_name)
+_Text = InstanceOf[str]
+_Number = InstanceOf[int]
 
 
 def utcnow() -> datetime:
@@ -79,8 +93,8 @@ class Scope:
         container: the resource id of the container of events. A recreated container has another one.
     """
 
-    processor: str = ""
-    container: str = ""
+    processor: _Text = ""
+    container: _Text = ""
 
     def partition_of(self, partition_key: str) -> str:
         """
@@ -103,10 +117,12 @@ class Failure:
     Why an event could not be sent.
     """
 
-    event_id: str
+    __pydantic_config__ = _STORED
+
+    event_id: _Text
     reason: str  # the class of the error
-    error: str
-    attempts: int
+    error: _Text
+    attempts: _Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +133,12 @@ class Decision:
     by: the name that the operator's program gave. None if it gave none.
     """
 
-    at: str
-    by: str | None
-    did: str
-    reason: str | None
+    __pydantic_config__ = _STORED
+
+    at: _Text
+    by: _Text | None
+    did: _Text
+    reason: _Text | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,24 +151,28 @@ class ParkedKey:
     claim: the id of the newest release, while it runs or after it was killed. Any later release or drop replaces it.
     """
 
-    partition_key: str
-    partition: str
+    __pydantic_config__ = _STORED
+
+    partition_key: _Text
+    partition: _Text
     scope: Scope
-    epoch: str
-    parked_at: str
+    epoch: _Text
+    parked_at: _Text
     failure: Failure | None
     state: KeyState = KeyState.PARKED
-    claim: str | None = None
-    first: int = 0
-    next: int = 0
-    held: int = 0
-    etag: str | None = None
+    claim: _Text | None = None
+    first: _Number = 0
+    next: _Number = 0
+    held: _Number = 0
+    etag: _Text | None = None
 
     def write(self, kind: WriteKind = WriteKind.REPLACE) -> Write:
         """
         Return the write that stores this, provided that the document did not change since it was read.
         """
-        return Write(kind=kind, id=KEY_ID, document=_key_document(self), etag=self.etag)
+        stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
+        document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
+        return Write(kind=kind, id=KEY_ID, document=document, etag=self.etag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,19 +188,21 @@ class ParkedEvent:
     decisions: of operators, oldest first.
     """
 
-    event: Document
-    partition: str
-    epoch: str
-    position: int
-    parked_at: str
+    __pydantic_config__ = _STORED
+
+    event: InstanceOf[dict[str, Any]]
+    partition: _Text
+    epoch: _Text
+    position: _Number
+    parked_at: _Text
     status: EventStatus = EventStatus.HELD
-    referenced: bool = False
+    referenced: InstanceOf[bool] = False
     failure: Failure | None = None
-    original: Mapping[str, Any] | None = None
-    closed_at: str | None = None
-    note: str | None = None
+    original: InstanceOf[dict[str, Any]] | None = None
+    closed_at: _Text | None = None
+    note: _Text | None = None
     decisions: tuple[Decision, ...] = ()
-    etag: str | None = None
+    etag: _Text | None = None
 
     @property
     def event_id(self) -> str:
@@ -208,7 +232,15 @@ class ParkedEvent:
         """
         Return the write that stores this.
         """
-        document = _event_document(self)
+        document: Document = {"id": held_id(self.event_id), "type": "parkedEvent"}
+        document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
+        document["event"] = {
+            name: value
+            for name, value in self.event.items()
+            if not name.startswith("_")
+            or name in _KEPT_SYSTEM_FIELDS
+            or (self.referenced and name == "_etag")
+        }
         return Write(kind=kind, id=document["id"], document=document, etag=self.etag)
 
     def deletion(self) -> Write:
@@ -289,10 +321,7 @@ def key_of(document: Mapping[str, Any]) -> ParkedKey:
         ParkingError: it cannot be read.
     """
     with _reading(document):
-        values = _values(document, _KEY)
-        named = _values(document, {"key": str, "processor": str, "container": str})
-        scope = Scope(processor=named["processor"], container=named["container"])
-        return ParkedKey(partition_key=named["key"], scope=scope, etag=document["_etag"], **values)
+        return _KEYS.validate_python({**_checked(document, _KEY_FIELDS), "scope": document})
 
 
 def event_of(document: Mapping[str, Any]) -> ParkedEvent:
@@ -303,9 +332,7 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
         ParkingError: it cannot be read.
     """
     with _reading(document):
-        values = _values(document, _EVENT)
-        decisions = tuple(Decision(**_values(one, _DECISION)) for one in values.pop("decisions"))
-        return ParkedEvent(**values, decisions=decisions, etag=document["_etag"])
+        return _EVENTS.validate_python(_checked(document, _EVENT_FIELDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,87 +372,23 @@ def _readable(
         return Unreadable(partition_key=key, document_id=str(document["id"]), error=error)
 
 
-# What each field of a document is read as; a field's name in the document is its name here in camelCase.
-_FAILURE = {"event_id": str, "reason": str, "error": str, "attempts": int}
-_DECISION = {"at": str, "by": str | None, "did": str, "reason": str | None}
-_KEY = {
-    "partition": str,
-    "epoch": str,
-    "state": KeyState,
-    "claim": str | None,
-    "first": int,
-    "next": int,
-    "held": int,
-    "parked_at": str,
-    "failure": Failure,
-}
-_EVENT = {
-    "event": dict,
-    "partition": str,
-    "epoch": str,
-    "position": int,
-    "status": EventStatus,
-    "referenced": bool,
-    "parked_at": str,
-    "closed_at": str | None,
-    "note": str | None,
-    "failure": Failure,
-    "original": dict | None,
-    "decisions": list,
-}
+_KEYS, _EVENTS = TypeAdapter(ParkedKey), TypeAdapter(ParkedEvent)
+_KEY_FIELDS, _EVENT_FIELDS = (
+    frozenset(_stored_name(field.name) for field in fields(kind)) - {"scope"}
+    for kind in (ParkedKey, ParkedEvent)
+)
 
 
-def _key_document(key: ParkedKey) -> Document:
-    named = {"key": key.partition_key, **asdict(key.scope)}
-    return {"id": KEY_ID, "type": "parkedKey", **named, **_fields(key, _KEY)}
-
-
-def _event_document(event: ParkedEvent) -> Document:
-    kept = {
-        name: value
-        for name, value in event.event.items()
-        if not name.startswith("_") or name in _KEPT_SYSTEM_FIELDS or (event.referenced and name == "_etag")
-    }
-    document = {"id": held_id(event.event_id), "type": "parkedEvent", **_fields(event, _EVENT)}
-    return {**document, "event": kept, "decisions": [_fields(one, _DECISION) for one in event.decisions]}
-
-
-def _fields(value: object, kinds: Mapping[str, Any]) -> Document:
+def _checked(document: Mapping[str, Any], names: frozenset[str]) -> Mapping[str, Any]:
     """
-    Return the fields of a key, an event or a failure as JSON.
-    """
-    document: Document = {}
-    for name in kinds:
-        field = getattr(value, name)
-        if isinstance(field, StrEnum):
-            field = field.value
-        document[_stored_name(name)] = _fields(field, _FAILURE) if isinstance(field, Failure) else field
-    return document
-
-
-def _values(document: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the fields of a document, each checked.
+    Return the document of a key or an event, if it has all its fields.
 
     Raises:
-        KeyError, TypeError, ValueError: one is missing, or is not what it should be.
+        KeyError: it lacks one.
     """
-    values: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        value = document[_stored_name(name)]
-        if kind is Failure:
-            value = None if value is None else Failure(**_values(value, _FAILURE))
-        elif isinstance(kind, EnumType):
-            value = kind(value)
-        elif not isinstance(value, kind):
-            raise TypeError(f"{name} is {value!r}")
-        values[name] = value
-    return values
-
-
-def _stored_name(name: str) -> str:
-    first, *others = name.split("_")
-    return "partitionKey" if name == "partition" else first + "".join(word.title() for word in others)
+    if missing := sorted(names - document.keys()):
+        raise KeyError(missing[0])
+    return document
 
 
 @contextmanager
@@ -435,9 +398,13 @@ def _reading(document: Mapping[str, Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValidationError) as error:
         key = document.get("key", document.get("partitionKey"))
+        wrong = repr(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            wrong = f"{first['loc'][0]} is {str(first['input'])[:100]!r}: {first['msg']}"
         raise ParkingError(
-            f"The document {document.get('id')!r} of partition key {key!r} in the parked store cannot be read ({error!r}): "
+            f"The document {document.get('id')!r} of partition key {key!r} in the parked store cannot be read ({wrong}): "
             "a newer version wrote it, or it was edited. Upgrade this program, or correct it."
         ) from error
