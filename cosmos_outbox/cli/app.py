@@ -15,8 +15,6 @@ import typer
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.cli import parked, status
-from cosmos_outbox.cli.doctor.inspect import inspect, inspect_for_application, inspect_for_consumer
-from cosmos_outbox.cli.doctor.rules import Resources, Severity, findings_in, unopened
 from cosmos_outbox.cli.events.commands import replay_command
 from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases import commands as lease_commands
@@ -33,6 +31,8 @@ from cosmos_outbox.cli.running import (
     opened,
 )
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox.service.checks.check import Finding, Severity
+from cosmos_outbox.service.checks.doctor import check_application, check_consumer, check_worker, unopened
 from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.consumer_settings import load_consumer
 from cosmos_outbox.service.logs import names_no_leak
@@ -112,15 +112,14 @@ async def doctor(
     logging.getLogger("asyncio").addFilter(names_no_leak)
     try:
         if consumer is not None:
-            resources = await _of_consumer(consumer)
+            findings = await _of_consumer(consumer)
         else:
             async with opened() as outbox:
-                resources = await (
-                    inspect_for_application(outbox)
+                findings = await (
+                    check_application(outbox)
                     if api
-                    else inspect(outbox, expiration=timedelta(seconds=expiration))
+                    else check_worker(outbox, expiration=timedelta(seconds=expiration))
                 )
-        findings = findings_in(resources)
     except (AccessDenied, StoreUnavailable) as error:
         findings = (unopened(error),)
     rows = [asdict(finding) for finding in findings]
@@ -132,11 +131,11 @@ async def doctor(
     raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
 
 
-async def _of_consumer(name: str) -> Resources:
+async def _of_consumer(name: str) -> tuple[Finding, ...]:
     source, settings = consumer_named(name), load_consumer(for_command=True)
     async with connected(settings) as outbox:
         consumer = made(source, Outbox(CosmosStore(outbox.data)))
-        return await inspect_for_consumer(outbox, settings, consumer)
+        return await check_consumer(outbox, settings, consumer)
 
 
 @app.command()

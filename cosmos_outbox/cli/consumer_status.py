@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
-from cosmos_outbox.adapters.servicebus.source_preflight import messages_counted
+from cosmos_outbox.adapters.servicebus.administration import messages_counted
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.consumer_settings import ConsumerSettings

@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.naming import others_on
@@ -24,7 +23,8 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.service.connection import Connection, connected
+from cosmos_outbox.service.checks.doctor import check_start
+from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.health import HealthState, Identity, Snapshot
 from cosmos_outbox.service.polling import MeteredFeed, poll
@@ -88,7 +88,8 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         )
         connection = await stack.enter_async_context(connected(settings))
         bus = await stack.enter_async_context(connection.service_bus())
-        await _log_warnings(connection)
+        for found in await check_start(connection, topics=True):
+            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
         health = HealthState(
             Identity(
                 instance=settings.instance_name,
@@ -165,21 +166,6 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             metrics=reporting.exposition,
             health_url=health_url,
         )
-
-
-async def _log_warnings(connection: Connection) -> None:
-    if has_several_write_regions(connection.client):
-        _logger.warning(
-            "account.several-write-regions order, leases and the batch of entity and event hold inside one region only; "
-            "have all programs that commit events write to one region"
-        )
-    if (wrong := await connection.time_to_live_miss()) is not None:
-        _logger.warning("container.time-to-live %s", wrong)
-    inspected = await connection.inspect_topics()
-    for miss in inspected.misses:
-        _logger.warning("topic.miss %s", miss)
-    if inspected.unknown is not None:
-        _logger.warning("topic.unknown %s", inspected.unknown)
 
 
 async def _refuse_to_delete_what_others_read(others: Others) -> None:

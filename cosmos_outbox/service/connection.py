@@ -4,7 +4,6 @@ Connection: the clients, containers, publisher and parked store that the setting
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
@@ -19,17 +18,15 @@ from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
 from cosmos_outbox.adapters.cosmos.client import account_host, is_url, lean_polls, open_cosmos_client
-from cosmos_outbox.adapters.cosmos.containers import time_to_live_miss
-from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
-from cosmos_outbox.adapters.servicebus.preflight import Inspection, open_link, preflight
+from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
 from cosmos_outbox.changefeed.naming import own_prefix
-from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
+from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
@@ -42,8 +39,6 @@ from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.settings import MessageFormat, Settings, Transport, require_service_bus
-
-_LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +98,6 @@ class Connection:
             ConfigurationError: the container is missing or cannot be used.
         """
         return await open_store(self.client, self.settings.cosmos_database, self.settings.cosmos_container)
-
-    async def time_to_live_miss(self) -> str | None:
-        """
-        Return what is wrong with the time to live of the container of events; None if nothing is, or it cannot be read now.
-        """
-        try:
-            async with translated(), asyncio.timeout(_LOOK_SECONDS):
-                properties = await self.data.read()
-        except (OutboxError, TimeoutError):  # the feed reports it, and goes on once it can be read
-            return None
-        return time_to_live_miss(properties, database=self.settings.cosmos_database)
 
     async def parked_store(self) -> ParkedStore:
         """
@@ -224,16 +208,6 @@ class Connection:
         """
         for topic in self.settings.topics.topics:
             await open_link(bus, topic)
-
-    async def inspect_topics(self) -> Inspection:
-        """
-        Return what about the topics costs events, their order, or brings duplicates.
-        """
-        return await preflight(
-            self.settings.topics.topics,
-            batch_scope=self.settings.batch_scope,
-            **self.namespace,
-        )
 
     @property
     def namespace(self) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
-from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
 from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.service.checks.doctor import check_start
 from cosmos_outbox.service.connection import connected
 from cosmos_outbox.service.consumer_health import ConsumerHealth, ConsumerSnapshot, WatchedSubscription
 from cosmos_outbox.service.consumer_page import consumer_page_of
@@ -84,12 +84,8 @@ async def assembled_consumer(
             )
         )
         connection = await stack.enter_async_context(connected(settings))
-        if has_several_write_regions(connection.client):
-            _logger.warning(
-                "account.several-write-regions a message may take effect twice, in two regions; have all processes of the "
-                "consumer write to one region"
-            )
-
+        for found in await check_start(connection, topics=False):
+            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
         tracers = telemetry.tracer_provider
         consumer = await bound(source, connection, tracer_provider=tracers)
         parked = None

@@ -17,7 +17,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
-from cosmos_outbox.adapters.servicebus.preflight import administration
+from cosmos_outbox.adapters.servicebus.administration import reading_settings
 from cosmos_outbox.consumer.held_messages import HeldMessage
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking, Scope
@@ -185,7 +185,7 @@ def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
     assert "Queue 'nowhere' does not exist." == queue["subscription"][1]
     wrong = outbox.servicebus.replace("SAS_KEY_VALUE", "wrong")
     denied = found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING=wrong)["permissions"]
-    assert "Not allowed to receive from subscription 'all'" in denied[1]
+    assert "Not allowed to receive from Subscription 'all'" in denied[1]
     assert "Data Receiver" in denied[2]
     away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
     assert "unknown" == found(outbox, 3, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["no-answer"][0]
@@ -210,26 +210,28 @@ def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_
     assert 0 == outbox.json(*dropping, **CONSUMER | {"OUTBOX_PARKED_CONTAINER": ""})["counts"]["error"]
 
 
-def test_records_that_live_no_longer_than_the_topics_duplicate_detection_are_a_warning(outbox: Local):
+def test_a_message_that_may_outlive_its_record_is_an_error(outbox: Local):
+    lives = timedelta(days=400)
+
     async def create() -> None:
-        async with administration(outbox.servicebus, None, None) as client:
+        at = {"connection_string": outbox.servicebus, "namespace": None, "credential": None}
+        async with reading_settings(**at) as client:
             await client.create_topic(
-                "weekly",
-                requires_duplicate_detection=True,
-                duplicate_detection_history_time_window=timedelta(days=7),
+                "yearly", requires_duplicate_detection=True, default_message_time_to_live=lives
             )
             await client.create_subscription(
-                "weekly",
+                "yearly",
                 "all",
                 requires_session=True,
                 max_delivery_count=10,
+                default_message_time_to_live=lives,
                 dead_lettering_on_message_expiration=True,
             )
 
     asyncio.run(create())
-    warned = found(outbox, 1, OUTBOX_TOPIC="weekly")
+    warned = found(outbox, 2, OUTBOX_TOPIC="yearly")
     assert ["record-ttl"] == list(warned)
-    assert "7 days, 0:01:00 or more" in warned["record-ttl"][2]
+    assert "record_ttl of 400 days" in warned["record-ttl"][2]
 
 
 def test_what_may_not_be_written_or_parked_is_named(outbox: Local):

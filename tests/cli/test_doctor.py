@@ -326,21 +326,19 @@ def test_a_worker_that_is_to_delete_events_has_to_be_allowed_to(outbox: Local):
 
 
 def test_what_a_worker_refuses_doctor_refuses_too(outbox: Local):
+    shared = {"OUTBOX_LEASE_CONTAINER": "data", "OUTBOX_PARKED_CONTAINER": "data"}
+    assert {
+        f"{name}: names the container of OUTBOX_COSMOS_CONTAINER, 'data'; it needs one of its own"
+        for name in shared
+    } <= set(outbox.run("doctor", code=2, **shared).stderr.splitlines())
     wrong = {
         "OUTBOX_COSMOS_ENDPOINT": "https://account",
-        "OUTBOX_LEASE_CONTAINER": "data",
-        "OUTBOX_PARKED_CONTAINER": "data",
         "OUTBOX_SERVICEBUS_NAMESPACE": "https://namespace",
     }
     lines = outbox.run("doctor", code=2, **wrong).stderr.splitlines()
-    assert [
-        "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: give only one of them",
-        "OUTBOX_LEASE_CONTAINER: names the container of OUTBOX_COSMOS_CONTAINER, 'data'; it needs one of its own",
-        "OUTBOX_PARKED_CONTAINER: names the container of OUTBOX_COSMOS_CONTAINER, 'data'; it needs one of its own",
-    ] == lines[:3]
-    assert ["OUTBOX_SERVICEBUS_CONNECTION_STRING", "OUTBOX_SERVICEBUS_NAMESPACE:"] == [
-        line.split()[0] for line in lines[-2:]
-    ]
+    assert "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: give only one of them" in lines
+    about = {line.split()[0] for line in lines}
+    assert {"OUTBOX_SERVICEBUS_CONNECTION_STRING", "OUTBOX_SERVICEBUS_NAMESPACE:"} <= about
 
 
 def test_variables_that_a_worker_would_refuse_are_told_all_at_once(outbox: Local):

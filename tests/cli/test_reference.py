@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import typer
 
 from cosmos_outbox.cli.app import app
 from cosmos_outbox.cli.output import counted, print_rows
+from cosmos_outbox.service.checks import check
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -47,17 +49,38 @@ def described(name: str, command: Any) -> str:
     return "\n".join([*lines, *(["| Option | Meaning |", "|---|---|", *rows, ""] if rows else [])])
 
 
-def test_the_page_names_every_command_and_option():
-    root = typer.main.get_command(app)
-    text = "\n".join(described(name, command) for name, command in commands(root, "cosmos-outbox")).rstrip()
-    before, found, rest = PAGE.read_text().partition(BEGIN)
-    generated, closed, after = rest.partition(END)
+def replaced(begin: str, end: str, text: str) -> None:
+    """
+    Compare a part of the page with what it should be, or write it anew.
+    """
+    before, found, rest = PAGE.read_text().partition(begin)
+    generated, closed, after = rest.partition(end)
     assert found
     assert closed
     if os.environ.get("UPDATE_REFERENCE"):
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+        PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
     else:
         assert text == generated.strip(), "run this test with UPDATE_REFERENCE=1"
+
+
+def test_the_page_names_every_check_with_its_question():
+    words = tomllib.loads(Path(check.__file__).with_name("checks.toml").read_text())
+    rows = [
+        f"| {name} | {one['severity']} | {one['question']} |"
+        for name, parts in words.items()
+        for one in parts.values()
+    ]
+    replaced(
+        "<!-- checks: begin -->",
+        "<!-- checks: end -->",
+        "\n".join(["| Check | Severity | Question |", "|---|---|---|", *rows]),
+    )
+
+
+def test_the_page_names_every_command_and_option():
+    root = typer.main.get_command(app)
+    text = "\n".join(described(name, command) for name, command in commands(root, "cosmos-outbox")).rstrip()
+    replaced(BEGIN, END, text)
 
 
 def test_every_command_can_speak_json():

@@ -146,22 +146,22 @@ async def test_a_worker_that_is_to_delete_what_another_processor_reads_exits_2_a
 async def test_a_worker_on_an_account_with_several_write_regions_warns():
     async with opened_site(several_write_regions=True) as site:
         worker = await site.start_worker()
-        await worker.said("account.several-write-regions")
+        await worker.said("finding.write-regions")
 
 
 async def test_a_worker_warns_where_time_to_live_is_not_as_an_outbox_needs_it_and_goes_on():
     async with opened_site() as site:
         database = site.client.get_database_client("contacts")
         for name, seconds, said in (
-            ("off", None, "'off' is off, so sent events"),
-            ("short", 60, "'short' has a default of 60 s"),
+            ("off", None, "'off' has no default time to live: sent events"),
+            ("short", 60, "without a `ttl` of their own after 60 s"),
         ):
             await database.create_container(name, PartitionKey("/partitionKey"), default_ttl=seconds)
             worker = await site.start_worker(OUTBOX_COSMOS_CONTAINER=name, OUTBOX_PROCESSOR_NAME=name)
-            await worker.said("container.time-to-live")
+            await worker.said("finding.data-ttl")
             assert said in worker.output
             assert f"--ttl=-1 --name {name} --database-name contacts" in worker.output
             await eventually(await worker.health_url() + "/readyz", lambda status, body: status == 200)
         beside = await site.start_worker()
         await eventually(await beside.health_url() + "/readyz", lambda status, body: status == 200)
-        assert "container.time-to-live" not in beside.output
+        assert "finding.data-ttl" not in beside.output

@@ -57,14 +57,14 @@ from cosmos_outbox.adapters.cosmos import (
 from cosmos_outbox.adapters.cosmos.errors import translate
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.servicebus.errors import publish_error
-from cosmos_outbox.adapters.servicebus.preflight import preflight, subscription_misses
 from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
 from cosmos_outbox.errors import TopicUnavailable
+from cosmos_outbox.service.checks.service_bus import SUBSCRIPTION, UNREAD, Unread
 from cosmos_outbox.service.settings import Settings, load, unknown_variables
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from tests.unit.adapters.test_service_bus_preflight import subscription
+from tests.support.service_bus_settings import subscription
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -743,13 +743,13 @@ async def _() -> None:
 
 @wrong(30, "a subscription without sessions", None)
 async def _() -> None:
-    (miss,) = subscription_misses("events", [subscription(requires_session=False)])
-    assert "Subscription 'all' of topic 'events' has no sessions" in miss.message
-    assert "create it anew with requiresSession" in miss.fix
+    (finding,) = SUBSCRIPTION[0].of(subscription(requires_session=False))
+    assert "Subscription 'all' of topic 'events' has no sessions" in finding.message
+    assert "create it anew with requiresSession" in finding.fix
     # The topic's settings are only seen with the right to manage it.
-    unseen = await preflight(["events"], connection_string="Endpoint=sb://x;UseDevelopmentEmulator=true;")
-    assert "Check yourself" in str(unseen.unknown)
-    assert "subscriptions requires sessions" in str(unseen.unknown)
+    (unseen,) = UNREAD[0].of(Unread(what="Not all topics", why="403."))
+    assert "check yourself" in unseen.fix
+    assert "subscription requires sessions" in unseen.fix
 
 
 def _refusal(usage: str, said: str, *fragments: str) -> None:

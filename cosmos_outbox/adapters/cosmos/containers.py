@@ -18,7 +18,6 @@ from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 NEEDED_BY_EVENTS = (
     "partition key /partitionKey, or the paths that your entities have, and a default time to live of -1"
 )
-_NO_DEFAULT = -1  # on, and documents without a `ttl` of their own stay
 
 
 def shared_containers(names: Mapping[str, str | None]) -> list[str]:
@@ -67,24 +66,6 @@ def usable_key_paths(properties: Mapping[str, Any]) -> KeyPaths:
             f"The container {properties['id']!r} cannot hold an outbox, for {error}. Create another one; the paths cannot be "
             "changed later."
         ) from None
-
-
-def time_to_live_miss(properties: Mapping[str, Any], *, database: str) -> str | None:
-    """
-    Return what is wrong with the time to live of a container for entities and events, and the command that corrects it.
-    """
-    name, seconds = properties["id"], properties.get("defaultTtl")
-    if seconds == _NO_DEFAULT:
-        return None
-    wrong = (
-        "is off, so sent events, and what consumers remember, are never deleted"
-        if seconds is None
-        else f"has a default of {seconds} s, after which documents without a `ttl` of their own are deleted"
-    )
-    return (
-        f"Time to live of the container {name!r} {wrong}. Set its default to -1: az cosmosdb sql container update --ttl=-1 "
-        f"--name {name} --database-name {database} --account-name … --resource-group …"
-    )
 
 
 async def open_container(

@@ -36,6 +36,7 @@ _DEFAULT = {
                     "requires_session": True,
                     "lock_s": 30,
                     "max_delivery_count": 10,
+                    "ttl_s": 604_800,
                     "dead_letter_on_expiration": True,
                 }
             ],

@@ -12,9 +12,10 @@ from enum import StrEnum
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import Conflict, NotFound, OutboxError, StoreUnavailable, TooManyRequests
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.service.checks.check import UNANSWERED, Findings
 
 
 class Operation(StrEnum):
@@ -34,22 +35,22 @@ class Operation(StrEnum):
 OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
 OF_WRITERS = tuple(Operation)  # who commits, and who parks
 
-# The service is busy or does not answer: permissions stay unknown.
-UNANSWERED = (TooManyRequests, StoreUnavailable)
 
-
-async def denied_operations(
-    container: ContainerProxy, operations: Sequence[Operation], paths: KeyPaths = ON_PARTITION_KEY
-) -> tuple[tuple[Operation, OutboxError], ...]:
+async def try_documents(
+    what: str,
+    container: ContainerProxy,
+    operations: Sequence[Operation],
+    findings: Findings,
+    paths: KeyPaths = ON_PARTITION_KEY,
+) -> bool:
     """
-    Try operations, in their order; return those that were refused, or failed.
+    Try operations, in their order; note those that were refused, or failed, and return whether there were none.
 
     Once the service is busy or does not answer, only the deletion is tried.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
     attempts = _attempts(container, name, paths)
-    found = []
-    unanswered = False
+    unanswered, all_allowed = False, True
     for operation in operations:
         if unanswered and operation is not Operation.DELETE:
             continue
@@ -64,8 +65,9 @@ async def denied_operations(
             await retry_reads(attempt, RetryOptions())
         except OutboxError as error:
             unanswered |= isinstance(error, UNANSWERED)
-            found.append((operation, error))
-    return tuple(found)
+            findings.note(f"{operation} {what}", error)
+            all_allowed = False
+    return all_allowed
 
 
 def _attempts(

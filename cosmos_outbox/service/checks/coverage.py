@@ -11,7 +11,6 @@ from itertools import combinations
 
 from cosmos_outbox.changefeed.coverage import uncovered
 from cosmos_outbox.changefeed.leases import Lease, is_child_of
-from cosmos_outbox.cli.leases.actions import ListedLease
 from cosmos_outbox.feed_range import FeedRange
 
 
@@ -27,16 +26,16 @@ class Overlap:
     unfinished: bool
 
 
-def gaps(physical: Sequence[FeedRange], listed: Sequence[ListedLease]) -> tuple[FeedRange, ...]:
+def gaps(
+    physical: Sequence[FeedRange], leases: Sequence[Lease], damaged: Sequence[FeedRange | None]
+) -> tuple[FeedRange, ...]:
     """
     Return what no lease covers; nothing if a damaged lease does not say what it covers.
     """
-    damaged = [one.lease.range for one in listed if one.error]
-    if None in damaged:
-        return ()
     known = [feed_range for feed_range in damaged if feed_range is not None]
-    missing = uncovered(physical, [one.lease for one in listed if not one.error])
-    return tuple(left for gap in missing for left in gap.without(known))
+    if len(known) < len(damaged):
+        return ()
+    return tuple(left for gap in uncovered(physical, leases) for left in gap.without(known))
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:

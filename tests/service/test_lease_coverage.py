@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed.leases import Lease, new_lease
-from cosmos_outbox.cli.doctor.coverage import Overlap, gaps, overlaps
-from cosmos_outbox.cli.leases.actions import ListedLease
 from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.service.checks.coverage import Overlap, gaps, overlaps
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 PHYSICAL = (
@@ -58,15 +57,16 @@ def test_leases_with_keys_in_common_are_told_apart_from_a_split_in_progress(
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("whole", "damaged", "expected"),
     [
-        ((ListedLease(lease=WHOLE), ListedLease(lease=OTHER)), ()),
-        ((ListedLease(lease=LEFT), ListedLease(lease=OTHER)), (FeedRange(min="20", max="40"),)),
-        ((ListedLease(lease=LEFT), ListedLease(lease=OTHER, error="so")), (FeedRange(min="20", max="40"),)),
-        ((ListedLease(lease=WHOLE), ListedLease(lease=OTHER, error="so")), ()),
+        ((WHOLE, OTHER), (), ()),
+        ((LEFT, OTHER), (), (FeedRange(min="20", max="40"),)),
+        ((LEFT,), (OTHER.range,), (FeedRange(min="20", max="40"),)),
+        ((WHOLE,), (OTHER.range,), ()),
+        ((LEFT,), (None,), ()),
     ],
 )
 def test_what_no_lease_covers_is_not_what_a_damaged_one_does(
-    seen: tuple[ListedLease, ...], expected: tuple[FeedRange, ...]
+    whole: tuple[Lease, ...], damaged: tuple[FeedRange | None, ...], expected: tuple[FeedRange, ...]
 ) -> None:
-    assert expected == gaps(PHYSICAL, seen)
+    assert expected == gaps(PHYSICAL, whole, damaged)

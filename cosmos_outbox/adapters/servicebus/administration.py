@@ -1,0 +1,244 @@
+"""
+Administration: the settings of topics, subscriptions and queues as they are, and whether they can be sent to and received from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.core.exceptions import AzureError, ResourceNotFoundError
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
+from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
+
+from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing, publish_error
+from cosmos_outbox.errors import BrokerUnavailable, SubscriptionUnavailable
+
+_ANSWER_SECONDS = 10  # what is read is only advice, so a start must not wait long for it
+_LINK_SECONDS = 15.0
+
+
+class SettingsUnknown(Exception):
+    """
+    The settings could not be read; says why.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """
+    A topic, subscription or queue as the service describes it.
+
+    label: how a message names it.
+    settings: None where it does not exist, or the name is that of an entity of another kind.
+    exists: whether there is something of that name.
+    subscriptions: of a topic.
+    """
+
+    label: str
+    settings: Any = None
+    exists: bool = True
+    subscriptions: tuple[Entity, ...] = field(default=())
+
+
+class Refusal(StrEnum):
+    """
+    What keeps a receiver from its subscription or queue.
+    """
+
+    MISSING = "missing"
+    DISABLED = "disabled"
+    SESSIONS = "sessions"  # it has them and the receiver has not, or the reverse
+    DENIED = "denied"
+
+
+def source_label(entity: str, subscription: str | None) -> str:
+    """
+    Return how a message names a subscription or queue.
+    """
+    return (
+        f"Queue {entity!r}" if subscription is None else f"Subscription {subscription!r} of topic {entity!r}"
+    )
+
+
+@asynccontextmanager
+async def reading_settings(
+    *, connection_string: str | None, namespace: str | None, credential: AsyncTokenCredential | None
+) -> AsyncIterator[ServiceBusAdministrationClient]:
+    """
+    Open a client that reads settings; needs the Manage right, which sending and receiving do not.
+
+    Raises:
+        SettingsUnknown: they could not be read, also out of the block.
+    """
+    emulator = "usedevelopmentemulator=true" in (connection_string or "").lower()
+    options: dict[str, Any] = {
+        "retry_total": 0,
+        "connection_timeout": _ANSWER_SECONDS,
+        "read_timeout": _ANSWER_SECONDS,
+    }
+    if emulator:
+        options["transport"] = _plain_http(options)
+    try:
+        if namespace is not None and credential is not None:
+            client = ServiceBusAdministrationClient(namespace, credential, **options)
+        else:
+            client = ServiceBusAdministrationClient.from_connection_string(connection_string or "", **options)
+        async with client:
+            yield client
+    except (AzureError, ValueError, TimeoutError) as error:
+        needs = "it needs the Manage right on the namespace (role Azure Service Bus Data Owner), sending and receiving do not."
+        why = "this emulator answers no management requests on its port." if emulator else needs
+        raise SettingsUnknown(f"{type(error).__name__}; {why}") from error
+
+
+def _plain_http(options: dict[str, Any]) -> Any:
+    """
+    Return a transport that makes http of the https that the client insists on: an emulator has no certificate.
+    """
+    transport = AioHttpTransport(**options)
+    send = transport.send
+
+    async def send_plainly(request: Any, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://", 1)
+        return await send(request, **options)
+
+    transport.send = send_plainly
+    return transport
+
+
+async def topic_described(client: ServiceBusAdministrationClient, name: str) -> Entity:
+    """
+    Return a topic and its subscriptions.
+    """
+    topic = await _described(f"Topic {name!r}", client.get_topic(name))
+    if topic.settings is None:
+        return topic
+    subscriptions = [
+        Entity(label=source_label(name, one.name), settings=one)
+        async for one in client.list_subscriptions(name)
+    ]
+    return Entity(label=topic.label, settings=topic.settings, subscriptions=tuple(subscriptions))
+
+
+async def source_described(
+    client: ServiceBusAdministrationClient, entity: str, subscription: str | None
+) -> tuple[Entity, Entity]:
+    """
+    Return a subscription or queue, and what messages enter before it: the topic, or the queue itself.
+    """
+    label = source_label(entity, subscription)
+    if subscription is None:
+        queue = await _described(label, client.get_queue(entity))
+        return queue, queue
+    source = await _described(label, client.get_subscription(entity, subscription))
+    if source.settings is None:
+        return source, source
+    return source, await _described(f"Topic {entity!r}", client.get_topic(entity))
+
+
+async def _described(
+    label: str, reading: Awaitable[TopicProperties | SubscriptionProperties | QueueProperties]
+) -> Entity:
+    try:
+        return Entity(label=label, settings=await reading)
+    except ResourceNotFoundError:
+        return Entity(label=label, exists=False)
+    except AttributeError:  # asked for a topic, the SDK looks for a topic's settings in the entry of a queue
+        return Entity(label=label)
+
+
+async def messages_counted(
+    entity: str, subscription: str | None, **namespace: Any
+) -> tuple[int | None, int | None]:
+    """
+    Return how many messages a subscription or queue has, and how many are dead-lettered; None where they may not be counted.
+    """
+    try:
+        async with reading_settings(**namespace) as client:
+            counts = await (
+                client.get_queue_runtime_properties(entity)
+                if subscription is None
+                else client.get_subscription_runtime_properties(entity, subscription)
+            )
+            return counts.active_message_count, counts.dead_letter_message_count
+    except (
+        SettingsUnknown,
+        AttributeError,
+    ):  # of an entity of another kind, the SDK has the counts look in nothing
+        return None, None
+
+
+def duration(value: timedelta | str | None) -> timedelta | None:
+    """
+    Return a duration of the settings; the service returns a timedelta, the SDK's type also allows an ISO 8601 string.
+    """
+    return value if isinstance(value, timedelta) else None
+
+
+async def open_link(bus: ServiceBusClient, topic: str) -> None:
+    """
+    Open a link to a topic as a sender does, and close it again.
+
+    Raises:
+        PublishError: the topic cannot be sent to, or does not answer.
+    """
+    # An empty call opens no link; creating a batch does, and the batch is then thrown away.
+    sender = bus.get_topic_sender(topic)
+    try:
+        async with asyncio.timeout(_LINK_SECONDS):
+            await sender.create_message_batch()
+    except TimeoutError:
+        raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
+    except ServiceBusError as error:
+        raise publish_error(error, topic=topic) from None
+    finally:
+        await sender.close()
+
+
+async def receiving_refused(
+    bus: ServiceBusClient, entity: str, subscription: str | None, *, sessions: bool
+) -> tuple[Refusal, str] | None:
+    """
+    Open a receiver, which takes no message, and close it again; return what keeps it from receiving, with the broker's words.
+
+    Raises:
+        SubscriptionUnavailable: the broker does not answer.
+    """
+    # Of a session that no producer uses: its lock is in no consumer's way.
+    options: dict[str, Any] = {"session_id": f"cosmos-outbox-doctor-{uuid.uuid4()}"} if sessions else {}
+    if subscription is None:
+        receiver = bus.get_queue_receiver(entity, **options)
+    else:
+        receiver = bus.get_subscription_receiver(entity, subscription, **options)
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS), receiver:
+            return None
+    except ServiceBusError as error:
+        said = " ".join(str(error.inner_exception or error).split())
+        if isinstance(error, MessagingEntityDisabledError):
+            return Refusal.DISABLED, said
+        if names_nothing(error):
+            return Refusal.MISSING, said
+        if is_refused_use(error):
+            return Refusal.SESSIONS, said
+        if isinstance(error, ServiceBusAuthorizationError | ServiceBusAuthenticationError):
+            return Refusal.DENIED, said
+        raise SubscriptionUnavailable(said) from error
+    except TimeoutError as error:
+        raise SubscriptionUnavailable(f"no answer in {_ANSWER_SECONDS} s") from error

@@ -1,0 +1,242 @@
+"""
+The checks: each thing that is wrong, planted alone, gives its finding and no other, and every check is planted.
+
+Those of topics and subscriptions are planted in test_service_bus_checks.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, new_lease
+from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.service.checks import check as check_module
+from cosmos_outbox.service.checks import containers, doctor, leases, service_bus
+from cosmos_outbox.service.checks.check import Check, Finding, Findings, Severity
+from cosmos_outbox.service.checks.containers import Container
+from cosmos_outbox.service.checks.coverage import Overlap
+from cosmos_outbox.service.checks.doctor import Parked, unopened
+from cosmos_outbox.service.checks.leases import Leases, Processors
+from cosmos_outbox.service.fleet import Heartbeat
+from cosmos_outbox.service.vitals import ParkedSeen
+
+WORDS = tomllib.loads(Path(check_module.__file__).with_name("checks.toml").read_text())
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+BEAT = Heartbeat(worker="w", every=timedelta(seconds=15), phase="running")
+
+
+def lease(token: str, *, owner: str | None = "w", properties: dict[str, str] | None = None) -> Lease:
+    made = new_lease("p", token, FeedRange(min="", max="FF"), properties=properties)
+    return made.with_changes(now=NOW, owner=owner)
+
+
+def lag(*, age: timedelta | None = None, waiting: int = 0, ahead: str | None = None) -> Lag:
+    return Lag(
+        leases=(
+            LeaseLag(
+                lease="p..0",
+                token="0",  # noqa: S106 - the name of a range
+                owner="w",
+                transactions=waiting,
+                oldest_age=age,
+                ahead=ahead,
+            ),
+        )
+    )
+
+
+def seen(path: str, ttl: int | None) -> Container:
+    properties: dict[str, Any] = {"partitionKey": {"paths": [path]}, "defaultTtl": ttl}
+    return Container(name="c", database="d", properties=properties)
+
+
+def parked(count: int, most: int = 0, **about: Any) -> Parked:
+    return Parked(seen=ParkedSeen(count=count, **about), most=most)
+
+
+GOOD = Leases(
+    leases=(lease("0"),),
+    damaged=(),
+    gaps=(),
+    overlaps=(),
+    lag=lag(),
+    heartbeats=(BEAT,),
+    now=NOW,
+    expiration=timedelta(seconds=60),
+    skew=timedelta(seconds=1),
+    event_ttl=timedelta(days=10),
+)
+DATA, LEASES, PARKED = containers.DATA, containers.LEASES, containers.PARKED
+MISSING = Container(name="c")
+PLANTED: dict[str, tuple[tuple[Check[Any], ...], Any, str]] = {
+    "data-container missing": (DATA, MISSING, "error"),
+    "data-container unreadable": (DATA, replace(MISSING, error="403."), "error"),
+    "data-container on the id": (DATA, seen("/id", -1), "error"),
+    "data-container on other paths": (DATA, seen("/tenantId", -1), "note"),
+    "data-ttl off": (DATA, seen("/partitionKey", None), "error"),
+    "data-ttl with a default": (DATA, seen("/partitionKey", 60), "warning"),
+    "lease-container missing": (LEASES, MISSING, "error"),
+    "lease-container unreadable": (LEASES, replace(MISSING, error="403."), "error"),
+    "lease-container on another key": (LEASES, seen("/pk", -1), "error"),
+    "lease-ttl off": (LEASES, seen("/id", None), "warning"),
+    "lease-ttl with a default": (LEASES, seen("/id", 600), "error"),
+    "parked-container missing": (PARKED, MISSING, "error"),
+    "parked-container unreadable": (PARKED, replace(MISSING, error="403."), "error"),
+    "parked-container on another key": (PARKED, seen("/id", None), "error"),
+    "parked-ttl with a default": (PARKED, seen("/partitionKey", 60), "error"),
+    "damaged-lease": (leases.OF_LEASES, replace(GOOD, damaged=("Lease '0' is damaged: so.",)), "error"),
+    "damaged-lease and no other": (leases.OF_LEASES, replace(GOOD, leases=(), damaged=("So.",)), "error"),
+    "position-ahead": (leases.OF_LEASES, replace(GOOD, lag=lag(ahead="Lease '0' stands at 9.")), "error"),
+    "overlapping-leases of a split": (
+        leases.OF_LEASES,
+        replace(GOOD, overlaps=(Overlap(tokens=("0", "2"), unfinished=True),)),
+        "warning",
+    ),
+    "overlapping-leases of the same keys": (
+        leases.OF_LEASES,
+        replace(GOOD, overlaps=(Overlap(tokens=("0", "00-10"), unfinished=False),)),
+        "error",
+    ),
+    "standstill": (
+        leases.OF_LEASES,
+        replace(GOOD, leases=(lease("0", properties={STANDSTILL: "The topic is full."}),)),
+        "error",
+    ),
+    "age of minutes": (leases.OF_LEASES, replace(GOOD, lag=lag(age=timedelta(minutes=6))), "warning"),
+    "age of half a life": (leases.OF_LEASES, replace(GOOD, lag=lag(age=timedelta(days=5))), "error"),
+    "workers that are not ready": (
+        leases.OF_LEASES,
+        replace(GOOD, heartbeats=(replace(BEAT, unready=("No.",)),)),
+        "warning",
+    ),
+    "workers that were killed": (
+        leases.OF_LEASES,
+        replace(GOOD, heartbeats=(replace(BEAT, silent_for=timedelta(minutes=3)),)),
+        "note",
+    ),
+    "leases not there": (leases.OF_LEASES, replace(GOOD, leases=()), "warning"),
+    "leases with a gap": (leases.OF_LEASES, replace(GOOD, gaps=(FeedRange(min="05", max="07"),)), "error"),
+    "owners gone": (leases.OF_LEASES, replace(GOOD, leases=(lease("0", owner=None),)), "warning"),
+    "owners gone and events wait": (
+        leases.OF_LEASES,
+        replace(GOOD, leases=(lease("0", owner=None),), lag=lag(waiting=3)),
+        "error",
+    ),
+    "clock ahead": (leases.OF_LEASES, replace(GOOD, skew=timedelta(minutes=1)), "warning"),
+    "clock far behind": (leases.OF_LEASES, replace(GOOD, skew=timedelta(minutes=-6)), "error"),
+    "lease-names": (leases.OF_PROCESSORS, Processors(misnamed="They lie under a."), "error"),
+    "other-processors": (leases.OF_PROCESSORS, Processors(others=("audit",)), "note"),
+    "other-processors and deletion": (
+        leases.OF_PROCESSORS,
+        Processors(others=("audit",), deletes=True),
+        "error",
+    ),
+    "damaged-parked-key": (doctor.OF_PARKED, parked(0, unreadable={"k": StoreUnavailable("So.")}), "error"),
+    "strange-parked-keys": (
+        doctor.OF_PARKED,
+        Parked(seen=ParkedSeen(count=0), strangers={"processor 'p'": 2}),
+        "note",
+    ),
+    "parked-keys": (doctor.OF_PARKED, parked(1, 2), "warning"),
+    "parked-keys as many as a lease may have": (doctor.OF_PARKED, parked(2, 2), "error"),
+}
+
+
+def findings_of(checks: tuple[Check[Any], ...], subject: Any) -> list[Finding]:
+    return [finding for check in checks for finding in check.of(subject)]
+
+
+def test_a_healthy_outbox_has_no_finding():
+    assert [] == findings_of(DATA, seen("/partitionKey", -1))
+    assert [] == findings_of(LEASES, seen("/id", -1)) == findings_of(LEASES, seen("/partitionKey", -1))
+    assert [] == findings_of(PARKED, seen("/partitionKey", None))
+    assert [] == findings_of(leases.OF_LEASES, GOOD)
+    assert [] == findings_of(leases.OF_PROCESSORS, Processors(deletes=True))
+    assert [] == findings_of(doctor.OF_PARKED, parked(0, 2))
+
+
+@pytest.mark.parametrize(("checks", "subject", "severity"), PLANTED.values(), ids=PLANTED.keys())
+def test_what_is_planted_is_the_one_finding(
+    checks: tuple[Check[Any], ...], subject: Any, severity: str, request: pytest.FixtureRequest
+):
+    (finding,) = findings_of(checks, subject)
+    assert (request.node.callspec.id.split()[0], severity) == (finding.check, finding.severity)
+    assert finding.message.endswith(".")
+    assert finding.fix.endswith((".", ")", "…"))
+
+
+def tables() -> set[str]:
+    """
+    Return the keys of all checks, those outside of tables included.
+    """
+    modules = (containers, leases, service_bus, doctor)
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, tuple)]
+    return {one.key for table in found for one in table if isinstance(one, Check)} | {"account.refused"}
+
+
+def test_every_check_has_its_words_and_all_words_have_a_check():
+    assert tables() == {f"{name}.{part}" for name, parts in WORDS.items() for part in parts}
+    for parts in WORDS.values():
+        for words in parts.values():
+            assert {"question", "severity", "message", "remedy"} == words.keys()
+            assert words["severity"] in set(Severity)
+
+
+@pytest.mark.parametrize(
+    ("refused_by", "fix"),
+    [("credential", "OUTBOX_COSMOS_CONNECTION_STRING"), ("roles", "Assign"), ("firewall", "firewall")],
+)
+def test_an_account_that_says_who_refuses_gets_that_fix_alone(
+    refused_by: Literal["credential", "roles", "firewall"], fix: str
+):
+    found = unopened(AccessDenied("Why.", refused_by=refused_by))
+    assert (Severity.ERROR, "account") == (found.severity, found.check)
+    assert "Why." in found.message
+    assert fix in found.fix
+    assert "Or:" not in found.fix
+
+
+@pytest.mark.parametrize(
+    ("operation", "fix"),
+    [
+        ("delete leases", "items/delete on the lease container"),
+        ("create parked keys", "items/create"),
+        ("list leases", "executeQuery"),
+        ("read the change feed", "readChangeFeed"),
+        ("send to topic 'events'", "Data Sender"),
+        ("do something new", "the role that the operation needs"),
+    ],
+)
+def test_what_is_not_allowed_gets_the_grant_that_it_needs(operation: str, fix: str):
+    found = Findings()
+    found.note(operation, AccessDenied("403."))
+    (finding,) = found.worst_first()
+    assert (Severity.ERROR, "permissions") == (finding.severity, finding.check)
+    assert fix in finding.fix
+    assert found.denied
+
+
+def test_a_service_bus_that_does_not_answer_may_do_so_on_another_port():
+    found = Findings()
+    for operation in ("send to topic 'events'", "receive from 'events/all'", "create leases"):
+        found.note(operation, StoreUnavailable("No."))
+    seen = found.worst_first()
+    assert {Severity.UNKNOWN} == {finding.severity for finding in seen}
+    assert [True, True, False] == ["OUTBOX_SERVICEBUS_TRANSPORT" in finding.fix for finding in seen]
+    assert not found.denied
+
+
+def test_the_worst_findings_come_first():
+    found = Findings()
+    found.judge(leases.OF_PROCESSORS, Processors(others=("audit",)))
+    found.judge(leases.OF_LEASES, replace(GOOD, leases=()))
+    found.judge(DATA, MISSING)
+    assert [Severity.ERROR, Severity.WARNING, Severity.NOTE] == [one.severity for one in found.worst_first()]

@@ -1,0 +1,52 @@
+"""
+Settings of topics and subscriptions as they should be, but for what a test plants.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+from azure.servicebus.management import EntityStatus, SubscriptionProperties, TopicProperties
+
+from cosmos_outbox.adapters.servicebus.administration import Entity
+
+FOREVER = timedelta(days=10_675_199)  # what the service says where it never deletes
+MONTH = timedelta(days=30)
+GOOD: dict[str, Any] = {
+    "requires_session": True,
+    "lock_duration": timedelta(seconds=60),
+    "max_delivery_count": 10,
+    "auto_delete_on_idle": FOREVER,
+    "status": EntityStatus.ACTIVE,
+    "dead_lettering_on_message_expiration": True,
+    "default_message_time_to_live": MONTH,
+}
+
+
+def described(kind: Any, name: str, **fields: Any) -> Any:
+    """
+    A description as the SDK makes it of the service's answer; what is not given is None.
+    """
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    return kind(name, **dict.fromkeys(names) | fields)
+
+
+def subscription(**fields: Any) -> Entity:
+    also = {"dead_lettering_on_filter_evaluation_exceptions": True}
+    settings = described(SubscriptionProperties, "all", **GOOD | also | fields)
+    return Entity(label="Subscription 'all' of topic 'events'", settings=settings)
+
+
+def topic(*subscriptions: Entity, **fields: Any) -> Entity:
+    good = {
+        "requires_duplicate_detection": True,
+        "duplicate_detection_history_time_window": timedelta(minutes=10),
+        "enable_partitioning": False,
+        "auto_delete_on_idle": FOREVER,
+        "status": EntityStatus.ACTIVE,
+    }
+    settings = described(TopicProperties, "events", **good | fields)
+    return Entity(label="Topic 'events'", settings=settings, subscriptions=subscriptions)
